@@ -1,0 +1,35 @@
+"""The block: a run of records with consecutive transaction ids, the unit in which everything moves.
+
+The records stand in the documented on-disk encoding (docs/formats.md) and are the same bytes at the client, the server, every replica and every
+reader. Never decoded here: see `records` for one record and `columns` for whole blocks at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["HEADER_BYTES", "RECORD_OVERHEAD_BYTES", "Block"]
+
+HEADER_BYTES = 36
+"""Transaction id, request id, header, data length, data checksum (seeds/on_disk_data_structures.md, Transaction Record)."""
+
+RECORD_OVERHEAD_BYTES = 40
+"""What a record takes beyond its data: the header and the closing checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`lengths` is i4[n] big-endian, the whole length of each record; `records` the records back to back; one append time for all."""
+
+    first_transaction_id: int
+    lengths: bytes
+    records: bytes
+    append_time_ms: int
+
+    @property
+    def count(self) -> int:
+        return len(self.lengths) // 4
+
+    @property
+    def last_transaction_id(self) -> int:
+        return self.first_transaction_id + len(self.lengths) // 4 - 1

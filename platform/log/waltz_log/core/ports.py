@@ -1,0 +1,196 @@
+"""What the shells need from outside, as small protocols: clock, disk, coordinator, network.
+
+The real ones are the wall clock, the file system, ZooKeeper and gRPC; the simulator brings its own, so that a whole cluster runs in one thread,
+repeatably. Time passes only through the event loop (`asyncio.sleep`, `asyncio.timeout`), which the simulator replaces; `Clock` tells dates.
+One conformance suite per port runs on the fake and on the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+__all__ = ["Channel", "Clock", "Coordinator", "Disk", "DiskFile", "Listener", "Method", "Network", "Node", "Offload", "Service", "Stream"]
+
+
+class Clock(Protocol):
+    """Dates. No decision for safety may use them (design: no decision for safety uses a clock)."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, UTC."""
+        ...
+
+
+# ---- disk --------------------------------------------------------------------------------------------------------------------------------------
+
+
+class DiskFile(Protocol):
+    """An open file. All calls block; the storage node makes them off the event loop. `OSError` means what it says and is final for a sync."""
+
+    def size(self) -> int: ...
+    def read(self, offset: int, length: int) -> bytes:
+        """At most `length` bytes from `offset`; shorter only at the end of the file."""
+        ...
+
+    def write(self, offset: int, data: bytes) -> None:
+        """All of `data`, or `OSError` with an unknown part of it written."""
+        ...
+
+    def sync(self) -> None:
+        """Data and size reach the medium (fdatasync). After an `OSError` the file's unsynced data is undefined: never sync it again."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A directory tree. Paths are relative to its root, separated by `/`."""
+
+    def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
+        """`read`: must exist; `write`: must exist, read and write; `create`: must not exist, read and write. `OSError` otherwise."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty where the directory does not exist."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+    def make_directory(self, path: str) -> None:
+        """With parents; no error where it exists. Durable only after `sync_directory` of the parent."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically, replacing. Durable only after `sync_directory`."""
+        ...
+
+    def link(self, old: str, new: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None: ...
+    def free_bytes(self) -> int: ...
+    def total_bytes(self) -> int: ...
+    def lock(self) -> None:
+        """Takes the tree for this process until it ends; `OSError` where another holds it."""
+        ...
+
+
+class Offload(Protocol):
+    """Runs a blocking call off the event loop and gives its result. The simulator runs it in place."""
+
+    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T: ...
+
+
+# ---- coordinator -------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    data: bytes
+    version: int
+
+
+class Coordinator(Protocol):
+    """Small shared state with compare-and-set, members that vanish with their session, and waits. Paths start with `/` and are relative to
+    the cluster's root. While no ensemble answers, calls wait; after `timeout_s` of the coordinator's settings they raise `ClusterUnavailable`."""
+
+    async def get(self, path: str) -> Node | None: ...
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
+        """Makes the node and its parents. False where it exists already."""
+        ...
+
+    async def set(self, path: str, data: bytes, version: int) -> int | None:
+        """Compare-and-set: the new version, or None where the node has another version than `version` or does not exist. -1 skips the comparison."""
+        ...
+
+    async def delete(self, path: str, version: int = -1) -> bool: ...
+    async def children(self, path: str) -> list[str]:
+        """Names, sorted; empty where the node does not exist."""
+        ...
+
+    async def wait_changed(self, path: str, version: int | None) -> None:
+        """Returns when the node's version is not `version` (None: does not exist). Level-triggered: no change is missed between two calls."""
+        ...
+
+    async def wait_children(self, path: str, known: list[str]) -> None:
+        """Returns when `children(path)` is not `known`."""
+        ...
+
+    async def wait_session_lost(self) -> None:
+        """Returns when the session that holds this process's ephemeral nodes has ended. A coordinator is used up then; make another."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the session; ephemeral nodes vanish at once."""
+        ...
+
+
+# ---- network -----------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One remote procedure. `call`: one request, one answer; `read`: one request, a stream of answers; `stream`: both ways. Messages are protobuf."""
+
+    name: str
+    kind: Literal["call", "read", "stream"]
+    request: type[Any]
+    response: type[Any]
+
+
+class Stream(Protocol):
+    """One end of a message stream. `send` waits while the other end does not read (flow control), so a slow peer bounds its sender's memory."""
+
+    async def send(self, message: Any) -> None:
+        """Raises the peer's `WaltzError` or `ConnectionLost` where the stream has ended."""
+        ...
+
+    async def receive(self) -> Any | None:
+        """The next message; None where the other end finished in good order; otherwise the peer's `WaltzError` or `ConnectionLost`."""
+        ...
+
+    async def finish(self) -> None:
+        """Says that nothing more is sent from this end. Receiving goes on."""
+        ...
+
+    async def cancel(self) -> None:
+        """Ends the stream at once, both ways."""
+        ...
+
+
+class Channel(Protocol):
+    """A connection to one address, made when first used and made again when needed."""
+
+    @property
+    def address(self) -> str: ...
+    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+        """One answer, or the peer's `WaltzError`, or `ConnectionLost` (outcome unknown)."""
+        ...
+
+    def open(self, method: Method, request: Any | None = None) -> Stream:
+        """A stream; for a `read` method `request` is its one request and `finish` is implied. Connection errors show at the first use."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+Handler: TypeAlias = Callable[..., Awaitable[Any]]
+Service: TypeAlias = Mapping[Method, Handler]
+"""`call`: `async (request) -> response`; `read`: `async (request, stream)`; `stream`: `async (stream)`. A `WaltzError` that a handler raises
+reaches the caller as itself; anything else is logged and ends that call alone. A handler is cancelled when its peer is gone."""
+
+
+class Listener(Protocol):
+    @property
+    def address(self) -> str:
+        """`host:port`, with the real port where 0 was asked for."""
+        ...
+
+    async def close(self, grace_s: float = 0.0) -> None: ...
+
+
+class Network(Protocol):
+    def connect(self, address: str) -> Channel: ...
+    async def serve(self, address: str, service: Service) -> Listener: ...

@@ -1,0 +1,286 @@
+"""The errors of the platform: one tree, few classes, each with its facts as fields.
+
+    WaltzError
+    ├── InvalidRequest            the caller's mistake; nothing was sent             fix it
+    │   ├── InvalidSetting        unknown or unusable option or setting
+    │   └── TransactionTooLarge   one transaction above a limit
+    ├── LockConflict              decided: not in the log                            read up to `winner`, decide again
+    ├── NotAppended               decided: not in the log                            append again if it still makes sense
+    ├── OutcomeUnknown            may be in the log or not                           ask `resolve`
+    ├── Unavailable               nobody answers; nothing was decided by this call   retry later
+    │   ├── ClusterUnavailable    no coordinator or cluster at the address
+    │   ├── ConnectionLost        one connection ended
+    │   └── NotOwner              this server does not own the partition             look up the owner again
+    ├── Fenced                    somebody with a newer session or mount took over   stop; open again
+    ├── SessionTooOld             the replica may hold a dirty tail                  read from another replica
+    ├── ClusterKeyMismatch        the node belongs to another cluster                check the address
+    ├── OutOfRange                the range is not (or no longer) there              choose a position within
+    ├── CorruptData               bytes that do not match their checksum             read from another replica, repair this one
+    ├── StorageFailed             this replica's disk failed or is full              the node must be looked after
+    └── ProtocolViolation         the peer sent what the protocol does not allow     upgrade or fix the peer
+
+Every error survives pickling and the wire (`encode`, `decode`), says in `outcome` whether something may have happened all the same, and in
+`retriable` whether the same call can succeed later. Messages are lower-case with the facts last as `key=value`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, Self
+
+__all__ = [
+    "ClusterKeyMismatch",
+    "ClusterUnavailable",
+    "ConnectionLost",
+    "CorruptData",
+    "Fenced",
+    "InvalidRequest",
+    "InvalidSetting",
+    "LockConflict",
+    "NotAppended",
+    "NotOwner",
+    "OutOfRange",
+    "OutcomeUnknown",
+    "ProtocolViolation",
+    "SessionTooOld",
+    "StorageFailed",
+    "TransactionTooLarge",
+    "Unavailable",
+    "WaltzError",
+    "decode",
+    "encode",
+]
+
+
+class WaltzError(Exception):
+    """Base of all. Facts are given by keyword and become attributes; a missing or foreign fact is a defect and raises `TypeError`."""
+
+    text: ClassVar[str] = "failed"
+    outcome: ClassVar[Literal["none", "unknown"]] = "none"
+    retriable: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
+
+    facts: dict[str, Any]
+
+    def __init__(self, **facts: Any) -> None:
+        declared = {name for cls in type(self).__mro__ for name in vars(cls).get("__annotations__", {}) if issubclass(cls, WaltzError)}
+        declared -= {"text", "outcome", "retriable", "advice", "facts"}
+        if declared != set(facts):
+            raise TypeError(f"{type(self).__name__} takes {sorted(declared)}, got {sorted(facts)}")
+        self.facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+        told = " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
+        super().__init__(": ".join(part for part in (self.text, told) if part) + (f" ({self.advice})" if self.advice else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.facts)
+
+
+def _rebuild(cls: type[WaltzError], facts: dict[str, Any]) -> WaltzError:
+    return cls(**facts)
+
+
+class InvalidRequest(WaltzError):
+    """The request can never succeed as it is. Nothing was sent; fix the call."""
+
+    text = "invalid request"
+    reason: str
+
+
+class InvalidSetting(WaltzError):
+    """A setting or option is unknown or unusable. Nothing was started; fix the configuration."""
+
+    text = "invalid setting"
+    name: str
+    reason: str
+    nearest: str | None
+
+    @classmethod
+    def unknown(cls, name: str, known: Iterable[str], *, what: str = "setting") -> Self:
+        """The error for an unknown name, with the nearest of the known ones, if any is near."""
+        near = difflib.get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.5)
+        original = {k.lower(): k for k in known}
+        return cls(name=name, reason=f"no such {what}", nearest=original[near[0]] if near else None)
+
+
+class TransactionTooLarge(WaltzError):
+    """One transaction is above a limit. Nothing was sent; split it or raise the limit on clients and servers alike."""
+
+    text = "transaction too large"
+    what: str
+    size: int
+    limit: int
+
+
+class LockConflict(WaltzError):
+    """Decided: not in the log. Apply the feed up to `winner`, look again, and decide again."""
+
+    text = "lock conflict"
+    retriable = True
+    partition: int
+    winner: int
+
+
+class NotAppended(WaltzError):
+    """Decided: not in the log, for a reason that is not a lock. Append it again if it still makes sense."""
+
+    text = "not appended"
+    retriable = True
+    partition: int
+    reason: str
+
+
+class OutcomeUnknown(WaltzError):
+    """The transaction may be in the log or not. `client.resolve(error.request)` settles it from the log; do not guess."""
+
+    text = "outcome unknown"
+    outcome = "unknown"
+    advice = "ask resolve, which reads it from the log"
+    partition: int
+    client_id: int
+    sequence: int
+    since: int
+    reason: str
+
+
+class Unavailable(WaltzError):
+    """Nobody could serve the call in time. Retry later."""
+
+    text = "unavailable"
+    retriable = True
+    reason: str
+
+
+class ClusterUnavailable(WaltzError):
+    """No coordinator answers at the address, or no cluster is there. Check the address; retry later."""
+
+    text = "cluster unavailable"
+    retriable = True
+    address: str
+    reason: str
+
+
+class ConnectionLost(WaltzError):
+    """One connection could not be made or ended. Retry, here or at another node."""
+
+    text = "connection lost"
+    outcome = "unknown"
+    retriable = True
+    address: str
+    reason: str
+
+
+class NotOwner(WaltzError):
+    """This server does not own the partition, or not yet. Look up the owner again."""
+
+    text = "not the owner"
+    retriable = True
+    partition: int
+    reason: str
+
+
+class Fenced(WaltzError):
+    """A newer session, generation or mount took over. Stop writing; open again if you should."""
+
+    text = "fenced"
+    outcome = "unknown"
+    what: str
+    partition: int
+    mine: int
+    newer: int
+
+
+class SessionTooOld(WaltzError):
+    """This replica was last made clean in an older session than asked for: its tail may be dirty. Read from another."""
+
+    text = "replica of an older session"
+    retriable = True
+    partition: int
+    asked: int
+    session: int
+
+
+class ClusterKeyMismatch(WaltzError):
+    """The two sides belong to different clusters. Check addresses and directories."""
+
+    text = "cluster key mismatch"
+    expected: str
+    got: str
+
+
+class OutOfRange(WaltzError):
+    """The range is not, or no longer, in the log. `first` and `last` bound what is."""
+
+    text = "out of range"
+    partition: int
+    asked: int
+    first: int
+    last: int
+
+
+class CorruptData(WaltzError):
+    """Stored or received bytes do not match their checksum or their place. Read from another replica; repair this one."""
+
+    text = "corrupt data"
+    where: str
+    offset: int
+    transaction_id: int
+    reason: str
+
+
+class StorageFailed(WaltzError):
+    """This replica cannot write: its disk failed or is full. Nothing was acknowledged; the node must be looked after."""
+
+    text = "storage failed"
+    outcome = "unknown"
+    partition: int
+    reason: str
+
+
+class ProtocolViolation(WaltzError):
+    """The peer sent what the protocol does not allow. The connection ends; fix or upgrade the peer."""
+
+    text = "protocol violation"
+    reason: str
+
+
+_CLASSES: dict[str, type[WaltzError]] = {
+    cls.__name__: cls
+    for cls in (
+        InvalidRequest,
+        InvalidSetting,
+        TransactionTooLarge,
+        LockConflict,
+        NotAppended,
+        OutcomeUnknown,
+        Unavailable,
+        ClusterUnavailable,
+        ConnectionLost,
+        NotOwner,
+        Fenced,
+        SessionTooOld,
+        ClusterKeyMismatch,
+        OutOfRange,
+        CorruptData,
+        StorageFailed,
+        ProtocolViolation,
+    )
+}
+
+
+def encode(error: WaltzError) -> str:
+    """The error as one line of JSON, for the detail field of an rpc status."""
+    return json.dumps({"error": type(error).__name__, "facts": error.facts}, separators=(",", ":"))
+
+
+def decode(text: str) -> WaltzError | None:
+    """The error that `encode` wrote, or None where `text` is something else."""
+    try:
+        found = json.loads(text)
+        cls = _CLASSES[found["error"]]
+        return cls(**found["facts"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,43 @@
+"""The remote procedures, as values: who offers what. The messages stand in `waltz.proto`."""
+
+from __future__ import annotations
+
+from waltz_log.core.ports import Method
+from waltz_log.rpc import waltz_pb2 as pb
+
+__all__ = [
+    "BOUND",
+    "MAX_FRAME_BYTES",
+    "MOUNT",
+    "OPEN",
+    "PROTOCOL_VERSION",
+    "READ",
+    "REPLICATE",
+    "RESOLVE",
+    "SERVER_STATUS",
+    "SET_LOW_WATER_MARK",
+    "STORAGE_STATUS",
+    "TRANSACTIONS",
+    "TRUNCATE",
+]
+
+PROTOCOL_VERSION = 1
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+"""Largest message any port accepts. Senders stay far below (frames of 64 KiB to 1 MiB, one record up to the record limit); above it the
+connection ends with an error before memory is taken."""
+
+# offered by the log server
+MOUNT = Method("/waltz.Server/Mount", "stream", pb.ClientMessage, pb.ServerMessage)
+BOUND = Method("/waltz.Server/Bound", "call", pb.BoundRequest, pb.BoundResponse)
+RESOLVE = Method("/waltz.Server/Resolve", "call", pb.ResolveRequest, pb.ResolveResponse)
+TRANSACTIONS = Method("/waltz.Server/Transactions", "call", pb.TransactionRequest, pb.TransactionResponse)
+SERVER_STATUS = Method("/waltz.Server/Status", "call", pb.ServerStatusRequest, pb.ServerStatusResponse)
+
+# offered by the storage node
+OPEN = Method("/waltz.Storage/Open", "call", pb.OpenRequest, pb.OpenResponse)
+SET_LOW_WATER_MARK = Method("/waltz.Storage/SetLowWaterMark", "call", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
+TRUNCATE = Method("/waltz.Storage/Truncate", "call", pb.TruncateRequest, pb.TruncateResponse)
+REPLICATE = Method("/waltz.Storage/Replicate", "stream", pb.ReplicateRequest, pb.ReplicateResponse)
+READ = Method("/waltz.Storage/Read", "read", pb.ReadRequest, pb.ReadResponse)
+STORAGE_STATUS = Method("/waltz.Storage/Status", "call", pb.StorageStatusRequest, pb.StorageStatusResponse)

@@ -1,0 +1,233 @@
+"""The network port over gRPC (asyncio). Frame limits, keepalive, and the passage of typed errors through an rpc status.
+
+A message that is garbage, truncated or larger than `MAX_FRAME_BYTES` ends its stream with an error; the process and its other streams live on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from waltz_log import errors
+from waltz_log.core.ports import Channel, Handler, Listener, Method, Network, Service, Stream
+from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.rpc.methods import MAX_FRAME_BYTES
+
+__all__ = ["CHANNEL_OPTIONS", "GrpcNetwork", "error_of"]
+
+log = structlog.get_logger(__name__)
+
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    # A peer that vanished without a word is noticed within 15 s, a living but idle one is left alone.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Reconnecting is ours to pace: callers back off, the channel must not add seconds to it.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.so_reuseport", 0),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzError:
+    """The typed error behind an rpc status: the peer's own, or what the transport's code means."""
+    told = errors.decode(details or "")
+    if told is not None:
+        return told
+    if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
+        return ProtocolViolation(reason=f"{code.name.lower()} from {address}: {details}")
+    return ConnectionLost(address=address, reason=f"{code.name.lower()}: {details}")
+
+
+class _CallStream:
+    """The calling end of a stream."""
+
+    def __init__(self, address: str, call: Any, *, half_closed: bool) -> None:
+        self._address = address
+        self._call = call
+        self._half_closed = half_closed
+
+    async def _end(self) -> WaltzError:
+        return error_of(self._address, await self._call.code(), await self._call.details())
+
+    async def send(self, message: Any) -> None:
+        try:
+            await self._call.write(message)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(self._address, error.code(), error.details()) from None
+        except asyncio.InvalidStateError:
+            raise await self._end() from None
+
+    async def receive(self) -> Any | None:
+        try:
+            message = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise error_of(self._address, error.code(), error.details()) from None
+        except asyncio.InvalidStateError:
+            raise await self._end() from None
+        if message is not grpc.aio.EOF:
+            return message
+        code = await self._call.code()
+        if code is not grpc.StatusCode.OK:
+            raise await self._end()
+        return None
+
+    async def finish(self) -> None:
+        if not self._half_closed:
+            self._half_closed = True
+            try:
+                await self._call.done_writing()
+            except grpc.aio.AioRpcError as error:
+                raise error_of(self._address, error.code(), error.details()) from None
+            except asyncio.InvalidStateError:
+                raise await self._end() from None
+
+    async def cancel(self) -> None:
+        self._call.cancel()
+
+
+class _ServedStream:
+    """The serving end of a stream. `Stream.finish` is the handler's return."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    async def send(self, message: Any) -> None:
+        try:
+            await self._context.write(message)
+        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, grpc.aio.AbortError) as error:
+            raise ConnectionLost(address=self._context.peer(), reason=f"peer is gone: {error}") from None
+
+    async def receive(self) -> Any | None:
+        try:
+            message = await self._context.read()
+        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, grpc.aio.AbortError) as error:
+            raise ConnectionLost(address=self._context.peer(), reason=f"peer is gone: {error}") from None
+        return None if message is grpc.aio.EOF else message
+
+    async def finish(self) -> None:
+        """Nothing to do: the stream finishes when its handler returns."""
+
+    async def cancel(self) -> None:
+        self._context.cancel()
+
+
+class _GrpcChannel:
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+        stub = self._channel.unary_unary(
+            method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
+        )
+        try:
+            return await stub(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(self._address, error.code(), error.details()) from None
+
+    def open(self, method: Method, request: Any | None = None) -> Stream:
+        if method.kind == "read":
+            reader = self._channel.unary_stream(
+                method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
+            )
+            return _CallStream(self._address, reader(request), half_closed=True)
+        stub = self._channel.stream_stream(
+            method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
+        )
+        return _CallStream(self._address, stub(), half_closed=False)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class _GrpcListener:
+    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+        self._server = server
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        await self._server.stop(grace_s)
+
+
+def _guarded(method: Method, handler: Handler) -> Callable[..., Awaitable[Any]]:
+    """The handler as gRPC calls it, with its errors told to the caller in the status."""
+
+    async def run(work: Awaitable[Any], context: Any) -> Any:
+        try:
+            return await work
+        except WaltzError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, errors.encode(error))
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception as error:
+            log.exception("call failed", method=method.name, peer=context.peer())
+            await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+
+    async def call(request: Any, context: Any) -> Any:
+        return await run(handler(request), context)
+
+    async def read(request: Any, context: Any) -> None:
+        await run(handler(request, _ServedStream(context)), context)
+
+    async def stream(_requests: Any, context: Any) -> None:
+        await run(handler(_ServedStream(context)), context)
+
+    return {"call": call, "read": read, "stream": stream}[method.kind]
+
+
+class GrpcNetwork:
+    """Plain-text gRPC on TCP."""
+
+    def connect(self, address: str) -> Channel:
+        return _GrpcChannel(address)
+
+    async def serve(self, address: str, service: Service) -> Listener:
+        """Raises `OSError` where the address cannot be bound."""
+        server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+        make = {
+            "call": grpc.unary_unary_rpc_method_handler,
+            "read": grpc.unary_stream_rpc_method_handler,
+            "stream": grpc.stream_stream_rpc_method_handler,
+        }
+        for method, handler in service.items():
+            _, group, name = method.name.split("/")
+            grouped.setdefault(group, {})[name] = make[method.kind](
+                _guarded(method, handler),
+                request_deserializer=method.request.FromString,
+                response_serializer=method.response.SerializeToString,
+            )
+        for group, handlers in grouped.items():
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
+        host, _, _ = address.rpartition(":")
+        try:
+            port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from None
+        if port == 0:
+            raise OSError(f"cannot listen on {address}")
+        await server.start()
+        return _GrpcListener(server, f"{host}:{port}")
+
+
+_network: Network = GrpcNetwork()  # holds the class to the port when types are checked
