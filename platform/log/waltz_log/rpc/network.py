@@ -20,6 +20,8 @@ from waltz_log.rpc.methods import MAX_FRAME_BYTES
 
 __all__ = ["CHANNEL_OPTIONS", "GrpcNetwork", "error_of"]
 
+_EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
+
 log = structlog.get_logger(__name__)
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
@@ -45,6 +47,9 @@ def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzE
     told = errors.decode(details or "")
     if told is not None:
         return told
+    if details is not None and details.startswith("Internal error from Core"):
+        # A write that raced with the peer's closing status; gRPC keeps only the race. The next call meets the peer's own words.
+        return ConnectionLost(address=address, reason="stream ended while writing")
     if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
         return ProtocolViolation(reason=f"{code.name.lower()} from {address}: {details}")
     return ConnectionLost(address=address, reason=f"{code.name.lower()}: {details}")
@@ -76,7 +81,7 @@ class _CallStream:
             raise error_of(self._address, error.code(), error.details()) from None
         except asyncio.InvalidStateError:
             raise await self._end() from None
-        if message is not grpc.aio.EOF:
+        if message is not _EOF:
             return message
         code = await self._call.code()
         if code is not grpc.StatusCode.OK:
@@ -114,7 +119,7 @@ class _ServedStream:
             message = await self._context.read()
         except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, grpc.aio.AbortError) as error:
             raise ConnectionLost(address=self._context.peer(), reason=f"peer is gone: {error}") from None
-        return None if message is grpc.aio.EOF else message
+        return None if message is _EOF else message
 
     async def finish(self) -> None:
         """Nothing to do: the stream finishes when its handler returns."""
@@ -150,10 +155,10 @@ class _GrpcChannel:
         stub = self._channel.stream_stream(
             method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
         )
-        return _CallStream(self._address, stub(), half_closed=False)
+        return _CallStream(self._address, stub(None), half_closed=False)
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._channel.close(None)
 
 
 class _GrpcListener:

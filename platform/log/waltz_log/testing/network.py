@@ -6,6 +6,7 @@ Faults are switched by address: `cut(address)` ends what is open and refuses wha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from waltz_log import errors
@@ -48,7 +49,7 @@ class _Pipe:
         return self.queue.get_nowait() if not self.queue.empty() else None
 
 
-async def _first(work: Any, event: asyncio.Event) -> bool:
+async def _first(work: Coroutine[Any, Any, Any], event: asyncio.Event) -> bool:
     """Runs `work` until it is done (True) or the event is set (False)."""
     task = asyncio.ensure_future(work)
     waiter = asyncio.ensure_future(event.wait())

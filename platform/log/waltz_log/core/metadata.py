@@ -1,0 +1,186 @@
+"""What the coordinator holds for a cluster: paths, and the values in them as JSON.
+
+| path | value | written by |
+|---|---|---|
+| `/cluster` | `ClusterParameters` | cluster creation, once |
+| `/store/assignment` | `ReplicaAssignment` | cluster creation, replica changes |
+| `/store/nodes/<name>` | `StorageNodeEntry` | the storage node, at each start |
+| `/store/partition/<id>` | `PartitionMetadata` (seeds/waltz_server.md, Partition Metadata) | the owner, by compare-and-set |
+| `/servers/<id>` | `ServerEntry`, ephemeral | the log server |
+| `/manager` | server id, ephemeral | the cluster manager in office |
+| `/assignment` | `Assignment` | the cluster manager, by compare-and-set |
+| `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
+
+A replica is named by its storage node's name, not by an address as in the original, so that a node may come back at another address.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from uuid import UUID
+
+__all__ = [
+    "ASSIGNMENT",
+    "CLIENT_IDS",
+    "CLUSTER",
+    "MANAGER",
+    "REPLICAS",
+    "SERVERS",
+    "SERVER_IDS",
+    "STORAGE_NODES",
+    "UNRESOLVED",
+    "Assignment",
+    "ClusterParameters",
+    "Ownership",
+    "PartitionMetadata",
+    "ReplicaAssignment",
+    "ReplicaState",
+    "ServerEntry",
+    "StorageNodeEntry",
+    "partition_path",
+]
+
+CLUSTER = "/cluster"
+ASSIGNMENT = "/assignment"
+MANAGER = "/manager"
+SERVERS = "/servers"
+REPLICAS = "/store/assignment"
+STORAGE_NODES = "/store/nodes"
+CLIENT_IDS = "/ids/client"
+SERVER_IDS = "/ids/server"
+
+UNRESOLVED = None
+"""Closing high-water mark of a session that has not been closed and resolved."""
+
+
+def partition_path(partition: int) -> str:
+    return f"/store/partition/{partition}"
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterParameters:
+    name: str
+    key: UUID
+    partitions: int
+
+    def to_bytes(self) -> bytes:
+        return _dump({"name": self.name, "key": str(self.key), "partitions": self.partitions})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ClusterParameters:
+        found = json.loads(data)
+        return cls(name=found["name"], key=UUID(found["key"]), partitions=found["partitions"])
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """Which storage nodes hold which partition."""
+
+    replicas: dict[int, tuple[str, ...]]
+
+    def to_bytes(self) -> bytes:
+        return _dump({str(partition): list(names) for partition, names in self.replicas.items()})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ReplicaAssignment:
+        return cls({int(partition): tuple(names) for partition, names in json.loads(data).items()})
+
+
+@dataclass(frozen=True, slots=True)
+class StorageNodeEntry:
+    """`start` counts the starts of the node's directory; a directory behind it was restored from a copy."""
+
+    address: str
+    start: int
+
+    def to_bytes(self) -> bytes:
+        return _dump(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StorageNodeEntry:
+        return cls(**json.loads(data))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
+    server_id: int
+    address: str
+    preferred: tuple[int, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        return _dump(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ServerEntry:
+        found = json.loads(data)
+        return cls(found["server_id"], found["address"], tuple(found["preferred"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """`server_id` None: nobody owns the partition just now. The generation rises with every change of owner."""
+
+    server_id: int | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Who owns which partition, and at which address the owners answer."""
+
+    partitions: dict[int, Ownership] = field(default_factory=dict)
+    addresses: dict[int, str] = field(default_factory=dict)
+
+    def address_of(self, partition: int) -> str | None:
+        owned = self.partitions.get(partition)
+        return None if owned is None or owned.server_id is None else self.addresses.get(owned.server_id)
+
+    def to_bytes(self) -> bytes:
+        return _dump(
+            {
+                "partitions": {str(p): [o.server_id, o.generation] for p, o in self.partitions.items()},
+                "addresses": {str(server): address for server, address in self.addresses.items()},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Assignment:
+        found = json.loads(data)
+        return cls(
+            {int(p): Ownership(server, generation) for p, (server, generation) in found["partitions"].items()},
+            {int(server): address for server, address in found["addresses"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """The last store session this replica was a clean member of, and where that session closed (None: unresolved)."""
+
+    session: int
+    closing_high_water_mark: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    generation: int
+    session: int
+    replicas: dict[str, ReplicaState]
+
+    def to_bytes(self) -> bytes:
+        return _dump(
+            {
+                "generation": self.generation,
+                "session": self.session,
+                "replicas": {name: [state.session, state.closing_high_water_mark] for name, state in self.replicas.items()},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PartitionMetadata:
+        found = json.loads(data)
+        return cls(found["generation"], found["session"], {name: ReplicaState(*state) for name, state in found["replicas"].items()})
