@@ -1,0 +1,288 @@
+"""The coordinator port over ZooKeeper. The only place that knows kazoo, its threads and its callbacks.
+
+A coordinator is one session. While the connection is away the session lives on and calls wait; once the ensemble says that the session has
+ended, every call and wait raises `ClusterUnavailable` and `wait_session_lost` returns. kazoo would go on with a new session; this never does,
+because whoever held an ephemeral node must notice.
+
+What a broken connection leaves open is answered on the careful side: a `create`, `set` or `delete` that may have taken effect before the
+connection broke is asked again, and answers False or None where it is met by what may be its own effect (an ephemeral node is recognised by
+its session). Callers read again and go on, as they do when somebody else was faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+
+from waltz_log.core.metadata import CLUSTER
+from waltz_log.core.ports import Coordinator, Node
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting
+
+__all__ = ["ZooKeeperCoordinator", "parse_address"]
+
+RETRY_PAUSE_S = 0.05
+"""Between two tries of a call whose connection broke. kazoo reconnects by itself; this only keeps the loop from spinning meanwhile."""
+
+# Outages are told by errors and waits; kazoo's own words are for those who ask for them.
+_kazoo_log = logging.getLogger("waltz_log.zookeeper.kazoo")
+_kazoo_log.addHandler(logging.NullHandler())
+
+
+def parse_address(address: str) -> tuple[str, str]:
+    """`host:port[,host:port]/root/path` as (hosts, root). Raises `InvalidSetting`."""
+    hosts, slash, root = address.partition("/")
+    root = slash + root.rstrip("/")
+
+    def refuse(reason: str) -> InvalidSetting:
+        return InvalidSetting(name="cluster", reason=f"{reason}: {address!r}, wanted host:port[,host:port]/root", nearest=None)
+
+    if len(root) < 2 or "//" in root:
+        raise refuse("no root path")
+    for each in hosts.split(","):
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise refuse("no host and port")
+    return hosts, root
+
+
+class _Answer(NamedTuple):
+    """What the ensemble said; `retried`: an earlier try may have taken effect unseen."""
+
+    value: Any
+    refusal: KazooException | None
+    retried: bool
+
+
+class ZooKeeperCoordinator:
+    """Made by `connect`. All methods belong to the event loop they were connected on."""
+
+    def __init__(self, address: str, session_timeout_s: float, timeout_s: float) -> None:
+        hosts, self._root = parse_address(address)
+        self._address = address
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._watches: dict[tuple[str, str], asyncio.Event] = {}
+        self._connected = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._over = threading.Event()  # the same as `_ended`, seen at once by all threads
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=session_timeout_s,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.5},
+            logger=_kazoo_log,
+        )
+        self._client.add_listener(self._state_changed)
+
+    @classmethod
+    async def connect(cls, address: str, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0, new: bool = False) -> Self:
+        """A session. Raises `ClusterUnavailable` within `timeout_s` where no ensemble answers, or where no cluster is at the root (`new`: there
+        may be none yet)."""
+        self = cls(address, session_timeout_s, timeout_s)
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+            if not new and await self.get(CLUSTER) is None:
+                raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
+        except TimeoutError:
+            self._abandon()
+            raise ClusterUnavailable(address=address, reason=f"no answer within {timeout_s:g} s") from None
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    # ---- kazoo's threads -----------------------------------------------------------------------------------------------------------------------
+
+    def _state_changed(self, state: str) -> None:
+        """In kazoo's thread."""
+        if state == KazooState.LOST:
+            self._over.set()
+            self._from_thread(self._end)
+        elif state == KazooState.CONNECTED:
+            self._from_thread(self._connected.set)
+
+    def _from_thread(self, call: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            # The event loop is closed: nobody waits any more.
+            _kazoo_log.debug("event loop closed")
+
+    def _end(self, *, stop: bool = True) -> None:
+        self._over.set()
+        if not self._ended.is_set():
+            self._ended.set()
+            for fired in self._watches.values():
+                fired.set()
+            if stop:
+                self._abandon()
+
+    def _abandon(self) -> None:
+        """Stops kazoo without waiting: it joins threads that may sit in a connect to an address that never answers."""
+        threading.Thread(target=self._stop, name="zookeeper-stop", daemon=True).start()
+
+    def _stop(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except (KazooException, OSError, AttributeError) as error:
+            # AttributeError: kazoo's wake-up pipe is gone already, which is what was wanted.
+            _kazoo_log.debug("stopped with %r", error)
+
+    # ---- calls ---------------------------------------------------------------------------------------------------------------------------------
+
+    def _full(self, path: str) -> str:
+        if not path.startswith("/") or (path != "/" and path.endswith("/")) or "//" in path:
+            raise InvalidRequest(reason=f"not a path: {path!r}")
+        return self._root if path == "/" else self._root + path
+
+    def _check(self) -> None:
+        if self._over.is_set():
+            raise ClusterUnavailable(address=self._address, reason="session ended")
+
+    async def _once(self, start: Callable[[], Any]) -> Any:
+        """One kazoo call as a future of this loop."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(result: Any) -> None:
+            if not future.done():
+                if result.exception is not None:
+                    future.set_exception(result.exception)
+                else:
+                    future.set_result(result.value)
+
+        start().rawlink(lambda result: self._from_thread(settle, result))
+        return await future
+
+    async def _call(self, start: Callable[[], Any], *refusals: type[KazooException], patient: bool = False) -> _Answer:
+        """The ensemble's answer, be it one of `refusals`. A patient call outlasts any outage."""
+        retried = False
+        try:
+            async with asyncio.timeout(None if patient else self._timeout_s):
+                while True:
+                    self._check()
+                    try:
+                        answer = _Answer(await self._once(start), None, retried)
+                    except refusals as refusal:
+                        answer = _Answer(None, refusal, retried)
+                    except (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, SessionExpiredError):
+                        retried = True
+                        self._check()
+                        await asyncio.sleep(RETRY_PAUSE_S)
+                        continue
+                    self._check()
+                    return answer
+        except TimeoutError:
+            raise ClusterUnavailable(address=self._address, reason=f"no answer within {self._timeout_s:g} s") from None
+
+    async def get(self, path: str) -> Node | None:
+        full = self._full(path)
+        answer = await self._call(lambda: self._client.get_async(full), NoNodeError)
+        return None if answer.refusal else Node(answer.value[0], answer.value[1].version)
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
+        full = self._full(path)
+        answer = await self._call(
+            lambda: self._client.create_async(full, data, ephemeral=ephemeral, makepath=True), NodeExistsError, NoChildrenForEphemeralsError
+        )
+        if isinstance(answer.refusal, NoChildrenForEphemeralsError):
+            raise InvalidRequest(reason=f"ephemeral node cannot have children: path={path.rpartition('/')[0]}")
+        return answer.refusal is None or (ephemeral and answer.retried and await self._is_mine(full))
+
+    async def _is_mine(self, full: str) -> bool:
+        stat = (await self._call(lambda: self._client.exists_async(full))).value
+        session = self._client.client_id
+        return stat is not None and session is not None and bool(stat.ephemeralOwner == session[0])
+
+    async def set(self, path: str, data: bytes, version: int) -> int | None:
+        full = self._full(path)
+        answer = await self._call(lambda: self._client.set_async(full, data, version), NoNodeError, BadVersionError)
+        return None if answer.refusal else int(answer.value.version)
+
+    async def delete(self, path: str, version: int = -1) -> bool:
+        full = self._full(path)
+        answer = await self._call(lambda: self._client.delete_async(full, version), NoNodeError, BadVersionError, NotEmptyError)
+        return answer.refusal is None
+
+    async def children(self, path: str) -> list[str]:
+        full = self._full(path)
+        answer = await self._call(lambda: self._client.get_children_async(full), NoNodeError)
+        return [] if answer.refusal else sorted(answer.value)
+
+    # ---- waits ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def _watched(self, kind: str, full: str, read: Callable[[Any], Any]) -> tuple[_Answer, asyncio.Event]:
+        """A read, and the event that fires at the next change after it. One watch for each kind and path, whoever waits and gives up."""
+        key = (kind, full)
+        fired = self._watches.get(key)
+        watch = None
+        if fired is None or fired.is_set():
+            fired = self._watches[key] = asyncio.Event()
+            watch = partial(self._watch_fired, fired)
+        try:
+            answer = await self._call(lambda: read(watch), NoNodeError, patient=True)
+        except BaseException:
+            fired.set()  # the watch may never have been set: whoever relies on it looks again
+            raise
+        if answer.refusal:
+            fired.set()  # ZooKeeper leaves no watch on what it refuses
+        return answer, fired
+
+    def _watch_fired(self, fired: asyncio.Event, _event: object) -> None:
+        """In kazoo's thread; also when the connection broke, as kazoo drops its watches then."""
+        self._from_thread(fired.set)
+
+    async def wait_changed(self, path: str, version: int | None) -> None:
+        full = self._full(path)
+        while True:
+            answer, fired = await self._watched("node", full, lambda watch: self._client.exists_async(full, watch))
+            if (None if answer.value is None else answer.value.version) != version:
+                return
+            await fired.wait()
+
+    async def wait_children(self, path: str, known: list[str]) -> None:
+        full = self._full(path)
+        while True:
+            answer, fired = await self._watched("children", full, lambda watch: self._client.get_children_async(full, watch))
+            if ([] if answer.refusal else sorted(answer.value)) != known:
+                return
+            if answer.refusal:
+                await self.wait_changed(path, None)
+            else:
+                await fired.wait()
+
+    async def wait_session_lost(self) -> None:
+        await self._ended.wait()
+
+    async def close(self) -> None:
+        if not self._ended.is_set():
+            self._end(stop=False)
+            await asyncio.to_thread(self._stop)
+
+
+def _typed(coordinator: ZooKeeperCoordinator) -> Coordinator:
+    """Holds the class to the port when types are checked."""
+    return coordinator
