@@ -103,16 +103,22 @@ class ZooKeeperCoordinator:
             if not new and await self.get(CLUSTER) is None:
                 raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
         except TimeoutError:
-            self._abandon()
+            self._end()
             raise ClusterUnavailable(address=address, reason=f"no answer within {timeout_s:g} s") from None
         except BaseException:
-            self._abandon()
+            self._end()
             raise
         return self
 
     @property
     def address(self) -> str:
         return self._address
+
+    @property
+    def session(self) -> tuple[int, bytes] | None:
+        """ZooKeeper's id and password of the session, for tests that take it over to end it."""
+        session: tuple[int, bytes] | None = self._client.client_id
+        return session
 
     # ---- kazoo's threads -----------------------------------------------------------------------------------------------------------------------
 
@@ -132,17 +138,14 @@ class ZooKeeperCoordinator:
             _kazoo_log.debug("event loop closed")
 
     def _end(self, *, stop: bool = True) -> None:
+        """Once: whoever waits is woken, and kazoo is stopped without waiting for it; its threads may sit in a connect that nobody answers."""
         self._over.set()
         if not self._ended.is_set():
             self._ended.set()
             for fired in self._watches.values():
                 fired.set()
             if stop:
-                self._abandon()
-
-    def _abandon(self) -> None:
-        """Stops kazoo without waiting: it joins threads that may sit in a connect to an address that never answers."""
-        threading.Thread(target=self._stop, name="zookeeper-stop", daemon=True).start()
+                threading.Thread(target=self._stop, name="zookeeper-stop", daemon=True).start()
 
     def _stop(self) -> None:
         try:
@@ -214,7 +217,7 @@ class ZooKeeperCoordinator:
 
     async def _is_mine(self, full: str) -> bool:
         stat = (await self._call(lambda: self._client.exists_async(full))).value
-        session = self._client.client_id
+        session = self.session
         return stat is not None and session is not None and bool(stat.ephemeralOwner == session[0])
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:

@@ -1,0 +1,125 @@
+"""A real ZooKeeper, run from the jars inside the installed `pyspark`: a single server for development, tests and small set-ups.
+
+Decides its configuration and its command line; whoever starts the process owns it. One directory holds everything: `zoo.cfg`, the log
+configuration and the data. Every write is synced, so it may be killed at any time. Never imports pyspark: looks only where it lies.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from waltz_log.errors import ClusterUnavailable, WaltzError
+from waltz_log.zookeeper.java import find_java
+
+__all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "find_jars", "prepare", "wait_until_answering"]
+
+TICK_MS = 500
+"""Sessions last between 2 and 20 ticks: 1 to 10 s. A smaller one would make a busy laptop lose sessions, a larger one slows fail-over."""
+
+HEAP = "256m"
+"""Metadata of thousands of partitions takes a few MB; ZooKeeper itself idles at 120 MB of memory."""
+
+JARS = ("zookeeper-*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*", "metrics-core-*", "snappy-java-*", "netty-*")
+"""What the server needs of Spark's 250 jars; with all of them it takes twice as long to start and twice the memory."""
+
+ZOO_CFG = """\
+# Written at each start; changes here are lost.
+dataDir={data}
+clientPort={port}
+clientPortAddress={host}
+tickTime={tick_ms}
+maxClientCnxns=0
+admin.enableServer=false
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+4lw.commands.whitelist=ruok,srvr
+"""
+
+LOG_CFG = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} level=%p logger=%c{1} %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+class ZooKeeperJarsMissing(WaltzError):
+    """The jars that hold ZooKeeper are not there. Nothing was started; install the extra, or use an ensemble of your own."""
+
+    text = "no zookeeper jars"
+    advice = "pip install 'waltz-platform[spark]', or name an external ensemble"
+    reason: str
+
+
+def find_jars() -> list[Path]:
+    """The jars of the installed pyspark that make a ZooKeeper. Raises `ZooKeeperJarsMissing`."""
+    spec = importlib.util.find_spec("pyspark")  # of a top-level name: looks, does not import
+    if spec is None or not spec.submodule_search_locations:
+        raise ZooKeeperJarsMissing(reason="pyspark is not installed")
+    folder = Path(spec.submodule_search_locations[0]) / "jars"
+    found = [jar for pattern in JARS for jar in sorted(folder.glob(f"{pattern}.jar"))]
+    if not any(jar.name.startswith("zookeeper-") for jar in found):
+        raise ZooKeeperJarsMissing(reason=f"none in {folder}")
+    return found
+
+
+def prepare(directory: Path, port: int, host: str = "127.0.0.1") -> list[str]:
+    """Writes the configuration and gives the command that serves the directory's data at the address.
+
+    Raises `JavaMissing`, `ZooKeeperJarsMissing`, and `OSError` where the directory cannot be written.
+    """
+    java, _ = find_java()
+    classpath = ":".join(str(jar) for jar in find_jars())
+    directory = directory.resolve()
+    (directory / "data").mkdir(parents=True, exist_ok=True)
+    config, logs = directory / "zoo.cfg", directory / "log4j2.properties"
+    config.write_text(ZOO_CFG.format(data=directory / "data", port=port, host=host, tick_ms=TICK_MS))
+    logs.write_text(LOG_CFG)
+    return [
+        str(java),
+        f"-Xmx{HEAP}",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-Dlog4j2.configurationFile={logs}",
+        "-Dlog4j2.disableJmx=true",
+        "-Dzookeeper.jmx.log4j.disable=true",
+        "-Dzookeeper.preAllocSize=4096",
+        "-cp",
+        classpath,
+        "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        str(config),
+    ]
+
+
+def answers(host: str, port: int, timeout_s: float = 1.0) -> bool:
+    """Whether a ZooKeeper that serves clients listens there."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.settimeout(timeout_s)
+            connection.sendall(b"srvr")
+            said = b""
+            while chunk := connection.recv(4096):
+                said += chunk
+    except OSError:
+        return False
+    return b"Zookeeper version" in said
+
+
+def wait_until_answering(host: str, port: int, timeout_s: float, running: Callable[[], bool] = lambda: True) -> None:
+    """Returns once the server serves. Raises `ClusterUnavailable` after `timeout_s`, or as soon as `running` says no."""
+    deadline = time.monotonic() + timeout_s
+    while not answers(host, port):
+        if not running():
+            raise ClusterUnavailable(address=f"{host}:{port}", reason="zookeeper ended while starting")
+        if time.monotonic() > deadline:
+            raise ClusterUnavailable(address=f"{host}:{port}", reason=f"zookeeper did not start within {timeout_s:g} s")
+        time.sleep(0.05)
