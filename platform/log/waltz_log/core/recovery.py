@@ -1,0 +1,103 @@
+"""Decides, from what replicas report, what the log of a partition is when a new store session opens (seeds/waltz_server.md, Recovery Procedure).
+
+Pure: the shell asks replicas and carries out what is decided here. Three rules are stricter than the original (docs/decisions/0002):
+a replica whose own session is below the one recorded for it votes nothing *and counts as absent*; a replica is recorded as clean only once it holds
+everything up to the resolved mark; the vote is over the replicas of the old metadata, not over those assigned now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from waltz_log.core.metadata import PartitionMetadata, ReplicaState
+
+__all__ = ["Classification", "ReplicaReport", "classify", "committed_mark", "majority", "next_metadata", "resolve"]
+
+
+def majority(count: int) -> int:
+    return count // 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """What a storage node says of its replica when a session opens it."""
+
+    session: int
+    low_water_mark: int
+    last_transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """`truncate_to` None: leave the log as it is. A replica that votes may hold transactions above the mark that will be resolved.
+    One that `counts_absent` was restored or emptied: what it once acknowledged it may have forgotten."""
+
+    truncate_to: int | None
+    votes: bool
+    counts_absent: bool = False
+
+
+def classify(recorded: ReplicaState | None, report: ReplicaReport) -> Classification:
+    """`recorded`: the state in the metadata as the session found it; None for a replica that was not in it."""
+    last = report.last_transaction_id
+    if recorded is None:
+        return Classification(_cut(last, report.low_water_mark), votes=False)
+    if report.session < recorded.session:
+        return Classification(_cut(last, report.low_water_mark), votes=False, counts_absent=True)
+    if recorded.closing_high_water_mark is not None:
+        return Classification(_cut(last, recorded.closing_high_water_mark), votes=False)
+    return Classification(None, votes=last >= report.low_water_mark)
+
+
+def _cut(last: int, mark: int) -> int | None:
+    return mark if last > mark else None
+
+
+def resolve(levels: Mapping[str, int], voters: Iterable[str], old: Iterable[str]) -> int | None:
+    """The high-water mark of the old session, or None while it is undecidable.
+
+    `levels`: last transaction id of every replica of the old metadata that is present (those that count as absent left out); `voters`: which of them
+    voted; `old`: all replicas of the old metadata. From the highest level down: a level that absent replicas could still lift to a majority blocks
+    every decision below it (seeds/waltz_server.md, Quorum Checking in the Recovery Process). Non-voters support only levels that some voter has
+    reached: below the lowest voter nothing was ever in doubt.
+    """
+    members = set(old)
+    present = {name: level for name, level in levels.items() if name in members}
+    quorum = majority(len(members))
+    absent = len(members) - len(present)
+    lowest_vote = min((present[name] for name in voters if name in present), default=-1)
+    for level in sorted(set(present.values()), reverse=True):
+        support = sum(1 for own in present.values() if own >= level and own >= lowest_vote)
+        if support >= quorum:
+            return level
+        if support + absent >= quorum:
+            return None
+    return None
+
+
+def next_metadata(current: PartitionMetadata, assigned: Iterable[str], clean: Iterable[str], resolved_high_water_mark: int) -> PartitionMetadata:
+    """The metadata once a session has resolved its mark (recovery procedure, step 6). Replicas no longer assigned vanish."""
+    members = set(clean)
+    states: dict[str, ReplicaState] = {}
+    for name in assigned:
+        known = current.replicas.get(name)
+        if name in members:
+            states[name] = ReplicaState(current.session, None)
+        elif known is None:
+            states[name] = ReplicaState(-1, resolved_high_water_mark)
+        elif known.session == current.session:
+            states[name] = known
+        elif known.closing_high_water_mark is None:
+            states[name] = ReplicaState(known.session, resolved_high_water_mark)
+        else:
+            states[name] = known
+    return PartitionMetadata(current.generation, current.session, states)
+
+
+def committed_mark(acknowledged: Mapping[str, int], assigned: int) -> int | None:
+    """The highest id that a majority of the assigned replicas has on disk; None without a majority. Each value counts for everything before it."""
+    quorum = majority(assigned)
+    if len(acknowledged) < quorum:
+        return None
+    return sorted(acknowledged.values(), reverse=True)[quorum - 1]

@@ -1,0 +1,176 @@
+"""The append task of a partition: a bounded queue of frames, one loop that orders them into blocks, one that tells what became of them
+(seeds/waltz_server.md, Partition Object).
+
+A few blocks are in flight while the queue builds the next one. A rejection whose winner is still in flight is told only when that block is committed:
+a client must never wait for an id that might not come. Barriers pass through the same queue and report when everything before them is decided.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from waltz_log.core.columns import headers_array
+from waltz_log.core.ports import Clock
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server.mount import Mount
+from waltz_log.server.pulse import Pulse
+from waltz_log.server.sequencer import Answers, Appender, Frame, Sequencer
+from waltz_log.server.settings import ServerSettings
+from waltz_log.server.store import StoreSession
+
+__all__ = ["AppendTask"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Barrier:
+    decided: Callable[[int], None]
+
+
+@dataclass(slots=True)
+class _InFlight:
+    last_transaction_id: int
+    append_time_ms: int
+    answers: dict[Appender, Answers] = field(default_factory=dict)
+    barriers: list[_Barrier] = field(default_factory=list)
+
+    def of(self, appender: Appender) -> Answers:
+        return self.answers.setdefault(appender, Answers())
+
+
+class AppendTask:
+    """`order` and `settle` run for as long as the store session does."""
+
+    def __init__(self, store: StoreSession, sequencer: Sequencer, clock: Clock, settings: ServerSettings, last_append_time_ms: int) -> None:
+        self._store = store
+        self._sequencer = sequencer
+        self._clock = clock
+        self._settings = settings
+        self._append_time_ms = last_append_time_ms
+        self._queue: deque[Frame | _Barrier] = deque()
+        self._queue_bytes = 0
+        self._in_flight: deque[_InFlight] = deque()
+        self._wake = Pulse()
+        self._settle_wake = Pulse()
+        self._room = Pulse()
+        self.moving = False
+        self.appended = 0
+        self.rejected = 0
+        self.refused = 0
+        self.blocks = 0
+
+    # ---- what streams hand in ------------------------------------------------------------------------------------------------------------------
+
+    async def submit(self, mount: Mount, message: pb.AppendFrame) -> None:
+        """Queues a frame; waits while the queue is full, which holds up this client alone. Raises what ended the mount meanwhile."""
+        await self._room.wait_for(lambda: self._queue_bytes < self._settings.queue_bytes_max or mount.failed is not None)
+        if mount.failed is not None:
+            raise mount.failed
+        frame = Frame(mount, message)
+        self._queue.append(frame)
+        self._queue_bytes += frame.size
+        self._wake.notify()
+
+    def barrier(self, decided: Callable[[int], None]) -> None:
+        """`decided` is called with the high-water mark once all that is queued now is decided."""
+        self._queue.append(_Barrier(decided))
+        self._wake.notify()
+
+    def mount_failed(self) -> None:
+        """Somebody who waits for room may have been fenced."""
+        self._room.notify()
+
+    # ---- ordering ------------------------------------------------------------------------------------------------------------------------------
+
+    async def order(self) -> None:
+        while True:
+            await self._wake.wait_for(self._can_order)
+            head = self._queue[0]
+            if isinstance(head, _Barrier):
+                self._queue.popleft()
+                self._pass(head)
+            else:
+                self._order_block(self._take())
+
+    def _can_order(self) -> bool:
+        if not self._queue:
+            return False
+        return isinstance(self._queue[0], _Barrier) or len(self._in_flight) < self._settings.blocks_in_flight
+
+    def _pass(self, barrier: _Barrier) -> None:
+        if self._in_flight:
+            self._in_flight[-1].barriers.append(barrier)
+        else:
+            barrier.decided(self._store.committed)
+
+    def _take(self) -> list[Frame]:
+        """All that waits, up to one block and the next barrier."""
+        frames: list[Frame] = []
+        size = 0
+        while self._queue:
+            head = self._queue[0]
+            if isinstance(head, _Barrier) or (frames and size + head.size > self._settings.block_bytes_max):
+                break
+            frames.append(head)
+            size += head.size
+            self._queue.popleft()
+        self._queue_bytes -= size
+        self._room.notify()
+        return frames
+
+    def _order_block(self, frames: list[Frame]) -> None:
+        if self.moving:
+            for frame in frames:
+                self._refuse_moving(frame)
+            return
+        self._append_time_ms = max(self._append_time_ms, self._clock.now_ms())
+        sequenced = self._sequencer.sequence(frames, self._append_time_ms)
+        block = sequenced.block
+        for appender, error in sequenced.broken:
+            appender.fail(error)
+        for appender, refused in sequenced.refused:
+            self.refused += len(refused)
+            appender.answer(Answers(refused=refused), 0)
+        if block is not None:
+            entry = _InFlight(block.last_transaction_id, block.append_time_ms)
+            for appender, ranges in sequenced.committed:
+                entry.of(appender).committed.extend(ranges)
+            self._in_flight.append(entry)
+            self.blocks += 1
+            self.appended += block.count
+            self._store.append(block)
+            self._settle_wake.notify()
+        self.rejected += len(sequenced.rejected)
+        at_once: dict[Appender, Answers] = {}
+        for appender, sequence, winner in sequenced.rejected:
+            waiting = next((entry for entry in self._in_flight if entry.last_transaction_id >= winner), None)
+            answers = at_once.setdefault(appender, Answers()) if waiting is None else waiting.of(appender)
+            answers.rejected.append((sequence, winner))
+        for appender, answers in at_once.items():
+            appender.answer(answers, 0)
+
+    def _refuse_moving(self, frame: Frame) -> None:
+        """The partition is being handed over: nothing more is ordered here, and the client is told so for every transaction."""
+        sequences = headers_array(frame.message.records, frame.message.lengths)["sequence"].tolist()
+        frame.appender.answer(Answers(refused=[(sequence, pb.REFUSAL_MOVING) for sequence in sequences]), 0)
+
+    # ---- telling -------------------------------------------------------------------------------------------------------------------------------
+
+    async def settle(self, committed: Callable[[], None]) -> None:
+        """Waits for each block in turn, answers everybody concerned, and calls `committed` once per block."""
+        while True:
+            await self._settle_wake.wait_for(lambda: bool(self._in_flight))
+            entry = self._in_flight[0]
+            await self._store.wait_committed(entry.last_transaction_id)
+            self._in_flight.popleft()
+            for appender, answers in entry.answers.items():
+                appender.answer(answers, entry.append_time_ms)
+            committed()
+            for barrier in entry.barriers:
+                barrier.decided(self._store.committed)
+            self._wake.notify()
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queue_bytes

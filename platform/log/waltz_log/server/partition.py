@@ -1,0 +1,338 @@
+"""A partition that this server owns: opens store sessions, serves the mounted clients, closes (seeds/waltz_server.md, Partition Object).
+
+`run` lives as long as the ownership. A store session that was fenced is followed by a new one with a higher number while the generation is ours.
+Every mount belongs to one store session: when that ends, its clients are sent away with `NotOwner` and mount again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from waltz_log.core.block import Block
+from waltz_log.core.columns import HEADER_DTYPE, headers_array
+from waltz_log.core.metadata import ClusterParameters
+from waltz_log.core.ports import Clock, Coordinator, Network, Stream
+from waltz_log.errors import Fenced, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server.append import AppendTask
+from waltz_log.server.mount import Mount
+from waltz_log.server.pulse import Pulse
+from waltz_log.server.sequencer import Sequencer
+from waltz_log.server.settings import ServerSettings
+from waltz_log.server.store import StoreSession
+
+__all__ = ["Partition"]
+
+log = structlog.get_logger(__name__)
+
+CLIENTS_REMEMBERED_MAX = 10_000
+"""Mount sequences kept of clients that are not connected now, so that a connection that comes late is still known to be stale."""
+
+
+class _Serving:
+    """What exists only while a store session is open."""
+
+    def __init__(self, store: StoreSession, append: AppendTask) -> None:
+        self.store = store
+        self.append = append
+        self.mounts: dict[Mount, None] = {}
+
+    def committed(self) -> None:
+        for mount in self.mounts:
+            mount.committed()
+
+
+class Partition:
+    def __init__(
+        self,
+        partition: int,
+        generation: int,
+        cluster: ClusterParameters,
+        coordinator: Coordinator,
+        network: Network,
+        clock: Clock,
+        settings: ServerSettings,
+    ) -> None:
+        self.partition = partition
+        self.generation = generation
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._network = network
+        self._clock = clock
+        self._settings = settings
+        self._serving: _Serving | None = None
+        self._changed = Pulse()
+        self._clients: OrderedDict[int, int] = OrderedDict()
+        self._closing = False
+        self._error: str | None = None
+
+    # ---- the life of the partition -------------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled or deposed. A deposed partition stays closed; the assignment will say so soon."""
+        pause = self._settings.replica_retry_s
+        while not self._closing:
+            store = StoreSession(self.partition, self.generation, self._cluster, self._coordinator, self._network, self._settings)
+            try:
+                high_water_mark = await store.open()
+                pause = self._settings.replica_retry_s
+                await self._serve(store, high_water_mark)
+            except Fenced as error:
+                self._error = str(error)
+                if error.what == "generation":
+                    log.warning("partition is owned by a newer generation", partition=self.partition, error=str(error))
+                    return
+            except WaltzError as error:
+                self._error = str(error)
+                log.warning("partition closed", partition=self.partition, generation=self.generation, error=str(error))
+            finally:
+                await store.close()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._settings.replica_retry_max_s)
+
+    async def _serve(self, store: StoreSession, high_water_mark: int) -> None:
+        sequencer = Sequencer(
+            self.partition,
+            self.generation,
+            high_water_mark,
+            lock_entries_max=self._settings.lock_entries_max,
+            record_bytes_max=self._settings.record_bytes_max,
+        )
+        append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark))
+        serving = _Serving(store, append)
+        self._serving, self._error = serving, None
+        self._changed.notify()
+        tasks = [
+            asyncio.ensure_future(append.order()),
+            asyncio.ensure_future(append.settle(serving.committed)),
+            asyncio.ensure_future(_until_failed(store)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self._serving = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for mount in list(serving.mounts):
+                mount.fail(NotOwner(partition=self.partition, reason="store session ended"))
+            append.mount_failed()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Stops ordering and waits until what is in flight is decided and told, or the time is over."""
+        self._closing = True
+        serving = self._serving
+        if serving is None:
+            return
+        serving.append.moving = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._decided(serving)
+                for mount in list(serving.mounts):
+                    await mount.drained()
+        except TimeoutError:
+            log.warning("partition handed over with appends in flight", partition=self.partition)
+
+    # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
+
+    async def mount(self, request: pb.MountRequest, stream: Stream) -> None:
+        """Serves one mounted client until it goes, is fenced, or the store session ends."""
+        serving = await self._open_for_service()
+        store = serving.store
+        mount = Mount(request, stream, store, self.generation)
+        if request.client_high_water_mark > store.committed:
+            raise OutOfRange(partition=self.partition, asked=request.client_high_water_mark, first=store.first_transaction_id, last=store.committed)
+        if mount.client_id:
+            self._fence_older(serving, mount)
+        serving.mounts[mount] = None
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            # Everything this client had in flight over earlier connections is decided first: at "ready" it is in the log or never will be.
+            target = await self._decided(serving) if mount.client_id else store.committed
+            if mount.failed is not None:
+                raise mount.failed
+            tasks = [asyncio.ensure_future(mount.write(target)), asyncio.ensure_future(self._receive(serving, mount, stream))]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            serving.mounts.pop(mount, None)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fence_older(self, serving: _Serving, mount: Mount) -> None:
+        newest = self._clients.get(mount.client_id)
+        if newest is not None and newest >= mount.mount_sequence:
+            raise Fenced(what="mount", partition=self.partition, mine=mount.mount_sequence, newer=newest)
+        self._clients[mount.client_id] = mount.mount_sequence
+        self._clients.move_to_end(mount.client_id)
+        while len(self._clients) > CLIENTS_REMEMBERED_MAX:
+            self._clients.popitem(last=False)
+        for other in serving.mounts:
+            if other.client_id == mount.client_id:
+                mount.last_sequence = max(mount.last_sequence, other.last_sequence)
+                other.fail(Fenced(what="mount", partition=self.partition, mine=other.mount_sequence, newer=mount.mount_sequence))
+        serving.append.mount_failed()
+
+    async def _receive(self, serving: _Serving, mount: Mount, stream: Stream) -> None:
+        while (message := await stream.receive()) is not None:
+            kind = message.WhichOneof("kind")
+            if kind == "append":
+                if not mount.client_id or not mount.ready:
+                    raise ProtocolViolation(reason="append on a stream that is not mounted for appends")
+                await serving.append.submit(mount, message.append)
+            elif kind == "flush":
+                flush_id = message.flush.flush_id
+                serving.append.barrier(lambda mark, flush_id=flush_id: mount.flushed(flush_id, mark))  # type: ignore[misc]
+            else:
+                raise ProtocolViolation(reason=f"unexpected message on a mounted stream kind={kind}")
+        if not mount.client_id:
+            # A reader has nothing more to say; it goes on reading.
+            await asyncio.get_running_loop().create_future()
+        await self._decided(serving)
+        await mount.drained()
+
+    async def _decided(self, serving: _Serving) -> int:
+        """The high-water mark once all that is queued now is decided. Raises what ended the session before that."""
+        decided: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        serving.append.barrier(lambda mark: None if decided.done() else decided.set_result(mark))
+        ended = asyncio.ensure_future(_until_failed(serving.store))
+        either: list[asyncio.Future[Any]] = [decided, ended]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        if not decided.done():
+            raise NotOwner(partition=self.partition, reason="store session ended")
+        return decided.result()
+
+    async def _open_for_service(self) -> _Serving:
+        try:
+            async with asyncio.timeout(self._settings.mount_wait_s):
+                await self._changed.wait_for(lambda: self._serving is not None)
+        except TimeoutError:
+            raise NotOwner(partition=self.partition, reason=f"recovering: {self._error or 'waiting for replicas'}") from None
+        if self._closing or self._serving is None:
+            raise NotOwner(partition=self.partition, reason="moving")
+        return self._serving
+
+    def bound(self) -> pb.Bound | None:
+        """How far the log is committed, as this owner knows it: for readers, an older answer is harmless."""
+        serving = self._serving
+        if serving is None:
+            return None
+        store = serving.store
+        return pb.Bound(
+            partition=self.partition,
+            generation=self.generation,
+            session=store.session,
+            high_water_mark=store.committed,
+            first_transaction_id=store.first_transaction_id,
+        )
+
+    async def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+        """Which of a client's sequences are in the log. Final where the client's newest mount is ready: nothing of an older one can come any more."""
+        serving = await self._open_for_service()
+        store = serving.store
+        mark = await self._decided(serving)
+        await store.confirm()
+        found: list[tuple[int, int, int]] = []
+        start = max(request.since + 1, store.first_transaction_id)
+        async with aclosing(_headers(store, start, mark)) as runs:
+            async for first_id, headers in runs:
+                mine = np.flatnonzero(
+                    (headers["client_id"] == request.client_id)
+                    & (headers["sequence"] >= request.first_sequence)
+                    & (headers["sequence"] <= request.last_sequence)
+                )
+                for at in mine.tolist():
+                    sequence, transaction_id = int(headers["sequence"][at]), first_id + at
+                    if found and found[-1][0] + found[-1][1] == sequence and found[-1][2] + found[-1][1] == transaction_id:
+                        found[-1] = (found[-1][0], found[-1][1] + 1, found[-1][2])
+                    else:
+                        found.append((sequence, 1, transaction_id))
+        ready = any(mount.client_id == request.client_id and mount.ready and mount.failed is None for mount in serving.mounts)
+        flat = [value for row in found for value in row]
+        return pb.ResolveResponse(committed=np.array(flat, dtype=">i8").tobytes(), final=ready and start == request.since + 1, high_water_mark=mark)
+
+    async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
+        """Records by id, within one frame."""
+        serving = await self._open_for_service()
+        store = serving.store
+        first, last = request.first_transaction_id, request.first_transaction_id + request.count - 1
+        if request.count < 1:
+            raise InvalidRequest(reason=f"count must be positive count={request.count}")
+        if first < store.first_transaction_id or last > store.committed:
+            raise OutOfRange(partition=self.partition, asked=first, first=store.first_transaction_id, last=store.committed)
+        response = pb.TransactionResponse()
+        size = 0
+        async with aclosing(store.read(first, last)) as blocks:
+            async for block in blocks:
+                response.blocks.add(
+                    first_transaction_id=block.first_transaction_id,
+                    lengths=block.lengths,
+                    records=block.records,
+                    append_time_ms=block.append_time_ms,
+                )
+                size += len(block.records)
+                if size >= self._settings.feed_bytes_max:
+                    break
+        return response
+
+    def statistics(self) -> dict[str, Any]:
+        serving = self._serving
+        if serving is None:
+            return {"generation": self.generation, "state": "recovering", "error": self._error}
+        append = serving.append
+        return {
+            "generation": self.generation,
+            "state": "open",
+            "mounts": len(serving.mounts),
+            "appended": append.appended,
+            "rejected": append.rejected,
+            "refused": append.refused,
+            "blocks": append.blocks,
+            "queued_bytes": append.queued_bytes,
+            **serving.store.statistics(),
+        }
+
+
+async def _until_failed(store: StoreSession) -> None:
+    await store.advanced.wait_for(lambda: store.failed is not None)
+
+
+async def _last_append_time_ms(store: StoreSession, high_water_mark: int) -> int:
+    """The time of the newest block, below which no later one may be dated."""
+    if high_water_mark < store.first_transaction_id:
+        return 0
+    async with aclosing(store.read(high_water_mark, high_water_mark)) as blocks:
+        async for block in blocks:
+            return block.append_time_ms
+    return 0
+
+
+async def _headers(store: StoreSession, first: int, last: int) -> AsyncGenerator[tuple[int, npt.NDArray[np.void]], None]:
+    """Runs of record headers with the id of each run's first, from memory where they are there, else from a replica."""
+    position = first
+    while position <= last:
+        block: Block | None = store.window.find(position)
+        if block is not None:
+            yield block.first_transaction_id, headers_array(block.records, block.lengths)
+            position = block.last_transaction_id + 1
+            continue
+        end = min(last, store.window.first_transaction_id - 1)
+        async with aclosing(store.read(position, end, headers_only=True)) as blocks:
+            async for older in blocks:
+                yield older.first_transaction_id, np.frombuffer(older.records, dtype=HEADER_DTYPE)
+                position = older.last_transaction_id + 1

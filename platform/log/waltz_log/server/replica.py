@@ -1,0 +1,312 @@
+"""A replica session: the owner's side of one replica, from connecting through recovery to the stream of blocks
+(seeds/waltz_server.md, Recovery Procedure, step 5).
+
+A replica that fails is tried again with growing pauses and comes back by catching up; it never ends the store session. Only a fence does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.block import Block
+from waltz_log.core.metadata import StorageNodeEntry
+from waltz_log.core.ports import Channel, Stream
+from waltz_log.core.recovery import Classification, ReplicaReport
+from waltz_log.errors import ConnectionLost, Fenced, Unavailable, WaltzError
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server.recovery import Recovery
+
+if TYPE_CHECKING:
+    from waltz_log.server.store import StoreSession
+
+__all__ = ["ReplicaSession"]
+
+log = structlog.get_logger(__name__)
+
+
+class ReplicaSession:
+    def __init__(self, store: StoreSession, name: str, recovery: Recovery) -> None:
+        self.name = name
+        self.reading = 0
+        self.corrupt_reads = 0
+        self._store = store
+        self._recovery = recovery
+        self._channel: Channel | None = None
+        self._state = "connecting"
+        self._error: str | None = None
+        self._classification: Classification | None = None
+        self._reached = -1
+
+    # ---- the procedure -------------------------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until the store session ends."""
+        settings = self._store.settings
+        loop = asyncio.get_running_loop()
+        pause = settings.replica_retry_s
+        while self._store.failed is None:
+            began = loop.time()
+            try:
+                await self._connect()
+                next_id = await self._recover()
+                await self._replicate(next_id)
+            except Fenced as error:
+                self._store.fail(error)
+                return
+            except WaltzError as error:
+                if self._recovery.resolved is None:
+                    self._recovery.withdraw(self.name)
+                self._state, self._error = "failed", str(error)
+                log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
+            if loop.time() - began > settings.replica_retry_max_s:
+                pause = settings.replica_retry_s
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, settings.replica_retry_max_s)
+
+    async def _connect(self) -> None:
+        self._state = "connecting"
+        node = await self._store.coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
+        if node is None:
+            raise Unavailable(reason=f"storage node has never been started name={self.name}")
+        address = StorageNodeEntry.from_bytes(node.data).address
+        if self._channel is None or self._channel.address != address:
+            await self.close()
+            self._channel = self._store.network.connect(address)
+
+    async def _recover(self) -> int:
+        """Brings the replica to the resolved mark, clean, and returns the next id it needs."""
+        store, recovery = self._store, self._recovery
+        self._state = "recovering"
+        opened = await self._call(methods.OPEN, pb.OpenRequest(cluster_key=self._key, partition=store.partition, session=store.session))
+        store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
+        last = int(opened.last_transaction_id)
+        if opened.session == store.session and recovery.resolved is not None and last >= recovery.resolved:
+            # It was clean in this very session before the connection broke: what it holds came from us, in order.
+            await store.became_clean(self, recovery, last)
+            return last + 1
+        # Classified once a session: what the replica holds after that came from us, and a broken connection must not make it copy all again.
+        # One that has less than we know it had was restored meanwhile: it is classified anew.
+        found = self._classification
+        if found is None or last < self._reached:
+            found = recovery.classify(self.name, ReplicaReport(opened.session, opened.low_water_mark, last))
+            if found.truncate_to is not None:
+                log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=found.truncate_to)
+                last = await self._truncate(found.truncate_to)
+            self._classification, self._reached = found, last
+        if recovery.resolved is None:
+            recovery.report(self.name, last, found)
+            last = await self._copy_until_resolved(last)
+        resolved = recovery.resolved
+        assert resolved is not None
+        if store.resolved != resolved:
+            store.resolved_at(resolved)
+        if last > resolved:
+            last = await self._truncate(resolved)
+        elif last < resolved:
+            self._state = "copying"
+            last = await self._copy_up_to(last, resolved)
+        recovery.lift(self.name, last)
+        await self._call(
+            methods.SET_LOW_WATER_MARK,
+            pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=resolved),
+        )
+        await store.became_clean(self, recovery, last)
+        return last + 1
+
+    async def _copy_until_resolved(self, last: int) -> int:
+        """Copies from whoever is nearest ahead while the mark is undecided: that is how two of three go on without the third."""
+        recovery = self._recovery
+        while recovery.resolved is None:
+            usher = recovery.usher(self.name, last)
+            if usher is None:
+                await recovery.wait(self.name, last)
+                continue
+            name, reach = usher
+            last = await self._copy_from(name, last, reach)
+            recovery.lift(self.name, last)
+        return last
+
+    async def _copy_up_to(self, last: int, target: int) -> int:
+        """Copies from replicas that hold the target, until this one does."""
+        tried = 0
+        while last < target:
+            sources = [name for name in self._recovery.source(target) if name != self.name]
+            if not sources:
+                raise Unavailable(reason=f"no replica holds transaction {target} just now")
+            source = sources[tried % len(sources)]
+            try:
+                last = await self._copy_from(source, last, target)
+            except ConnectionLost as error:
+                tried += 1
+                if tried >= 2 * len(sources):
+                    raise
+                log.warning("copy interrupted", partition=self._store.partition, source=source, replica=self.name, error=str(error))
+                last = int((await self._open_again()).last_transaction_id)
+        return last
+
+    async def _open_again(self) -> Any:
+        store = self._store
+        return await self._call(methods.OPEN, pb.OpenRequest(cluster_key=self._key, partition=store.partition, session=store.session))
+
+    async def _copy_from(self, source: str, last: int, target: int) -> int:
+        """One pass of copying `last+1 .. target` from a peer through the owner. The stored bytes travel as they are; both nodes verify them."""
+        peer = self._store.replica(source)
+        stream = await self._open_stream()
+        try:
+            reached = last
+            async with aclosing(peer.read(last + 1, target, recovering=True)) as blocks:
+                async for block in blocks:
+                    await stream.send(pb.ReplicateRequest(block=_message(block)))
+                    answer = await stream.receive()
+                    if answer is None:
+                        raise ConnectionLost(address=self.name, reason="replica ended the stream")
+                    reached = self._reached = int(answer.last_transaction_id)
+            if reached == last:
+                raise ConnectionLost(address=source, reason=f"nothing to copy above {last}")
+            return reached
+        finally:
+            await stream.cancel()
+
+    # ---- the stream of blocks --------------------------------------------------------------------------------------------------------------------
+
+    async def _replicate(self, next_id: int) -> None:
+        """Sends blocks as they come, older ones read from a peer, and counts the acknowledgements. Ends only with an error."""
+        store = self._store
+        self._state, self._error = "live", None
+        stream = await self._open_stream()
+        sent: deque[tuple[int, int]] = deque()  # last id and bytes of what is not acknowledged
+        in_flight = 0
+        room = asyncio.Event()
+        room.set()
+
+        async def receive() -> None:
+            nonlocal in_flight
+            while (answer := await stream.receive()) is not None:
+                acknowledged = answer.last_transaction_id
+                while sent and sent[0][0] <= acknowledged:
+                    in_flight -= sent.popleft()[1]
+                if in_flight < store.settings.replica_bytes_in_flight:
+                    room.set()
+                self._reached = acknowledged
+                store.acknowledge(self.name, acknowledged)
+            raise ConnectionLost(address=self.name, reason="replica ended the stream")
+
+        async def send() -> None:
+            nonlocal next_id, in_flight
+
+            async def send_block(block: Block) -> None:
+                nonlocal next_id, in_flight
+                await room.wait()
+                in_flight += len(block.records)
+                if in_flight >= store.settings.replica_bytes_in_flight:
+                    room.clear()
+                sent.append((block.last_transaction_id, len(block.records)))
+                await stream.send(pb.ReplicateRequest(block=_message(block)))
+                next_id = block.last_transaction_id + 1
+
+            while True:
+                await store.appended.wait_for(lambda: store.window.last_transaction_id >= next_id)
+                block = store.window.find(next_id)
+                if block is not None:
+                    await send_block(block)
+                    continue
+                self._state = "catching up"
+                async with aclosing(store.read(next_id, store.window.first_transaction_id - 1)) as blocks:
+                    async for older in blocks:
+                        await send_block(older)
+                self._state = "live"
+
+        tasks = [asyncio.ensure_future(receive()), asyncio.ensure_future(send())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            # The receiver meets the peer's own words; the sender often only the broken pipe.
+            for task in sorted(done, key=tasks.index):
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await stream.cancel()
+
+    # ---- calls -----------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> bool:
+        return self._state == "live"
+
+    @property
+    def _key(self) -> bytes:
+        return self._store.cluster.key.bytes
+
+    def _connected(self) -> Channel:
+        if self._channel is None:
+            raise ConnectionLost(address=self.name, reason="not connected yet")
+        return self._channel
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        return await self._connected().call(method, request, timeout_s=self._store.settings.rpc_timeout_s)
+
+    async def _open_stream(self) -> Stream:
+        stream = self._connected().open(methods.REPLICATE)
+        opening = pb.ReplicateOpen(cluster_key=self._key, partition=self._store.partition, session=self._store.session)
+        await stream.send(pb.ReplicateRequest(open=opening))
+        return stream
+
+    async def _truncate(self, last: int) -> int:
+        store = self._store
+        request = pb.TruncateRequest(cluster_key=self._key, partition=store.partition, session=store.session, last_transaction_id=last)
+        self._reached = int((await self._call(methods.TRUNCATE, request)).last_transaction_id)
+        return self._reached
+
+    async def probe(self) -> None:
+        """Asks whether this session is still the newest the replica has seen; `Fenced` where it is not."""
+        await self._open_again()
+
+    async def read(self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False) -> AsyncGenerator[Block, None]:
+        """Stored records of this replica. `recovering`: as the owner of a session that is not open yet, also above what is known to be clean."""
+        store = self._store
+        request = pb.ReadRequest(
+            cluster_key=self._key,
+            partition=store.partition,
+            session=-1 if recovering else store.session,
+            fence=store.session,
+            first_transaction_id=first,
+            last_transaction_id=last,
+            max_bytes=store.settings.feed_bytes_max,
+            headers_only=headers_only,
+        )
+        stream = self._connected().open(methods.READ, request)
+        self.reading += 1
+        try:
+            while (answer := await stream.receive()) is not None:
+                if answer.block.lengths:
+                    got = answer.block
+                    yield Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms)
+        finally:
+            self.reading -= 1
+            await stream.cancel()
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await channel.close()
+
+    def statistics(self, acknowledged: int | None) -> dict[str, Any]:
+        return {"state": self._state, "acknowledged": acknowledged, "error": self._error, "corrupt_reads": self.corrupt_reads}
+
+
+def _message(block: Block) -> pb.Block:
+    return pb.Block(
+        first_transaction_id=block.first_transaction_id,
+        lengths=block.lengths,
+        records=block.records,
+        append_time_ms=block.append_time_ms,
+    )

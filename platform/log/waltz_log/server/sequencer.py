@@ -1,0 +1,177 @@
+"""Orders the frames of all clients of a partition into blocks: checks, locks, transaction ids (seeds/waltz_server.md, Append task).
+
+A step from frames to one block and the answers that belong to it. Knows no network, no replica and no time but what it is given; everything
+inside a frame is done for the whole frame at once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.columns import assign_ids, headers_array, lengths_array, offsets_array, verify_records
+from waltz_log.core.locks import LockTable, unpack_i8
+from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+
+__all__ = ["Answers", "Appender", "Frame", "Sequenced", "Sequencer"]
+
+
+class Appender(Protocol):
+    """Who sent a frame, and where its answers go."""
+
+    client_id: int
+    last_sequence: int
+
+    def answer(self, answers: Answers, append_time_ms: int) -> None: ...
+    def fail(self, error: WaltzError) -> None: ...
+
+
+@dataclass(slots=True)
+class Answers:
+    """What became of transactions of one client, as packed columns come later: ranges committed (first sequence, count, first id), rejected
+    (sequence, winner), refused (sequence, reason)."""
+
+    committed: list[tuple[int, int, int]] = field(default_factory=list)
+    rejected: list[tuple[int, int]] = field(default_factory=list)
+    refused: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    appender: Appender
+    message: pb.AppendFrame
+
+    @property
+    def size(self) -> int:
+        return len(self.message.records) + len(self.message.locks) + 16 * (len(self.message.lengths) // 4)
+
+
+@dataclass(slots=True)
+class Sequenced:
+    """One block (None where nothing was accepted), what to tell when it is committed, and rejections with the winner each waits for."""
+
+    block: Block | None
+    committed: list[tuple[Appender, list[tuple[int, int, int]]]]
+    rejected: list[tuple[Appender, int, int]]
+    refused: list[tuple[Appender, list[tuple[int, int]]]]
+    broken: list[tuple[Appender, CorruptData]]
+    """Frames that no correct client sends. Nothing of them is in the block; the streams they came on end."""
+
+
+class Sequencer:
+    """One partition of one store session. `next_id` is the id that the next accepted transaction gets."""
+
+    def __init__(self, partition: int, generation: int, high_water_mark: int, *, lock_entries_max: int, record_bytes_max: int) -> None:
+        self.partition = partition
+        self.generation = generation
+        self.next_id = high_water_mark + 1
+        self.locks = LockTable(high_water_mark, lock_entries_max)
+        self._record_length_max = record_bytes_max + RECORD_OVERHEAD_BYTES
+
+    def sequence(self, frames: Sequence[Frame], append_time_ms: int) -> Sequenced:
+        result = Sequenced(None, [], [], [], [])
+        first = self.next_id
+        records: list[bytes] = []
+        lengths: list[bytes] = []
+        for frame in frames:
+            try:
+                taken = self._take(frame, result)
+            except CorruptData as error:
+                result.broken.append((frame.appender, error))
+                continue
+            if taken is not None:
+                records.append(taken[0])
+                lengths.append(taken[1])
+        if records:
+            joined, columns = b"".join(records), b"".join(lengths)
+            result.block = Block(first, columns, assign_ids(joined, columns, first), append_time_ms)
+        return result
+
+    def _take(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
+        """The accepted records of one frame and their lengths, or None. Moves `next_id` past them."""
+        message, appender = frame.message, frame.appender
+        headers, marks, locks = self._check(frame)
+        sequences = headers["sequence"].astype(np.int64)
+        if message.generation != self.generation or bool((headers["generation"] != self.generation).any()):
+            self._refuse(result, appender, sequences, pb.REFUSAL_GENERATION)
+            return None
+        lengths = lengths_array(message.lengths)
+        refused = np.zeros(len(sequences), dtype=bool)
+        # The largest sequence accepted so far, at each place of the frame: what is not above it was sent before.
+        before = np.maximum.accumulate(np.concatenate(([appender.last_sequence], sequences)))[:-1]
+        for mask, reason in ((sequences <= before, pb.REFUSAL_DUPLICATE), (lengths > self._record_length_max, pb.REFUSAL_TOO_LARGE)):
+            if mask.any():
+                self._refuse(result, appender, sequences[mask & ~refused], reason)
+                refused |= mask
+        appender.last_sequence = max(appender.last_sequence, int(sequences.max()))
+        counts = message.lock_counts
+        if refused.any():
+            marks, counts, locks = _without(refused, marks, counts, locks)
+        remaining = np.flatnonzero(~refused)
+        verdict = self.locks.judge(marks, counts, locks, self.next_id)
+        for position, winner in verdict.rejected:
+            result.rejected.append((appender, int(sequences[remaining[position]]), winner))
+        if not verdict.accepted:
+            return None
+        first_id = self.next_id
+        self.next_id += len(verdict.accepted)
+        if len(verdict.accepted) == len(sequences):
+            result.committed.append((appender, _ranges(sequences, first_id)))
+            return message.records, message.lengths
+        kept = remaining[np.array(verdict.accepted, dtype=np.int64)]
+        result.committed.append((appender, _ranges(sequences[kept], first_id)))
+        offsets = offsets_array(message.lengths)
+        view = memoryview(message.records)
+        records = b"".join([view[offsets[at] : offsets[at + 1]] for at in kept.tolist()])
+        return records, lengths[kept].astype(">i4").tobytes()
+
+    def _check(self, frame: Frame) -> tuple[npt.NDArray[np.void], array[int], array[int]]:
+        """Everything a client could get wrong. Raises `CorruptData`: the stream it came on ends, and nothing of the frame is stored."""
+        message, client_id = frame.message, frame.appender.client_id
+        where = f"append of client {client_id}"
+        count = len(message.lengths) // 4
+        if count == 0 or len(message.lengths) != 4 * count or len(message.marks) != 8 * count or len(message.locks) % 8:
+            raise CorruptData(where=where, offset=0, transaction_id=-1, reason="columns of different lengths")
+        if len(message.lock_counts) not in (0, 3 * count) or sum(message.lock_counts) * 8 != len(message.locks):
+            raise CorruptData(where=where, offset=0, transaction_id=-1, reason="lock counts and locks differ")
+        verify_records(message.records, message.lengths, first_transaction_id=None, partition=self.partition, where=where)
+        headers = headers_array(message.records, message.lengths)
+        if bool((headers["client_id"] != client_id).any()):
+            raise CorruptData(where=where, offset=0, transaction_id=-1, reason="record of another client")
+        return headers, unpack_i8(message.marks), unpack_i8(message.locks)
+
+    @staticmethod
+    def _refuse(result: Sequenced, appender: Appender, sequences: npt.NDArray[np.int64], reason: int) -> None:
+        result.refused.append((appender, [(sequence, reason) for sequence in sequences.tolist()]))
+
+
+def _ranges(sequences: npt.NDArray[np.int64], first_id: int) -> list[tuple[int, int, int]]:
+    """(first sequence, count, first id) for each run of consecutive sequences."""
+    if int(sequences[-1] - sequences[0]) == len(sequences) - 1:
+        return [(int(sequences[0]), len(sequences), first_id)]
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(sequences) != 1) + 1, [len(sequences)]))
+    return [
+        (int(sequences[start]), int(end - start), first_id + int(start)) for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+    ]
+
+
+def _without(refused: npt.NDArray[np.bool_], marks: array[int], counts: bytes, locks: array[int]) -> tuple[array[int], bytes, array[int]]:
+    """The columns of a frame without the refused transactions. Rare: the loop costs nothing in good order."""
+    kept_marks, kept_counts, kept_locks = array("q"), bytearray(), array("q")
+    at = 0
+    for position, is_refused in enumerate(refused.tolist()):
+        three = counts[3 * position : 3 * position + 3]
+        end = at + sum(three)
+        if not is_refused:
+            kept_marks.append(marks[position])
+            kept_counts += three
+            kept_locks.extend(locks[at:end])
+        at = end
+    return kept_marks, bytes(kept_counts), kept_locks

@@ -1,0 +1,201 @@
+"""The log server: joins the cluster, owns what is assigned to it, answers clients (seeds/waltz_server.md).
+
+Stateless: everything it knows is in the coordinator or on storage nodes. `stop` hands partitions over in good order; those of a killed server move
+when its coordinator session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import Assignment, ClusterParameters, ServerEntry
+from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, NotOwner, ProtocolViolation, Unavailable
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server.manager import ClusterManager
+from waltz_log.server.partition import Partition
+from waltz_log.server.settings import ServerSettings
+
+__all__ = ["LogServer"]
+
+log = structlog.get_logger(__name__)
+
+HAND_OVER_TIMEOUT_S = 2.0
+"""How long a stopping server waits for blocks in flight. What is not decided by then, the next owner's recovery decides."""
+
+
+class LogServer:
+    def __init__(self, settings: ServerSettings, coordinator: Coordinator, network: Network, clock: Clock) -> None:
+        self._settings = settings
+        self._coordinator = coordinator
+        self._network = network
+        self._clock = clock
+        self._cluster: ClusterParameters | None = None
+        self._listener: Listener | None = None
+        self._manager: ClusterManager | None = None
+        self._partitions: dict[int, Partition] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.server_id = -1
+
+    @property
+    def address(self) -> str:
+        if self._listener is None:
+            raise Unavailable(reason="the server is not started")
+        return self._listener.address
+
+    # ---- life ----------------------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Joins the cluster. Raises `ClusterUnavailable` where there is none at the address, `OSError` where it cannot listen."""
+        node = await self._coordinator.get(paths.CLUSTER)
+        if node is None:
+            raise ClusterUnavailable(address=self._settings.cluster, reason="no cluster was created there")
+        self._cluster = ClusterParameters.from_bytes(node.data)
+        self.server_id = await self._next_server_id()
+        self._listener = await self._network.serve(self._settings.listen, self.service())
+        entry = ServerEntry(self.server_id, self._listener.address, self._settings.preferred_partitions)
+        await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
+        self._manager = ClusterManager(self.server_id, self._cluster, self._coordinator)
+        self._tasks = [asyncio.ensure_future(_forever("manager", self._manager.run)), asyncio.ensure_future(_forever("assignment", self._follow))]
+        log.info("server started", server_id=self.server_id, address=self._listener.address, cluster=self._cluster.name)
+
+    async def wait_lost(self) -> None:
+        """Returns when the coordinator session has ended: others own our partitions now, and this server must be made anew."""
+        await self._coordinator.wait_session_lost()
+
+    async def stop(self) -> None:
+        """Finishes what is in flight, gives the partitions back, and leaves. The coordinator session is the caller's to close."""
+        await asyncio.gather(*(partition.drain(HAND_OVER_TIMEOUT_S) for partition in self._partitions.values()))
+        await self._halt()
+        await self._coordinator.delete(self._entry_path)
+        if self._manager is not None and self._manager.in_office:
+            await self._coordinator.delete(paths.MANAGER)
+
+    async def abort(self) -> None:
+        """Ends at once, without a word to the coordinator."""
+        await self._halt()
+
+    async def _halt(self) -> None:
+        for task in [*self._tasks, *self._running.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._running.values(), return_exceptions=True)
+        if self._listener is not None:
+            await self._listener.close()
+
+    @property
+    def _entry_path(self) -> str:
+        return f"{paths.SERVERS}/{self.server_id:010d}"
+
+    async def _next_server_id(self) -> int:
+        while True:
+            node = await self._coordinator.get(paths.SERVER_IDS)
+            if node is None:
+                await self._coordinator.create(paths.SERVER_IDS, b"0")
+                continue
+            taken = int(node.data) + 1
+            if await self._coordinator.set(paths.SERVER_IDS, str(taken).encode(), node.version) is not None:
+                return taken
+
+    # ---- ownership -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Opens and closes partitions as the assignment says."""
+        while True:
+            node = await self._coordinator.get(paths.ASSIGNMENT)
+            if node is not None:
+                await self._own(Assignment.from_bytes(node.data))
+            await self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version)
+
+    async def _own(self, assignment: Assignment) -> None:
+        mine = {number: owned.generation for number, owned in assignment.partitions.items() if owned.server_id == self.server_id}
+        for number, partition in list(self._partitions.items()):
+            if mine.get(number) != partition.generation:
+                log.info("closing partition", partition=number, generation=partition.generation)
+                await partition.drain(HAND_OVER_TIMEOUT_S)
+                task = self._running.pop(number)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                del self._partitions[number]
+        for number, generation in mine.items():
+            if number not in self._partitions:
+                assert self._cluster is not None
+                partition = Partition(number, generation, self._cluster, self._coordinator, self._network, self._clock, self._settings)
+                self._partitions[number] = partition
+                self._running[number] = asyncio.ensure_future(_forever(f"partition {number}", partition.run))
+
+    # ---- service -------------------------------------------------------------------------------------------------------------------------------
+
+    def service(self) -> Service:
+        return {
+            methods.MOUNT: self._mount,
+            methods.BOUND: self._bound,
+            methods.RESOLVE: self._resolve,
+            methods.TRANSACTIONS: self._transactions,
+            methods.SERVER_STATUS: self._status,
+        }
+
+    def _owned(self, partition: int) -> Partition:
+        found = self._partitions.get(partition)
+        if found is None:
+            raise NotOwner(partition=partition, reason="owned by another server")
+        return found
+
+    def _check_key(self, key: bytes) -> None:
+        assert self._cluster is not None
+        if key != self._cluster.key.bytes:
+            raise ClusterKeyMismatch(expected=str(self._cluster.key), got=key.hex())
+
+    async def _mount(self, stream: Stream) -> None:
+        message: pb.ClientMessage | None = await stream.receive()
+        if message is None or message.WhichOneof("kind") != "mount":
+            raise ProtocolViolation(reason="the first message of a stream must be a mount")
+        request = message.mount
+        if request.protocol_version != methods.PROTOCOL_VERSION:
+            raise ProtocolViolation(reason=f"protocol version {request.protocol_version} is not spoken here, only {methods.PROTOCOL_VERSION}")
+        self._check_key(request.cluster_key)
+        await self._owned(request.partition).mount(request, stream)
+
+    async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
+        self._check_key(request.cluster_key)
+        asked = list(request.partitions) or sorted(self._partitions)
+        bounds = (self._partitions[number].bound() for number in asked if number in self._partitions)
+        return pb.BoundResponse(bounds=[bound for bound in bounds if bound is not None])
+
+    async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+        self._check_key(request.cluster_key)
+        return await self._owned(request.partition).resolve(request)
+
+    async def _transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
+        self._check_key(request.cluster_key)
+        return await self._owned(request.partition).transactions(request)
+
+    async def _status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
+        return pb.ServerStatusResponse(json=json.dumps(self.statistics()))
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "server_id": self.server_id,
+            "manager": self._manager is not None and self._manager.in_office,
+            "partitions": {str(number): partition.statistics() for number, partition in sorted(self._partitions.items())},
+        }
+
+
+async def _forever(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """A task of the server that must not die in silence: what it raises is logged and it starts again, unless it ends by itself."""
+    while True:
+        try:
+            await work()
+            return
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("task failed and starts again", task=what)
+            await asyncio.sleep(0.5)

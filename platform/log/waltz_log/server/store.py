@@ -1,0 +1,280 @@
+"""A store session: one owner writing one partition to its replicas (seeds/waltz_server.md, Store Partition Object, Recovery Procedure).
+
+`open` raises the session number by compare-and-set, recovers, and returns once a majority of the assigned replicas is clean at the resolved mark and
+the metadata says so. Blocks that are appended reach every replica in order; a block is committed when a majority of the *assigned* replicas has it on
+disk. The session ends only when it is fenced or closed: while no majority answers, blocks wait, and replicas that come back get what they lack.
+
+Invariants: ids are dense; the committed mark never falls; a replica's acknowledgement counts only after the metadata records it as clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.block import Block
+from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, partition_path
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.recovery import committed_mark, majority, next_metadata
+from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
+from waltz_log.server.pulse import Pulse
+from waltz_log.server.recovery import Recovery
+from waltz_log.server.replica import ReplicaSession
+from waltz_log.server.settings import ServerSettings
+from waltz_log.server.window import Window
+
+__all__ = ["StoreSession"]
+
+log = structlog.get_logger(__name__)
+
+
+class StoreSession:
+    """Made for one generation of one partition. `failed` is set once with the error that ended it."""
+
+    def __init__(
+        self,
+        partition: int,
+        generation: int,
+        cluster: ClusterParameters,
+        coordinator: Coordinator,
+        network: Network,
+        settings: ServerSettings,
+    ) -> None:
+        self.partition = partition
+        self.generation = generation
+        self.cluster = cluster
+        self.network = network
+        self.settings = settings
+        self.coordinator = coordinator
+        self.session = -1
+        self.assigned: tuple[str, ...] = ()
+        self.resolved = -1
+        self.window = Window(-1, settings.cache_bytes)
+        self.committed = -1
+        self.first_transaction_id = 0
+        self.appended = Pulse()
+        """A block was appended; replicas look."""
+        self.advanced = Pulse()
+        """The committed mark rose, a replica's state changed, or the session failed."""
+        self.failed: WaltzError | None = None
+        self._metadata = PartitionMetadata(generation, -1, {})
+        self._metadata_version = -1
+        self._metadata_lock = asyncio.Lock()
+        self._acknowledged: dict[str, int] = {}
+        self._replicas: dict[str, ReplicaSession] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._opened = False
+
+    # ---- opening -------------------------------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> int:
+        """Recovers, and returns the high-water mark of the sessions before. Waits as long as the mark is undecidable. Raises `Fenced` where another
+        owner was faster."""
+        log.info("opening store session", partition=self.partition, generation=self.generation)
+        # 1. new session id, by compare-and-set
+        before = await self._take_session()
+        # 2.-4. a replica session for every assigned replica; each recovers by itself and meets the others in `recovery`
+        replicas = await self.coordinator.get(paths.REPLICAS)
+        if replicas is None:
+            raise Unavailable(reason=f"no replicas are assigned partition={self.partition}")
+        self.assigned = ReplicaAssignment.from_bytes(replicas.data).replicas.get(self.partition, ())
+        if not self.assigned:
+            raise Unavailable(reason=f"no replicas are assigned partition={self.partition}")
+        recovery = Recovery(self.partition, before, self.assigned)
+        for name in self.assigned:
+            replica = ReplicaSession(self, name, recovery)
+            self._replicas[name] = replica
+            self._start(replica.run())
+        # 5. each replica truncates, copies and becomes clean; a majority of them opens the session
+        await self.advanced.wait_for(lambda: self.failed is not None or recovery.clean_count() >= majority(len(self.assigned)))
+        self._raise_if_failed()
+        assert recovery.resolved is not None
+        # 6. the metadata says who is clean
+        await self._record(recovery)
+        self._opened = True
+        self.advanced.notify()
+        log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
+        return self.committed
+
+    async def _take_session(self) -> PartitionMetadata:
+        path = partition_path(self.partition)
+        while True:
+            node = await self.coordinator.get(path)
+            if node is None:
+                await self.coordinator.create(path, PartitionMetadata(0, 0, {}).to_bytes())
+                continue
+            found = PartitionMetadata.from_bytes(node.data)
+            if found.generation > self.generation:
+                raise Fenced(what="generation", partition=self.partition, mine=self.generation, newer=found.generation)
+            mine = PartitionMetadata(self.generation, found.session + 1, found.replicas)
+            version = await self.coordinator.set(path, mine.to_bytes(), node.version)
+            if version is not None:
+                self.session, self._metadata, self._metadata_version = mine.session, mine, version
+                return found
+
+    def resolved_at(self, high_water_mark: int) -> None:
+        """The recovery decided the mark: the log goes on from here."""
+        self.resolved = self.committed = high_water_mark
+        self.window = Window(high_water_mark, self.settings.cache_bytes)
+        self.advanced.notify()
+
+    async def became_clean(self, replica: ReplicaSession, recovery: Recovery, last_transaction_id: int) -> None:
+        """A replica holds everything up to the resolved mark. Returns once the metadata records it and its acknowledgements count."""
+        recovery.clean.add(replica.name)
+        self.advanced.notify()
+        await self.advanced.wait_for(lambda: self._opened or self.failed is not None)
+        self._raise_if_failed()
+        await self._record(recovery)
+        self.acknowledge(replica.name, last_transaction_id)
+
+    async def _record(self, recovery: Recovery) -> None:
+        """Writes the replicas' states. Nothing to do where they are as they should be."""
+        assert recovery.resolved is not None
+        async with self._metadata_lock:
+            wanted = next_metadata(self._metadata, self.assigned, recovery.clean, recovery.resolved)
+            if wanted == self._metadata:
+                return
+            version = await self.coordinator.set(partition_path(self.partition), wanted.to_bytes(), self._metadata_version)
+            if version is None:
+                node = await self.coordinator.get(partition_path(self.partition))
+                if node is not None and PartitionMetadata.from_bytes(node.data) == wanted:
+                    version = node.version  # our own write, whose answer was lost
+                else:
+                    newer = -1 if node is None else PartitionMetadata.from_bytes(node.data).session
+                    error = Fenced(what="store session", partition=self.partition, mine=self.session, newer=newer)
+                    self.fail(error)
+                    raise error
+            self._metadata, self._metadata_version = wanted, version
+
+    # ---- appending -----------------------------------------------------------------------------------------------------------------------------
+
+    def append(self, block: Block) -> None:
+        """Takes a block for all replicas. The caller bounds how many are in flight."""
+        self._raise_if_failed()
+        self.window.append(block)
+        self.appended.notify()
+
+    def acknowledge(self, name: str, last_transaction_id: int) -> None:
+        """A clean replica has everything up to the id on disk."""
+        self._acknowledged[name] = max(last_transaction_id, self._acknowledged.get(name, -1))
+        mark = committed_mark(self._acknowledged, len(self.assigned))
+        if mark is not None and mark > self.committed:
+            self.committed = min(mark, self.window.last_transaction_id)
+            self.window.trim(self.committed)
+            self.advanced.notify()
+
+    async def wait_committed(self, transaction_id: int) -> None:
+        """Returns when the id is committed; raises what ended the session otherwise (the outcome is unknown then)."""
+        await self.advanced.wait_for(lambda: self.committed >= transaction_id or self.failed is not None)
+        if self.committed < transaction_id:
+            self._raise_if_failed()
+
+    async def confirm(self) -> None:
+        """Returns once a majority of the assigned replicas said, after this call began, that no newer session has fenced this one."""
+
+        async def ask(replica: ReplicaSession) -> bool:
+            try:
+                await replica.probe()
+            except Fenced as error:
+                self.fail(error)
+                raise
+            except WaltzError:
+                return False
+            return True
+
+        while True:
+            answers = await asyncio.gather(*(ask(replica) for replica in self._replicas.values()))
+            self._raise_if_failed()
+            if sum(answers) >= majority(len(self.assigned)):
+                return
+            await asyncio.sleep(self.settings.replica_retry_s)
+
+    # ---- reading -------------------------------------------------------------------------------------------------------------------------------
+
+    async def read(self, first: int, last: int, *, headers_only: bool = False) -> AsyncGenerator[Block, None]:
+        """Committed records from any replica of this session, in blocks, verified by the storage node. Goes on at another replica where one fails."""
+        position = first
+        last = min(last, self.committed)
+        tried = 0
+        while position <= last:
+            sources = self._sources(position)
+            if not sources:
+                await self._wait_source(position)
+                continue
+            source = sources[tried % len(sources)]
+            try:
+                async with aclosing(source.read(position, last, headers_only=headers_only)) as blocks:
+                    async for block in blocks:
+                        yield block
+                        position = block.last_transaction_id + 1
+                        tried = 0
+            except Fenced as error:
+                self.fail(error)
+                raise
+            except WaltzError as error:
+                log.warning("read failed", partition=self.partition, replica=source.name, transaction_id=position, error=str(error))
+                if isinstance(error, CorruptData):
+                    source.corrupt_reads += 1
+            if position <= last:
+                tried += 1
+                if tried > 2 * len(self.assigned):
+                    raise Unavailable(reason=f"no replica could serve partition={self.partition} transaction_id={position}")
+                await asyncio.sleep(0 if tried < len(sources) else self.settings.replica_retry_s)
+
+    def _sources(self, transaction_id: int) -> list[ReplicaSession]:
+        """Replicas that have the id on disk, living and idle ones first."""
+        found = [self._replicas[name] for name, last in self._acknowledged.items() if last >= transaction_id]
+        return sorted(found, key=lambda replica: (not replica.live, replica.reading, replica.name))
+
+    async def _wait_source(self, transaction_id: int) -> None:
+        await self.advanced.wait_for(lambda: self.failed is not None or bool(self._sources(transaction_id)))
+        self._raise_if_failed()
+
+    def replica(self, name: str) -> ReplicaSession:
+        return self._replicas[name]
+
+    # ---- ending --------------------------------------------------------------------------------------------------------------------------------
+
+    def fail(self, error: WaltzError) -> None:
+        """Ends the session; the first reason stays."""
+        if self.failed is None:
+            log.warning("store session ended", partition=self.partition, session=self.session, error=str(error))
+            self.failed = error
+            self.appended.fail(error)
+            self.advanced.notify()
+
+    def _raise_if_failed(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("replica session broke", partition=self.partition, error=repr(error), exc_info=error)
+            self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"replica session broke: {error!r}"))
+
+    async def close(self) -> None:
+        """Ends every replica session. What is in flight stays undecided; the next session decides it."""
+        self.fail(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for replica in self._replicas.values():
+            await replica.close()
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "session": self.session,
+            "committed": self.committed,
+            "appended": self.window.last_transaction_id,
+            "replicas": {name: replica.statistics(self._acknowledged.get(name)) for name, replica in self._replicas.items()},
+        }
