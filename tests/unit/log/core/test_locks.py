@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltz_log.core.locks import LockTable, unpack_i8
+
+
+def _counts(*rows: tuple[int, int, int]) -> bytes:
+    return bytes(value for row in rows for value in row)
+
+
+def test_write_lock_conflicts_above_the_clients_mark_and_passes_at_it() -> None:
+    table = LockTable(floor=10, entries_max=1000)
+    assert table.judge([10], _counts((1, 0, 0)), [7], 11).accepted == [0]
+    assert table.judge([10], _counts((1, 0, 0)), [7], 12).rejected == [(0, 11)]
+    assert table.judge([11], _counts((1, 0, 0)), [7], 12).accepted == [0]
+
+
+def test_read_lock_checks_and_does_not_set() -> None:
+    table = LockTable(floor=0, entries_max=1000)
+    table.judge([0], _counts((0, 1, 0)), [7], 1)
+    assert table.judge([0], _counts((1, 0, 0)), [7], 2).accepted == [0]
+    assert table.judge([1], _counts((0, 1, 0)), [7], 3).rejected == [(0, 2)]
+
+
+def test_append_lock_sets_and_never_fails() -> None:
+    table = LockTable(floor=5, entries_max=1000)
+    assert table.judge([-1], _counts((0, 0, 1)), [7], 6).accepted == [0]
+    assert table.judge([-1], _counts((0, 0, 1)), [7], 7).accepted == [0]
+    assert table.judge([6], _counts((0, 1, 0)), [7], 8).rejected == [(0, 7)]
+
+
+def test_a_transaction_without_locks_always_passes() -> None:
+    table = LockTable(floor=100, entries_max=1000)
+    assert table.judge([-1, -1], b"", [], 101).accepted == [0, 1]
+    assert table.judge([-1], _counts((0, 0, 0)), [], 103).accepted == [0]
+
+
+def test_a_rejected_transaction_takes_no_id_and_sets_nothing() -> None:
+    table = LockTable(floor=0, entries_max=1000)
+    verdict = table.judge([0, 0, 0], _counts((1, 0, 0), (1, 0, 1), (1, 0, 0)), [1, 1, 9, 9], 1)
+    assert verdict.accepted == [0, 2]
+    assert verdict.rejected == [(1, 1)]
+    assert table.last_writer(9) == 2
+
+
+def test_conflicts_inside_one_frame_are_seen() -> None:
+    table = LockTable(floor=0, entries_max=1000)
+    assert table.judge([0, 0], _counts((1, 0, 0), (1, 0, 0)), [7, 7], 1).rejected == [(1, 1)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 30),
+            st.lists(st.integers(0, 12), max_size=2),
+            st.lists(st.integers(0, 12), max_size=2),
+            st.lists(st.integers(0, 12), max_size=2),
+        ),
+        max_size=60,
+    ),
+    st.sampled_from([4, 8, 1000]),
+)
+def test_no_conflict_is_missed_and_with_memory_none_is_needless(rows: list[tuple[int, list[int], list[int], list[int]]], entries_max: int) -> None:
+    """Against a dict that forgets nothing. A table with too little memory may reject more, never less."""
+    table = LockTable(floor=5, entries_max=entries_max)
+    exact: dict[int, int] = {}
+    next_id = 6
+    for lag, writes, reads, appends in rows:
+        mark = next_id - 1 - lag
+        winner = max((exact.get(lock, 5) for lock in writes + reads), default=-1)
+        verdict = table.judge([mark], _counts((len(writes), len(reads), len(appends))), writes + reads + appends, next_id)
+        if winner > mark:
+            assert verdict.rejected
+            assert verdict.rejected[0][1] >= winner
+        elif entries_max == 1000:
+            assert verdict.accepted == [0]
+        if verdict.accepted:
+            for lock in writes + appends:
+                exact[lock] = next_id
+            next_id += 1
+        assert len(table) <= entries_max + 6
+
+
+def test_the_floor_rises_only_when_something_is_forgotten() -> None:
+    table = LockTable(floor=0, entries_max=10)
+    for number in range(1, 200):
+        table.judge([number - 1], _counts((1, 0, 0)), [number], number)
+    assert 150 < table.floor < 199
+    assert table.last_writer(1) == table.floor
+    assert table.last_writer(199) == 199
+
+
+def test_packed_columns_are_big_endian() -> None:
+    assert list(unpack_i8(bytes.fromhex("00000000000000010000000000000102fffffffffffffffe"))) == [1, 258, -2]
