@@ -1,0 +1,153 @@
+"""The driver's view of the log: how far each partition goes, in which store session, and who holds its replicas.
+
+Asks the inspector again after a failure, within a time, so that a change of owner or a restarted coordinator does not end a streaming query. Never
+reads transactions. A bound may be old, which is harmless (a committed id stays committed); an offset from the checkpoint may therefore be ahead of a
+bound for a moment, and `cover` waits for a bound that reaches it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+from uuid import UUID
+
+from pyspark_waltz.offsets import Extent
+from pyspark_waltz.options import SourceOptions
+from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
+
+__all__ = ["Connect", "Inspector", "Location", "LogView"]
+
+CONNECT_TIMEOUT_S = 10.0
+"""No cluster at the address: an error within this time."""
+
+PAUSE_S = 0.2
+"""Between two questions to a cluster that has just failed to answer."""
+
+
+class _Parameters(Protocol):
+    @property
+    def key(self) -> UUID: ...
+    @property
+    def partitions(self) -> int: ...
+
+
+class _Bound(Protocol):
+    @property
+    def session(self) -> int: ...
+    @property
+    def high_water_mark(self) -> int: ...
+    @property
+    def first_transaction_id(self) -> int: ...
+
+
+class Inspector(Protocol):
+    """What is asked of `waltz_log.client.inspect.ClusterInspector`."""
+
+    @property
+    def parameters(self) -> _Parameters: ...
+    def bounds(self, partitions: Iterable[int] | None = None) -> Mapping[int, _Bound]: ...
+    def replicas(self) -> Mapping[int, list[str]]: ...
+
+
+Connect: TypeAlias = Callable[[str, float], AbstractContextManager[Any]]
+"""Address and seconds to an `Inspector`, as a context manager."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where the committed ids of a partition can be read: replicas made clean in `session` or later."""
+
+    session: int
+    replicas: tuple[str, ...]
+
+
+class LogView:
+    """Connects when first asked. `close` may be called at any time, and again."""
+
+    def __init__(self, options: SourceOptions, connect: Connect, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._connect = connect
+        self._monotonic = monotonic
+        self._patience_s = options.fetch_timeout_ms / 1000
+        self._manager: AbstractContextManager[Any] | None = None
+        self._inspector: Inspector | None = None
+        self._connected_before = False
+        self._bounds: dict[int, _Bound] = {}
+        self._partitions: tuple[int, ...] | None = None
+        self._key: UUID | None = None
+
+    @property
+    def cluster_key(self) -> UUID:
+        if self._key is None:
+            self._ask(lambda inspector: None)
+        assert self._key is not None
+        return self._key
+
+    def extents(self) -> dict[int, Extent]:
+        """Every partition asked for, as it is now."""
+        self._bounds = dict(self._ask(lambda inspector: inspector.bounds(self._partitions)))
+        return self._extents()
+
+    def known_extents(self) -> dict[int, Extent]:
+        """As last asked; nothing is sent."""
+        return self._extents()
+
+    def cover(self, ends: Mapping[int, int]) -> tuple[dict[int, Extent], dict[int, Location]]:
+        """Extents and locations that reach the given ends (ids not read). `OutOfRange` where the log does not get there in time."""
+        deadline = self._monotonic() + self._patience_s
+        while True:
+            short = [p for p, end in ends.items() if p not in self._bounds or self._bounds[p].high_water_mark + 1 < end]
+            if not short:
+                break
+            self._bounds |= dict(self._ask(lambda inspector, short=tuple(short): inspector.bounds(short)))  # type: ignore[misc]
+            behind = [p for p in short if p not in self._bounds or self._bounds[p].high_water_mark + 1 < ends[p]]
+            if behind and self._monotonic() >= deadline:
+                partition = behind[0]
+                bound = self._bounds.get(partition)
+                first, last = (bound.first_transaction_id, bound.high_water_mark) if bound is not None else (0, -1)
+                raise OutOfRange(partition=partition, asked=ends[partition] - 1, first=first, last=last)
+            if behind:
+                time.sleep(PAUSE_S)
+        replicas = self._ask(lambda inspector: inspector.replicas())
+        locations = {p: Location(self._bounds[p].session, tuple(replicas.get(p, ()))) for p in ends}
+        return {p: extent for p, extent in self._extents().items() if p in ends}, locations
+
+    def close(self) -> None:
+        manager, self._manager, self._inspector = self._manager, None, None
+        if manager is not None:
+            manager.__exit__(None, None, None)
+
+    def _extents(self) -> dict[int, Extent]:
+        return {p: Extent(bound.first_transaction_id, bound.high_water_mark + 1) for p, bound in sorted(self._bounds.items())}
+
+    def _open(self) -> Inspector:
+        if self._inspector is None:
+            self._manager = self._connect(self._options.cluster, CONNECT_TIMEOUT_S)
+            self._inspector = self._manager.__enter__()
+            parameters = self._inspector.parameters
+            if self._key is not None and parameters.key != self._key:
+                raise InvalidSetting(name="cluster", reason=f"the cluster at {self._options.cluster} became another one", nearest=None)
+            chosen = self._options.partitions
+            if chosen is not None and chosen[-1] >= parameters.partitions:
+                raise InvalidSetting(
+                    name="partitions", reason=f"names partition {chosen[-1]}, the cluster has 0 to {parameters.partitions - 1}", nearest=None
+                )
+            self._key = parameters.key
+            self._partitions = chosen
+            self._connected_before = True
+        return self._inspector
+
+    def _ask(self, question: Callable[[Inspector], Any]) -> Any:
+        """The answer, asked again after errors that pass. A cluster that was never reached fails at once: the address is wrong or nothing runs there."""
+        deadline = self._monotonic() + self._patience_s
+        while True:
+            try:
+                return question(self._open())
+            except WaltzError as error:
+                self.close()
+                if not error.retriable or not self._connected_before or self._monotonic() >= deadline:
+                    raise
+                time.sleep(PAUSE_S)

@@ -1,0 +1,188 @@
+"""Reads one committed range from storage nodes, in an executor: verified, in order, every id once, whichever replicas die meanwhile.
+
+The bound's session goes with every request: a replica that was last made clean in an older session refuses, since its tail may hold other
+transactions under the same ids (design: reading from replicas). What arrived is checked before it is given out: framing, both checksums of
+every record, dense ids. On any failure the range goes on at the next replica from the first id not yet given out. It gives up only when for
+`fetchTimeoutMs` no replica brought a single transaction further; while Spark is busy with a batch no time passes.
+
+Imported inside workers only: this module and what it imports need gRPC, numpy and Arrow.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+
+from pyspark_waltz.arrow import record_batch
+from pyspark_waltz.errors import DataLost, RangeUnreadable
+from pyspark_waltz.source import LogRange
+from waltz_log.core.columns import verify_records
+from waltz_log.errors import CorruptData, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import READ
+from waltz_log.rpc.network import CHANNEL_OPTIONS, error_of
+
+__all__ = ["read_range"]
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS = 65_536
+BATCH_BYTES = 16 * 1024 * 1024
+"""A batch is given out at whichever comes first: enough rows to make the cost per batch vanish, little enough that a worker stays small."""
+
+FRAME_BYTES = 1024 * 1024
+"""Asked for per message: the size at which gRPC carries about 1 GB/s here."""
+
+CAREFUL_FRAME_BYTES = 64 * 1024
+"""Asked for after corrupt data, and an eighth after each more, where each message is its own batch: two replicas with different broken records still
+serve all of them together."""
+
+LOOKAHEAD_BYTES = 8 * 1024 * 1024
+"""What gRPC may receive ahead of us: the next batch travels while Spark takes the last one."""
+
+PAUSE_S = (0.05, 1.0)
+"""Wait after a round in which no replica served: the first, and the longest."""
+
+_channels: dict[tuple[int, str], grpc.Channel] = {}
+"""Kept between the tasks of a reused worker; by process, because a channel does not survive a fork."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    first: int
+    count: int = 0
+    size: int = 0
+    lengths: list[bytes] = field(default_factory=list)
+    records: list[bytes] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def add(self, block: pb.Block) -> None:
+        count = len(block.lengths) // 4
+        self.lengths.append(block.lengths)
+        self.records.append(block.records)
+        self.times.append(block.append_time_ms)
+        self.counts.append(count)
+        self.count += count
+        self.size += len(block.records)
+
+
+def read_range(task: LogRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a task as batches. `RangeUnreadable` or `DataLost` where it cannot be; a batch given out stays right all the same."""
+    patience_s = task.fetch_timeout_ms / 1000
+    call_timeout_s = max(0.5, patience_s / (len(task.replicas) + 1))  # a replica that hangs leaves time for the others
+    replicas = deque(task.replicas)
+    position, frame_bytes, careful_until = task.first, FRAME_BYTES, -1
+    deadline, pause = time.monotonic() + patience_s, PAUSE_S[0]
+    failures = 0  # since the last progress
+    said: dict[str, str] = {} if replicas else {"registered replicas": "none"}
+    trimmed: dict[str, int] = {}
+    while position <= task.last:
+        if replicas and len(trimmed) == len(replicas):
+            position = _past_the_trimmed(task, position, min(trimmed.values()))
+            trimmed.clear()
+            continue
+        if not replicas or time.monotonic() >= deadline:
+            attempts = "; ".join(f"{address}: {text}" for address, text in said.items())
+            raise RangeUnreadable(partition=task.partition, first=position, last=task.last, waited_ms=task.fetch_timeout_ms, attempts=attempts)
+        if failures and failures % len(replicas) == 0:
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 2, PAUSE_S[1])
+        address = replicas[0]
+        try:
+            for chunk in _chunks(task, address, position, frame_bytes=frame_bytes, timeout_s=call_timeout_s):
+                yield _checked_batch(task, address, chunk)
+                position = chunk.first + chunk.count
+                failures, deadline, pause = 0, time.monotonic() + patience_s, PAUSE_S[0]
+                said.clear()
+                trimmed.clear()
+                if frame_bytes < FRAME_BYTES and position > careful_until:
+                    frame_bytes = FRAME_BYTES
+                    break
+            else:
+                if position <= task.last:
+                    raise OutOfRange(partition=task.partition, asked=position, first=0, last=position - 1)
+        except WaltzError as error:
+            if isinstance(error, CorruptData):
+                log.warning("corrupt data from %s, reading from another replica: %s", address, error)
+                careful_until = max(careful_until, position + BATCH_ROWS - 1)
+                frame_bytes = max(1, min(CAREFUL_FRAME_BYTES, frame_bytes // 8))
+            else:
+                log.info("reading on at another replica than %s: %s", address, error)
+            if isinstance(error, OutOfRange) and error.first > position:
+                trimmed[address] = error.first
+            said[address] = str(error)
+            failures += 1
+            replicas.rotate(-1)
+
+
+def _past_the_trimmed(task: LogRange, position: int, first: int) -> int:
+    """Every replica says that the log begins at `first` or later."""
+    if task.fail_on_data_loss:
+        raise DataLost(partition=task.partition, first=position, last=min(first - 1, task.last), reason="trimmed while it was read")
+    return first
+
+
+def _channel(address: str) -> grpc.Channel:
+    key = (os.getpid(), address)
+    if key not in _channels:
+        _channels[key] = grpc.insecure_channel(address, options=[*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES)])
+    return _channels[key]
+
+
+def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, timeout_s: float) -> Iterator[_Chunk]:
+    """What one replica sends from `position` on, gathered. The first error comes after what arrived before it."""
+    request = pb.ReadRequest(
+        cluster_key=task.cluster_key,
+        partition=task.partition,
+        session=task.session,
+        fence=-1,
+        first_transaction_id=position,
+        last_transaction_id=task.last,
+        max_bytes=frame_bytes,
+    )
+    read = _channel(address).unary_stream(
+        READ.name, request_serializer=READ.request.SerializeToString, response_deserializer=READ.response.FromString
+    )
+    call: Any = read(request, timeout=timeout_s)
+    failure: WaltzError | None = None
+    chunk = _Chunk(position)
+    try:
+        try:
+            for response in call:
+                block = response.block
+                if block.first_transaction_id != chunk.first + chunk.count or not block.lengths or len(block.lengths) % 4:
+                    failure = ProtocolViolation(
+                        reason=f"{address} sent a block at {block.first_transaction_id}, expected {chunk.first + chunk.count}"
+                    )
+                    break
+                chunk.add(block)
+                if frame_bytes < FRAME_BYTES or chunk.count >= BATCH_ROWS or chunk.size >= BATCH_BYTES:
+                    yield chunk
+                    chunk = _Chunk(chunk.first + chunk.count)
+        except grpc.RpcError:
+            failure = error_of(address, call.code(), call.details())
+        if chunk.count:
+            yield chunk
+        if failure is not None:
+            raise failure
+    finally:
+        call.cancel()
+
+
+def _checked_batch(task: LogRange, address: str, chunk: _Chunk) -> pa.RecordBatch:
+    lengths, records = b"".join(chunk.lengths), b"".join(chunk.records)
+    if chunk.first + chunk.count - 1 > task.last:
+        raise ProtocolViolation(reason=f"{address} sent more than asked for, up to {chunk.first + chunk.count - 1}")
+    verify_records(records, lengths, first_transaction_id=chunk.first, partition=task.partition, where=address)
+    times = np.repeat(np.array(chunk.times, dtype=np.int64), np.array(chunk.counts, dtype=np.int64))
+    return record_batch(records, lengths, times)

@@ -1,0 +1,235 @@
+"""A log made of nothing but storage stubs, to test readers with: `StubCluster` in the test, `StubSource` (`format("waltz_stub")`) in Spark.
+
+The stubs are real gRPC servers that answer the real READ procedure from memory, and can be told to misbehave. What the driver asks the cluster
+(bounds, replicas) stands in a JSON file whose path is the source's `cluster` option, because Spark plans in processes of its own.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID, uuid4
+
+import grpc
+
+from pyspark_waltz.source import DefaultSource
+from waltz_log import errors
+from waltz_log.core.block import Block
+from waltz_log.core.records import encode_record
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutOfRange, SessionTooOld, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import READ
+from waltz_log.rpc.network import CHANNEL_OPTIONS
+
+__all__ = ["StubCluster", "StubInspector", "StubSource", "StubStorage", "block_of"]
+
+
+def block_of(partition: int, first: int, rows: Iterable[bytes], *, append_time_ms: int, headers: Callable[[int], int] = lambda _: 0) -> Block:
+    """Rows as a block of consecutive ids from `first`."""
+    records = [encode_record(1, 1, partition, first + n, headers(first + n), data, transaction_id=first + n) for n, data in enumerate(rows)]
+    lengths = b"".join(len(record).to_bytes(4, "big") for record in records)
+    return Block(first, lengths, b"".join(records), append_time_ms)
+
+
+@dataclass
+class StubStorage:
+    """One replica. `session` is what its control file says; `hook` sees each block before it is sent and may change it, raise, or call `stop`."""
+
+    name: str
+    cluster_key: bytes
+    session: int = 1
+    hook: Callable[[int, pb.Block], pb.Block] | None = None
+    reads: list[tuple[int, int, int]] = field(default_factory=list)
+    first: dict[int, int] = field(default_factory=dict)
+    blocks: dict[int, list[Block]] = field(default_factory=dict)
+    address: str = ""
+    _server: Any = None
+
+    def start(self) -> None:
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name), options=CHANNEL_OPTIONS)
+        handler = grpc.unary_stream_rpc_method_handler(
+            self._read, request_deserializer=READ.request.FromString, response_serializer=READ.response.SerializeToString
+        )
+        service, method = READ.name.strip("/").split("/")
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
+        self._server.start()
+
+    def stop(self) -> None:
+        """As a killed process: open streams break, new ones are refused."""
+        if self._server is not None:
+            self._server.stop(0)
+            self._server = None
+
+    def last(self, partition: int) -> int:
+        blocks = self.blocks.get(partition)
+        return blocks[-1].last_transaction_id if blocks else -1
+
+    def _read(self, request: Any, context: Any) -> Iterator[Any]:
+        try:
+            yield from self._answers(request)
+        except WaltzError as error:
+            context.abort(grpc.StatusCode.ABORTED, errors.encode(error))
+
+    def _answers(self, request: Any) -> Iterator[Any]:
+        partition, first, last = request.partition, request.first_transaction_id, request.last_transaction_id
+        self.reads.append((partition, first, last))
+        if request.cluster_key != self.cluster_key:
+            raise ClusterKeyMismatch(expected=self.cluster_key.hex(), got=request.cluster_key.hex())
+        if request.session > self.session:
+            raise SessionTooOld(partition=partition, asked=request.session, session=self.session)
+        retained, end = self.first.get(partition, 0), self.last(partition)
+        if first < retained or first > end:
+            raise OutOfRange(partition=partition, asked=first, first=retained, last=end)
+        blocks = self.blocks[partition]
+        at = bisect.bisect_right([block.first_transaction_id for block in blocks], first) - 1
+        for block in blocks[at:]:
+            for piece in _pieces(block, first, last, request.max_bytes):
+                sent = pb.Block(**{name: getattr(piece, name) for name in ("first_transaction_id", "lengths", "records", "append_time_ms")})
+                yield pb.ReadResponse(block=self.hook(partition, sent) if self.hook else sent, replica_last_transaction_id=end)
+            if block.last_transaction_id >= last:
+                return
+
+
+def _pieces(block: Block, first: int, last: int, max_bytes: int) -> Iterator[Block]:
+    """The part of a block within the range, in pieces of about `max_bytes`."""
+    low, high = max(first, block.first_transaction_id), min(last, block.last_transaction_id)
+    if low == block.first_transaction_id and high == block.last_transaction_id and len(block.records) <= max_bytes:
+        yield block
+        return
+    lengths = [int.from_bytes(block.lengths[n : n + 4], "big") for n in range(0, len(block.lengths), 4)]
+    offsets = [0]
+    for length in lengths:
+        offsets.append(offsets[-1] + length)
+    at = low - block.first_transaction_id
+    end = high - block.first_transaction_id + 1
+    while at < end:
+        until = at + 1
+        while until < end and offsets[until + 1] - offsets[at] <= max_bytes:
+            until += 1
+        records = block.records[offsets[at] : offsets[until]]
+        yield Block(block.first_transaction_id + at, block.lengths[4 * at : 4 * until], records, block.append_time_ms)
+        at = until
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    name: str
+    key: UUID
+    partitions: int
+
+
+@dataclass(frozen=True)
+class _Bound:
+    partition: int
+    generation: int
+    session: int
+    high_water_mark: int
+    first_transaction_id: int
+
+
+class StubInspector(AbstractContextManager["StubInspector"]):
+    """`ClusterInspector` over the file that a `StubCluster` keeps."""
+
+    def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
+        self._path = Path(cluster)
+
+    def __enter__(self) -> Self:
+        if not self._path.exists():
+            raise ClusterUnavailable(address=str(self._path), reason="no such file")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing is held open."""
+
+    @property
+    def parameters(self) -> _Parameters:
+        found = self._state()
+        return _Parameters("stub", UUID(found["key"]), found["partitions"])
+
+    def bounds(self, partitions: Iterable[int] | None = None) -> dict[int, _Bound]:
+        found = {int(p): _Bound(**bound) for p, bound in self._state()["bounds"].items()}
+        return found if partitions is None else {p: found[p] for p in partitions if p in found}
+
+    def replicas(self) -> dict[int, list[str]]:
+        return {int(p): list(addresses) for p, addresses in self._state()["replicas"].items()}
+
+    def _state(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._path.read_text())
+        return found
+
+
+class StubSource(DefaultSource):
+    """The source over a `StubCluster`: `spark.dataSource.register(StubSource)`, then `format("waltz_stub")`."""
+
+    connect = staticmethod(StubInspector)
+
+    @classmethod
+    def name(cls) -> str:
+        return "waltz_stub"
+
+
+class StubCluster:
+    """Three replicas with the same blocks, and the file that says so. `publish` after each change of what the driver should see."""
+
+    def __init__(self, directory: Path, *, partitions: int = 2, replicas: int = 3, session: int = 1, key: UUID | None = None) -> None:
+        self.key = key or uuid4()
+        self.partitions = partitions
+        self.session = session
+        self.path = directory / f"cluster-{self.key}.json"
+        self.nodes = [StubStorage(f"storage-{n}", self.key.bytes, session=session) for n in range(replicas)]
+        self.first: dict[int, int] = {}
+        self._marks: dict[int, int] = {}
+        self._lock = threading.Lock()
+        for node in self.nodes:
+            node.start()
+        self.publish()
+
+    @property
+    def address(self) -> str:
+        """The value of the option `cluster`."""
+        return str(self.path)
+
+    def append(
+        self, partition: int, rows: Iterable[bytes], *, append_time_ms: int = 1_700_000_000_000, headers: Callable[[int], int] = lambda _: 0
+    ) -> Block:
+        """One committed block on every replica."""
+        block = block_of(partition, self._marks.get(partition, -1) + 1, rows, append_time_ms=append_time_ms, headers=headers)
+        self._marks[partition] = block.last_transaction_id
+        for node in self.nodes:
+            node.blocks.setdefault(partition, []).append(block)
+        self.publish()
+        return block
+
+    def marks(self) -> Mapping[int, int]:
+        return dict(self._marks)
+
+    def trim(self, partition: int, first: int) -> None:
+        """Ids below `first` are gone, on every replica."""
+        self.first[partition] = first
+        for node in self.nodes:
+            node.first[partition] = first
+        self.publish()
+
+    def publish(self) -> None:
+        bounds = {p: asdict(_Bound(p, 1, self.session, self._marks.get(p, -1), self.first.get(p, 0))) for p in range(self.partitions)}
+        replicas = {p: [node.address for node in self.nodes] for p in range(self.partitions)}
+        state = {"key": str(self.key), "partitions": self.partitions, "bounds": bounds, "replicas": replicas}
+        with self._lock:
+            temporary = self.path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(state))
+            os.replace(temporary, self.path)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.stop()
