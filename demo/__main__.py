@@ -1,0 +1,46 @@
+"""`python -m demo [--faults]`: exit code 0 only where every check held."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from demo.airline import Options, Stalled, run
+from demo.display import console_here
+from demo.flights import FlightsMissing
+from demo.processes import ChildFailed
+from waltz_log.errors import WaltzError
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m demo", description="Real flights, real conflicts, and Delta tables that must come out exact.")
+    parser.add_argument("--faults", action="store_true", help="kill a storage node, a server and a Spark driver in the middle")
+    parser.add_argument("--limit", type=int, default=None, metavar="N", help="only the first N flights of each airport")
+    parser.add_argument(
+        "--directory", type=Path, default=_ROOT / "var" / "demo", help="emptied at the start; holds tables, logs and the cluster's files"
+    )
+    arguments = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    console = console_here()
+    try:
+        return 0 if run(Options(arguments.directory.resolve(), arguments.faults, arguments.limit), console) else 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+    except (ChildFailed, FlightsMissing, Stalled, WaltzError) as error:
+        console.print(f"the demo failed: {error}", style="red", markup=False, highlight=False)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The dispatcher of one airport: an ordinary application on the log. Run by the demo as `python -m demo.dispatcher EWR --cluster …`.
+
+It decides from what the feed has told it (the aircraft's last leg), appends under a write lock on the tail number together with the mark up to which
+it has read, and so learns when its knowledge was too old: then it reads on up to the transaction that won, decides again and appends again.
+
+Invariants: flights of one aircraft are appended in this airport's time order, one at a time; several hundred aircraft at once. An append whose
+outcome is unknown is settled from the log before anything else of that aircraft is tried.
+
+Writes one line of JSON with its counts to stdout every half second; ends when its standard input ends, so it never outlives the demo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from demo.flights import AIRPORTS, Flight, flights_archive, read_flights
+from demo.legs import HEADER_LEG, HEADER_UNNAMED, LOCK_NAME, Fleet, leg_data, partition_of
+from waltz_log.client import Lock, Receipt, WaltzClient
+from waltz_log.errors import ClusterUnavailable, ConnectionLost, LockConflict, NotAppended, NotOwner, OutcomeUnknown, Unavailable
+
+__all__ = ["Counts", "Dispatcher"]
+
+WINDOW = 512
+"""Flights under way at once: enough to fill the blocks, few enough that the airports stay near each other in time and meet at the same aircraft."""
+
+REPORT_INTERVAL_S = 0.5
+PAUSE_S = 0.2
+"""Before trying again while no server serves the partition."""
+
+
+class Follower(Protocol):
+    @property
+    def applied(self) -> int: ...
+
+    async def wait(self, transaction_id: int) -> None: ...
+
+
+class Log(Protocol):
+    """What a dispatcher needs of the client."""
+
+    async def append(self, partition: int, data: bytes, *, header: int, write_locks: Iterable[Lock], high_water_mark: int | None) -> Receipt: ...
+
+    async def resolve(self, error: OutcomeUnknown) -> Receipt | None: ...
+
+
+@dataclass
+class Counts:
+    """What a dispatcher has done so far."""
+
+    appended: int = 0
+    conflicts: int = 0
+    settled: int = 0
+    """Appends whose outcome was unknown at first and then read from the log."""
+    done: bool = False
+
+
+class Dispatcher:
+    """Appends flights through `log`, deciding from `fleet`, which the followers (one per partition) keep up to date."""
+
+    def __init__(self, log: Log, fleet: Fleet, followers: Sequence[Follower], *, window: int = WINDOW, pause_s: float = PAUSE_S) -> None:
+        self.counts = Counts()
+        self._log = log
+        self._fleet = fleet
+        self._followers = followers
+        self._pause_s = pause_s
+        self._room = asyncio.Semaphore(window)
+        self._waiting: dict[str, deque[Flight]] = {}
+
+    async def run(self, flights: Iterable[Flight]) -> None:
+        """All of `flights`, begun in the given order. Ends when each is in the log."""
+        async with asyncio.TaskGroup() as group:
+            for flight in flights:
+                await self._room.acquire()
+                if flight.tail is None:
+                    group.create_task(self._unnamed(flight))
+                elif flight.tail in self._waiting:
+                    self._waiting[flight.tail].append(flight)
+                else:
+                    self._waiting[flight.tail] = deque([flight])
+                    group.create_task(self._aircraft(flight.tail))
+        self.counts.done = True
+
+    async def _unnamed(self, flight: Flight) -> None:
+        partition = partition_of(flight, len(self._followers))
+        data = leg_data(flight, None)
+        while True:
+            if await self._append(partition, data, HEADER_UNNAMED, (), None) is not None:
+                return self._finished()
+            await asyncio.sleep(self._pause_s)
+
+    async def _aircraft(self, tail: str) -> None:
+        """One aircraft's flights, in order, until none waits."""
+        lock = (Lock(LOCK_NAME, tail),)
+        waiting = self._waiting[tail]
+        partition = partition_of(waiting[0], len(self._followers))
+        follower = self._followers[partition]
+        while waiting:
+            flight = waiting[0]
+            mark = follower.applied  # read before the fleet: what we know may be newer than what we claim to know, never older
+            data = leg_data(flight, self._fleet.totals(tail).plus(flight))
+            try:
+                receipt = await self._append(partition, data, HEADER_LEG, lock, mark)
+            except LockConflict as conflict:
+                self.counts.conflicts += 1
+                await follower.wait(conflict.winner)
+                continue
+            if receipt is None:
+                await asyncio.sleep(self._pause_s)
+                continue
+            waiting.popleft()
+            self._finished()
+            if waiting:
+                await follower.wait(receipt.transaction_id)
+        del self._waiting[tail]
+
+    async def _append(self, partition: int, data: bytes, header: int, locks: tuple[Lock, ...], mark: int | None) -> Receipt | None:
+        """The receipt, or None where it is certain that nothing was appended and it should be decided again."""
+        try:
+            return await self._log.append(partition, data, header=header, write_locks=locks, high_water_mark=mark)
+        except OutcomeUnknown as error:
+            return await self._settle(error)
+        except (NotAppended, Unavailable, ClusterUnavailable, NotOwner):
+            return None
+
+    async def _settle(self, error: OutcomeUnknown) -> Receipt | None:
+        self.counts.settled += 1
+        while True:
+            try:
+                return await self._log.resolve(error)
+            except (Unavailable, ClusterUnavailable, NotOwner, ConnectionLost):
+                await asyncio.sleep(self._pause_s)
+
+    def _finished(self) -> None:
+        self.counts.appended += 1
+        self._room.release()
+
+
+async def _report(counts: Counts) -> None:
+    while True:
+        print(json.dumps(asdict(counts)), flush=True)
+        await asyncio.sleep(REPORT_INTERVAL_S)
+
+
+async def _parent_gone() -> None:
+    """Returns when standard input ends: the demo holds its other end open as long as it lives."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+
+
+async def dispatch(airport: str, cluster: str, limit: int | None) -> None:
+    """Appends this airport's flights, or the first `limit` of them."""
+    flights = read_flights(flights_archive(), airport)[:limit]
+    fleet = Fleet()
+
+    def apply(transactions: list[Any]) -> None:
+        fleet.apply((transaction.header, transaction.data) for transaction in transactions)
+
+    async with WaltzClient.open(cluster) as client:
+        followers = [await client.follow(partition, apply) for partition in range(client.partitions)]
+        dispatcher = Dispatcher(client, fleet, followers)
+        report = asyncio.create_task(_report(dispatcher.counts))
+        try:
+            await dispatcher.run(flights)
+        finally:
+            report.cancel()
+            print(json.dumps(asdict(dispatcher.counts)), flush=True)
+        for follower in followers:
+            await follower.close()
+
+
+async def _until_parent_gone(work: asyncio.Task[None]) -> None:
+    gone = asyncio.create_task(_parent_gone())
+    await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+    gone.cancel()
+    if not work.done():
+        work.cancel()
+    await work
+
+
+async def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m demo.dispatcher", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("airport", choices=AIRPORTS)
+    parser.add_argument("--cluster", required=True, help="connection string of the cluster")
+    parser.add_argument("--limit", type=int, default=None, help="append only the first flights")
+    arguments = parser.parse_args()
+    await _until_parent_gone(asyncio.create_task(dispatch(arguments.airport, arguments.cluster, arguments.limit)))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,159 @@
+"""The demo's children: started in groups of their own, ended with the demo whatever ends it, killed only by their own process ids.
+
+A child cannot outlive the demo: on Linux the kernel kills it when the demo's main thread ends (so start children from there alone), and everywhere
+`Children.close` ends what still runs. Standard input of every child is a pipe that the demo holds open, so a child may also watch for its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import psutil
+
+__all__ = ["Child", "ChildFailed", "Children", "memory_bytes"]
+
+STOP_TIMEOUT_S = 20.0
+"""A Spark driver takes a few seconds to end its batch; later than this it is killed."""
+
+ORPHAN_TIMEOUT_S = 1.0
+"""What a child started ends by itself soon after it, or is killed."""
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class ChildFailed(RuntimeError):
+    """A child ended by itself; the message holds the last lines it wrote."""
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Child:
+    """One started program with all it started itself."""
+
+    def __init__(self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str], stdout: Path | None = None) -> None:
+        self.name = name
+        self.log = log
+        self._ending: list[psutil.Process] = []
+        with log.open("ab") as errors, contextlib.ExitStack() as stack:
+            output: IO[bytes] = errors if stdout is None else stack.enter_context(stdout.open("ab"))
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+                env={**os.environ, **environment},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    def family(self) -> list[psutil.Process]:
+        """The child and its descendants, as far as they are alive."""
+        try:
+            process = psutil.Process(self.pid)
+            return [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def terminate(self) -> None:
+        """Asks the program to end; `wait` sees to it."""
+        if self.returncode is None:
+            self._ending = self.family()  # what it started cannot be found any more once it is gone
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL to the child and every descendant, at once: nothing gets to clean up."""
+        family = self.family()
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        if family:
+            psutil.wait_procs(family, timeout=STOP_TIMEOUT_S)
+        self._gone()
+
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Returns when the child and its descendants are gone; kills what is left after `timeout_s`."""
+        family = self._ending or self.family()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        _, alive = psutil.wait_procs(family, timeout=ORPHAN_TIMEOUT_S)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._gone()
+
+    def _gone(self) -> None:
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def last_words(self, lines: int = 15) -> str:
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def check(self) -> bool:
+        """True while the child runs, False after it ended well. Raises `ChildFailed` where it ended otherwise."""
+        if self.returncode is None:
+            return True
+        if self.returncode == 0:
+            return False
+        raise ChildFailed(f"{self.name} ended with code {self.returncode}; the end of {self.log}:\n{self.last_words()}")
+
+
+class Children:
+    """All children of a run; leaving the context ends them all."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._children: list[Child] = []
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None, stdout: Path | None = None) -> Child:
+        """Starts `command`; its output is added to `<directory>/<name>.log`."""
+        child = Child(name, command, log=self._directory / f"{name}.log", environment=environment or {}, stdout=stdout)
+        self._children.append(child)
+        return child
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for child in self._children:
+            child.terminate()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for child in self._children:
+            child.wait(max(0.0, deadline - time.monotonic()))
+
+
+def memory_bytes() -> int:
+    """Resident memory of this process and everything below it. Shared pages are counted once per process, so the truth is a little lower."""
+    total = 0
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            total += process.memory_info().rss
+    return total
