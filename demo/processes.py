@@ -101,6 +101,7 @@ class Child:
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(alive, timeout=ORPHAN_TIMEOUT_S)
         self._gone()
 
     def _gone(self) -> None:
