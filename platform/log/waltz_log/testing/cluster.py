@@ -1,0 +1,123 @@
+"""A whole cluster in one event loop: real log servers and storage nodes over the in-memory network, coordinator and disks.
+
+For tests of what no single part decides: fail-over, recovery, catch-up, fencing. Everything is driven by the caller; nothing here uses wall time but
+the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.ports import Clock, Coordinator, Listener
+from waltz_log.server import LogServer, ServerSettings
+from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
+from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.network import MemoryNetwork
+from waltz_log.testing.offload import run_in_place
+
+__all__ = ["LoopClock", "MemoryCluster"]
+
+CLUSTER_KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+
+class LoopClock:
+    """Dates that follow the event loop's time, from a fixed start."""
+
+    START_MS = 1_600_000_000_000
+
+    def now_ms(self) -> int:
+        return self.START_MS + int(asyncio.get_running_loop().time() * 1000)
+
+
+class MemoryCluster:
+    """`await start()`, then kill and restart parts by name: `storage-0`, `server-0`."""
+
+    def __init__(self, *, partitions: int = 1, storages: int = 3, servers: int = 2, settings: dict[str, object] | None = None) -> None:
+        self.key = CLUSTER_KEY
+        self.partitions = partitions
+        self.ensemble = MemoryEnsemble()
+        self.network = MemoryNetwork()
+        self.clock: Clock = LoopClock()
+        self.disks: dict[str, SimulatedDisk] = {}
+        self.storages: dict[str, tuple[StorageNode, Listener]] = {}
+        self.servers: dict[str, tuple[LogServer, MemoryCoordinator]] = {}
+        self._storage_names = [f"storage-{index}" for index in range(storages)]
+        self._server_names = [f"server-{index}" for index in range(servers)]
+        self._settings: dict[str, object] = {"replica_retry_s": 0.01, "replica_retry_max_s": 0.1, **(settings or {})}
+        self._coordinator: Coordinator = self.ensemble.session()
+
+    async def start(self) -> None:
+        await self._coordinator.create(paths.CLUSTER, ClusterParameters("test", self.key, self.partitions).to_bytes())
+        replicas = {partition: tuple(self._storage_names) for partition in range(self.partitions)}
+        await self._coordinator.create(paths.REPLICAS, ReplicaAssignment(replicas).to_bytes())
+        for name in self._storage_names:
+            await self.start_storage(name)
+        for name in self._server_names:
+            await self.start_server(name)
+
+    async def stop(self) -> None:
+        for name in list(self.servers):
+            await self.kill_server(name)
+        for name in list(self.storages):
+            await self.stop_storage(name)
+
+    # ---- storage nodes ---------------------------------------------------------------------------------------------------------------------------
+
+    async def start_storage(self, name: str) -> None:
+        disk = self.disks.get(name)
+        if disk is None:
+            disk = self.disks[name] = SimulatedDisk()
+            StorageNode.create(disk, self.clock, self.key, self.partitions)
+        settings = StorageSettings(name=name, directory="/unused", cluster="memory/test")
+        node = StorageNode(settings, disk, self.clock, run_in_place)
+        await node.open()
+        listener = await self.network.serve(f"{name}:0", node.service())
+        self.storages[name] = (node, listener)
+        path = f"{paths.STORAGE_NODES}/{name}"
+        entry = StorageNodeEntry(listener.address, node.start).to_bytes()
+        if not await self._coordinator.create(path, entry):
+            await self._coordinator.set(path, entry, -1)
+
+    async def stop_storage(self, name: str) -> None:
+        node, listener = self.storages.pop(name)
+        await listener.close()
+        await node.close()
+
+    async def kill_storage(self, name: str) -> None:
+        """The machine dies: what was not synced is lost."""
+        node, listener = self.storages.pop(name)
+        await listener.close()
+        self.disks[name] = self.disks[name].crash()
+        await node.close()
+
+    # ---- log servers -------------------------------------------------------------------------------------------------------------------------------
+
+    async def start_server(self, name: str) -> None:
+        session = self.ensemble.session()
+        settings = ServerSettings(cluster="memory/test", listen=f"{name}:0", **self._settings)
+        server = LogServer(settings, session, self.network, self.clock)
+        await server.start()
+        self.servers[name] = (server, session)
+
+    async def kill_server(self, name: str) -> None:
+        """The process dies; its coordinator session ends at once here, later in a real cluster."""
+        server, session = self.servers.pop(name)
+        await server.abort()
+        self.ensemble.expire(session)
+
+    async def stop_server(self, name: str) -> None:
+        """SIGTERM: in good order."""
+        server, session = self.servers.pop(name)
+        await server.stop()
+        await session.close()
+
+    async def isolate_server(self, name: str) -> tuple[LogServer, MemoryCoordinator]:
+        """Its coordinator session ends, but the process lives on and does not know."""
+        server, session = self.servers.pop(name)
+        self.ensemble.cut(session)
+        self.ensemble.expire(session)
+        return server, session
