@@ -174,7 +174,7 @@ async def test_a_paused_process_loses_its_session_and_learns_of_it(ensemble: _En
         "    await mine.wait_session_lost()\n"
         "asyncio.run(main())\n"
     )
-    process = await asyncio.to_thread(subprocess.Popen, [sys.executable, script])
+    process = await asyncio.to_thread(lambda: subprocess.Popen([sys.executable, script]))
     try:
         other = await ensemble.session()
         async with asyncio.timeout(60):

@@ -1,0 +1,74 @@
+# The project's commands. Each of them sets the project up first, from a bare clone too: `make demo` may be the only command typed.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+SYSTEM_PATH := $(PATH)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export SPARK_CONF_DIR := $(CURDIR)/conf
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+# A Spark or a Python path of the caller would be mixed with ours.
+unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+INSTALLED := .venv/installed
+JARS := .cache/delta-jars/COORDINATES
+
+.PHONY: help setup check format test test-slow demo bench doctor clean distclean
+
+help: ## what there is
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(INSTALLED) $(JARS) ## environment, packages, Delta's jars; looks for Java 17 or 21
+	@PYTHONPATH=platform/log $(BIN)/python -S -m waltz_log.cli.checks
+
+$(BIN)/python:
+	@command -v $(PYTHON) > /dev/null || { echo "setup: no $(PYTHON); install Python 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: $$($(PYTHON) --version) is too old; install Python 3.11 or newer, or say make PYTHON=..." >&2; exit 1; }
+	@PYTHONPATH=platform/log $(PYTHON) -S -m waltz_log.cli.checks 3
+	@echo "setup: making .venv"
+	@PATH="$(SYSTEM_PATH)" $(PYTHON) -m venv .venv.new > /dev/null || { rm -rf .venv.new; echo "setup: no virtual environment could be made; install Python's venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@rm -rf .venv .venv.new && PATH="$(SYSTEM_PATH)" $(PYTHON) -m venv .venv
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "setup: installing the packages (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' \
+	  || { echo "setup: the packages could not be installed; a Python package index must be reachable and the disk have 3 GB free, then run make setup again" >&2; exit 1; }
+	@touch $@
+
+$(JARS): $(INSTALLED)
+	@test -f $@ || echo "setup: fetching Delta's jars (once, 90 MB)"
+	@$(BIN)/python tools/fetch_jars.py && touch $@
+
+check: setup ## lint, format, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## let ruff fix what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test: setup ## all tests but those marked slow
+	$(BIN)/pytest -q -m "not slow"
+
+test-slow: setup ## the tests marked slow
+	$(BIN)/pytest -q -m slow
+
+demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle
+	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults)
+
+bench: setup ## measurements into benchmarks/latest.json; ONLY=append runs one
+	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+doctor: setup ## what this machine offers
+	$(BIN)/waltz doctor
+
+clean: ## what runs left behind
+	rm -rf var build dist spark-warehouse metastore_db derby.log .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean ## the environment and the jars too
+	rm -rf .venv .cache
