@@ -53,7 +53,7 @@ def fetch(project: Path) -> str | None:
                 return f"Delta's jars did not arrive within {TIMEOUT_S // 60} minutes; check the network and run make setup again (log: {log})"
         jars = work / "ivy" / "jars"
         if done.returncode != 0 or not list(jars.glob("io.delta_delta-spark*.jar")):
-            return f"Delta's jars ({DELTA_COORDINATES}) could not be fetched; a network to Maven Central is needed once, then run make setup again (log: {log})"
+            return f"Delta's jars could not be fetched; a network to Maven Central is needed once, then run make setup again (log: {log})"
         (jars / "COORDINATES").write_text(f"{DELTA_COORDINATES}\n")
         if target.exists():
             shutil.rmtree(target)

@@ -1,6 +1,6 @@
 """What this machine must offer, each check as one value: found, or one sentence that says what to do.
 
-Runs before anything is installed (`python3 -m waltz_log.cli.checks` with the log's folder on the path), so it needs the standard library alone. Only looks.
+Runs before anything is installed (`python3 -m waltz_log.cli.checks`, the log's folder on the path): the standard library must do. Only looks.
 """
 
 from __future__ import annotations
