@@ -1,0 +1,62 @@
+"""One transaction record: the pair of functions between a transaction and its bytes (seeds/on_disk_data_structures.md, Transaction Record).
+
+    long transaction id | int client id | int generation | int partition id | int sequence | int header | int data length | int crc32(data)
+    | data | int crc32(of the 36 bytes before the data, and the data)
+
+Big-endian. The client encodes a record once, with id zero; these bytes then travel and rest unchanged but for the id and the closing checksum, which
+the partition's owner patches (`columns.assign_ids`). Whole blocks are the business of `columns`; here is one record, without numpy.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.errors import CorruptData
+
+__all__ = ["Record", "decode_record", "encode_record"]
+
+_HEADER = Struct(">qiiiiiiI")
+_CHECKSUM = Struct(">I")
+_pack_header = _HEADER.pack
+_pack_checksum = _CHECKSUM.pack
+
+
+class Record(NamedTuple):
+    transaction_id: int
+    client_id: int
+    generation: int
+    partition: int
+    sequence: int
+    header: int
+    data: bytes
+
+
+def encode_record(client_id: int, generation: int, partition: int, sequence: int, header: int, data: bytes, transaction_id: int = 0) -> bytes:
+    """The record's bytes. `struct.error` where a number does not fit its field; callers check what users give before."""
+    start = _pack_header(transaction_id, client_id, generation, partition, sequence, header, len(data), crc32(data))
+    return b"".join((start, data, _pack_checksum(crc32(data, crc32(start)))))
+
+
+def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tuple[Record, int]:
+    """The record at `offset` and the offset after it. Raises `CorruptData` where it is cut off or either checksum does not match."""
+    here = len(buffer) - offset
+    if here < RECORD_OVERHEAD_BYTES:
+        raise _corrupt(offset, -1, f"cut off: bytes={here}")
+    transaction_id, client_id, generation, partition, sequence, header, data_length, data_checksum = _HEADER.unpack_from(buffer, offset)
+    if not 0 <= data_length <= here - RECORD_OVERHEAD_BYTES:
+        raise _corrupt(offset, transaction_id, f"cut off or bad length: bytes={here} data_length={data_length}")
+    start = offset + HEADER_BYTES
+    end = start + data_length
+    data = bytes(memoryview(buffer)[start:end])
+    if crc32(data) != data_checksum:
+        raise _corrupt(offset, transaction_id, "data checksum does not match")
+    if crc32(data, crc32(memoryview(buffer)[offset:start])) != _CHECKSUM.unpack_from(buffer, end)[0]:
+        raise _corrupt(offset, transaction_id, "record checksum does not match")
+    return Record(transaction_id, client_id, generation, partition, sequence, header, data), end + 4
+
+
+def _corrupt(offset: int, transaction_id: int, reason: str) -> CorruptData:
+    return CorruptData(where="record", offset=offset, transaction_id=transaction_id, reason=reason)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waltz_log.core import columns
+from waltz_log.core.block import Block
+from waltz_log.core.columns import (
+    HEADER_DTYPE,
+    assign_ids,
+    header_bytes,
+    headers_array,
+    lengths_array,
+    offsets_array,
+    slice_block,
+    verify_records,
+)
+from waltz_log.core.crc_algebra import crc_of_rows, shift
+from waltz_log.core.records import decode_record, encode_record
+from waltz_log.errors import CorruptData
+
+
+def build(data: Sequence[bytes], first: int | None = None, partition: int = 3) -> tuple[bytes, bytes]:
+    """Lengths and records, by the codec of single records."""
+    records = [encode_record(5, 2, partition, 9 + n, n - 4, body, 0 if first is None else first + n) for n, body in enumerate(data)]
+    return struct.pack(f">{len(records)}i", *map(len, records)), b"".join(records)
+
+
+bodies = st.one_of(
+    st.lists(st.binary(max_size=40), max_size=8),
+    st.lists(st.integers(0, 70_000), min_size=60, max_size=90).map(lambda sizes: [bytes([n % 251]) * (size % 611) for n, size in enumerate(sizes)]),
+)
+
+
+@given(st.binary(max_size=64), st.integers(0, 2**20))
+@settings(max_examples=50)
+def test_shift_is_the_effect_of_bytes_that_follow(start: bytes, following: int) -> None:
+    other = bytes(len(start)) if start != bytes(len(start)) else b"\x01" * len(start)
+    tail = bytes(following)
+    got = shift(np.array([crc32(start) ^ crc32(other)], dtype=np.uint32), np.array([following]))
+    assert int(got[0]) == crc32(start + tail) ^ crc32(other + tail)
+
+
+def test_shift_by_the_largest_count_agrees_with_two_halves() -> None:
+    value = np.array([0xDEADBEEF], dtype=np.uint32)
+    assert shift(shift(value, 2**31), 2**31 - 1) == shift(value, 2**32 - 1)
+    assert shift(value, 0) == value
+
+
+@given(st.lists(st.binary(min_size=7, max_size=7), min_size=1, max_size=5))
+def test_checksums_of_rows_are_those_of_zlib(rows: list[bytes]) -> None:
+    array = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, 7)
+    assert crc_of_rows(array).tolist() == [crc32(row) for row in rows]
+
+
+@given(bodies, st.integers(0, 2**40))
+@settings(max_examples=60)
+def test_ids_are_assigned_as_if_each_record_were_encoded_anew(data: list[bytes], first: int) -> None:
+    lengths, records = build(data)
+    assert assign_ids(records, lengths, first) == build(data, first)[1]
+
+
+@given(bodies, st.one_of(st.none(), st.integers(1, 2**40)))
+@settings(max_examples=60)
+def test_whole_blocks_pass_and_their_columns_are_those_of_each_record(data: list[bytes], first: int | None) -> None:
+    lengths, records = build(data, first)
+    verify_records(records, lengths, first_transaction_id=first, partition=3, where="test")
+    verify_records(records, lengths, first_transaction_id=first, partition=None, where="test")
+    headers = headers_array(records, lengths)
+    offset = 0
+    for n in range(len(data)):
+        record, end = decode_record(records, offset)
+        assert (offset, end) == tuple(offsets_array(lengths)[n : n + 2])
+        assert end - offset == lengths_array(lengths)[n]
+        assert headers[n].tolist() == (*record[:6], len(record.data), crc32(record.data))
+        assert header_bytes(records, lengths)[36 * n : 36 * n + 36] == records[offset : offset + 36]
+        offset = end
+    assert headers.dtype == HEADER_DTYPE
+
+
+@pytest.mark.parametrize("count", [3, 80])
+def test_every_flipped_bit_in_a_block_is_found_and_its_record_named(count: int) -> None:
+    lengths, records = build([bytes([n]) * (n % 3) for n in range(count)], 100)
+    offsets = offsets_array(lengths).tolist()
+    verify_records(records, lengths, first_transaction_id=100, partition=3, where="test")
+    for bit in range(0, 8 * len(records), 1 if count < 10 else 7):
+        damaged = bytearray(records)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptData) as caught:
+            verify_records(bytes(damaged), lengths, first_transaction_id=100, partition=None, where="test")
+        record = next(n for n in range(count) if offsets[n] <= bit // 8 < offsets[n + 1])
+        assert caught.value.transaction_id == 100 + record
+        assert caught.value.offset == offsets[record]
+        assert caught.value.where == "test"
+
+
+@given(st.integers(70, 90), st.data())
+@settings(max_examples=100)
+def test_the_check_at_once_finds_what_the_loop_finds(count: int, data: st.DataObject) -> None:
+    lengths, records = build([bytes([n]) * (n * 7 % 50) for n in range(count)], 5)
+    damaged = bytearray(records)
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(damaged) - 1))
+        burst = data.draw(st.binary(min_size=1, max_size=4))
+        for place, value in enumerate(burst, start):
+            if place < len(damaged):
+                damaged[place] ^= value
+    whole = columns._verified_at_once(bytes(damaged), lengths, 5, 3)
+    try:
+        columns._verify_one_by_one(bytes(damaged), lengths, 5, 3, "test")
+        singly = True
+    except CorruptData:
+        singly = False
+    assert whole == singly == (bytes(damaged) == records)
+
+
+def _reseal(record: bytes) -> bytes:
+    return record[:-4] + struct.pack(">I", crc32(record[:-4]))
+
+
+@pytest.mark.parametrize("count", [2, 90])
+def test_a_data_checksum_that_is_wrong_under_a_right_record_checksum_is_found(count: int) -> None:
+    lengths, records = build([b"x" * 9] * count, 1)
+    start = 49 * (count - 1)
+    bad = bytearray(records[start:])
+    bad[35] ^= 1
+    with pytest.raises(CorruptData, match="data checksum"):
+        verify_records(records[:start] + _reseal(bytes(bad)), lengths, first_transaction_id=1, partition=3, where="test")
+
+
+@pytest.mark.parametrize("count", [2, 90])
+def test_framing_ids_and_partition_are_checked(count: int) -> None:
+    lengths, records = build([b"abc"] * count, 7)
+    zero_lengths, zero = build([b"abc"] * count)
+
+    def refused(records: bytes, lengths: bytes, first: int | None = 7, partition: int | None = 3) -> str:
+        with pytest.raises(CorruptData) as caught:
+            verify_records(records, lengths, first_transaction_id=first, partition=partition, where="test")
+        return str(caught.value.reason)
+
+    assert "transaction id" in refused(records, lengths, first=8)
+    assert "transaction id" in refused(records, lengths, first=None)
+    assert "transaction id" in refused(zero, zero_lengths, first=7)
+    assert "partition" in refused(records, lengths, partition=4)
+    assert "after the last" in refused(records + b"\0", lengths)
+    assert "bad length" in refused(records[:-1], lengths)
+    assert "cut off" in refused(records, lengths[:-1])
+    assert "after the last" in refused(records, lengths[:-4])
+    assert "bad length" in refused(records, lengths + struct.pack(">i", 43))
+    assert "bad length" in refused(records, struct.pack(">i", 39) + lengths[4:])
+    assert "bad length" in refused(records, struct.pack(">i", -1) + lengths[4:])
+    assert "data length" in refused(records, struct.pack(">2i", 42, 44) + lengths[8:])
+
+
+def test_an_empty_block_is_fine_and_bytes_without_lengths_are_not() -> None:
+    verify_records(b"", b"", first_transaction_id=4, partition=3, where="test")
+    assert assign_ids(b"", b"", 4) == b""
+    assert len(headers_array(b"", b"")) == 0
+    with pytest.raises(CorruptData):
+        verify_records(b"x", b"", first_transaction_id=4, partition=3, where="test")
+
+
+def test_assigning_ids_does_not_heal_a_damaged_record() -> None:
+    for count in (3, 100):
+        lengths, records = build([b"payload"] * count)
+        damaged = bytearray(records)
+        damaged[40] ^= 4
+        with pytest.raises(CorruptData):
+            verify_records(assign_ids(bytes(damaged), lengths, 9), lengths, first_transaction_id=9, partition=3, where="test")
+
+
+def test_a_slice_holds_the_named_transactions() -> None:
+    data = [b"a" * n for n in range(10)]
+    lengths, records = build(data, 50)
+    block = Block(50, lengths, records, 1234)
+    assert slice_block(block, 50, 59) is block
+    for first in range(50, 60):
+        for last in range(first, 60):
+            cut = slice_block(block, first, last)
+            expected = build(data, 50)[1]
+            offsets = offsets_array(lengths)
+            assert cut == Block(first, lengths[4 * (first - 50) : 4 * (last - 49)], expected[offsets[first - 50] : offsets[last - 49]], 1234)
+            assert (cut.count, cut.last_transaction_id) == (last - first + 1, last)
+    for first, last in ((49, 50), (55, 60), (56, 55)):
+        with pytest.raises(ValueError, match="not within"):
+            slice_block(block, first, last)
