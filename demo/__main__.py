@@ -11,10 +11,8 @@ from types import FrameType
 from demo.airline import Options, Stalled, run
 from demo.display import console_here
 from demo.flights import FlightsMissing
-from demo.processes import ChildFailed
+from demo.processes import ROOT, ChildFailed
 from waltz_log.errors import WaltzError
-
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -26,7 +24,7 @@ def main() -> int:
     parser.add_argument("--faults", action="store_true", help="kill a storage node, a server and a Spark driver in the middle")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="only the first N flights of each airport")
     parser.add_argument(
-        "--directory", type=Path, default=_ROOT / "var" / "demo", help="emptied at the start; holds tables, logs and the cluster's files"
+        "--directory", type=Path, default=ROOT / "var" / "demo", help="emptied at the start; holds tables, logs and the cluster's files"
     )
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):

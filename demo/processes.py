@@ -20,7 +20,10 @@ from typing import IO
 
 import psutil
 
-__all__ = ["Child", "ChildFailed", "Children", "memory_bytes"]
+__all__ = ["ROOT", "Child", "ChildFailed", "Children", "memory_bytes"]
+
+ROOT = Path(__file__).resolve().parent.parent
+"""Where every child runs: `conf/` names the jars relative to it."""
 
 STOP_TIMEOUT_S = 20.0
 """A Spark driver takes a few seconds to end its batch; later than this it is killed."""
@@ -55,6 +58,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,
+                cwd=ROOT,
                 env={**os.environ, **environment},
                 start_new_session=True,
                 preexec_fn=_die_with_parent,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from demo.legs import SCHEMA
+from demo.processes import ROOT
 
 __all__ = ["AIRCRAFT", "FLIGHT_LEGS", "submit_command", "submit_environment"]
 
@@ -17,8 +18,6 @@ AIRCRAFT = "aircraft"
 DRIVER_MEMORY = "1g"
 TRANSACTIONS_PER_TRIGGER = 60_000
 """Bounds a batch after a pause: one gigabyte of heap holds it easily."""
-
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 def submit_command(table: str, *, cluster: str, directory: Path, partitions: int) -> list[str]:
@@ -45,11 +44,11 @@ def submit_command(table: str, *, cluster: str, directory: Path, partitions: int
         ]
     return [
         _spark_submit(),
-        f"--properties-file={_ROOT / 'conf' / 'spark-defaults.conf'}",
+        f"--properties-file={ROOT / 'conf' / 'spark-defaults.conf'}",
         f"--name={table}",
         "--master=local[2]",
         f"--driver-memory={DRIVER_MEMORY}",
-        str(_ROOT / "jobs" / job[0]),
+        str(ROOT / "jobs" / job[0]),
         *job[1:],
     ]
 

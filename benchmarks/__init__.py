@@ -1,0 +1,11 @@
+"""Side-by-side measurements of the platform on this machine. Run them with `python -m benchmarks [--only NAME] [--quick]`.
+
+    measurement   one figure with its unit, conditions and what it is compared with; the table and the file
+    setting       how much each benchmark does, and what stands in every figure's conditions
+    floor         what the disk alone can do with the same bytes, in the same run
+    load          an appending client: one in flight, many in flight, several partitions
+    append  feed  spark  delta    the benchmarks, by the name that `--only` takes
+    spark_session the part of `spark` and `delta` that runs inside a Spark driver
+
+Figures of a shared machine are read as ±30 %: compare within one run, by `ratio`, and across runs only with the conditions beside them.
+"""

@@ -1,0 +1,93 @@
+"""`python -m benchmarks [--only NAME] [--quick]`: a table on the screen and `benchmarks/latest.json`, in at most five minutes."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from benchmarks import append, feed, spark
+from benchmarks.log import filled_log
+from benchmarks.measurement import Measurement, table, write
+from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
+from waltz_log.errors import InvalidSetting, WaltzError
+
+__all__ = ["chosen", "main"]
+
+BENCHMARKS = ("append", "feed", "spark", "delta")
+_HERE = Path(__file__).resolve().parent
+
+
+def chosen(only: str | None) -> tuple[str, ...]:
+    """The benchmarks that `--only` names, by their own name or by that of one of their figures; all of them where it names none."""
+    if only is None:
+        return BENCHMARKS
+    name = only.partition(".")[0]
+    if name not in BENCHMARKS:
+        raise InvalidSetting.unknown(only, BENCHMARKS, what="benchmark")
+    return (name,)
+
+
+def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quick: bool) -> Iterator[Measurement]:
+    conditions = machine_conditions(quick=quick)
+    if "append" in names:
+        yield from append.run(directory, workload, conditions)
+    if {"feed", "spark", "delta"}.isdisjoint(names):
+        return
+    with filled_log(directory, workload) as cluster:
+        if "feed" in names:
+            yield from feed.run(cluster, workload, conditions)
+        noop = None
+        if "spark" in names:
+            (noop,) = spark.run_noop(cluster, directory, workload, conditions)
+            yield noop
+        if "delta" in names:
+            yield from spark.run_delta(cluster, directory, workload, conditions, noop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Side-by-side measurements on this machine.")
+    parser.add_argument("--only", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}, or a figure of one")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the work: shows that everything runs, the figures mean nothing")
+    parser.add_argument("--output", type=Path, default=_HERE / "latest.json", help="where the figures are written")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _stop)
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    directory = _HERE.parent / "var" / "bench"
+    found: list[Measurement] = []
+    started_s = time.monotonic()
+    try:
+        names = chosen(arguments.only)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        for measurement in measure(names, directory, QUICK if arguments.quick else FULL, quick=arguments.quick):
+            found.append(measurement)
+            console.print(f"{measurement.name}  {measurement.document()['value']:,} {measurement.unit}", highlight=False)
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+    except (WaltzError, RuntimeError) as error:
+        console.print(f"the benchmark failed: {error}", style="red", markup=False, highlight=False)
+        return 1
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if found:
+            write(arguments.output, found)
+    console.print(table(found))
+    console.print(f"{time.monotonic() - started_s:.0f} s; written to {arguments.output}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""How much each benchmark does, and the conditions that every figure carries."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["FULL", "QUICK", "Workload", "machine_conditions"]
+
+DATA_BYTES = 200
+LOCK_NAME = "account"
+LOCKS = 10_000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Numbers of transactions: enough for seconds of steady work each, so that all benchmarks together stay below five minutes."""
+
+    single: int
+    pipelined: int
+    log: int
+    """What feed, Spark and Delta read."""
+    batch: int
+    """Rows of one Delta commit."""
+
+
+FULL = Workload(single=2_000, pipelined=500_000, log=2_000_000, batch=500_000)
+QUICK = Workload(single=100, pipelined=20_000, log=40_000, batch=20_000)
+
+
+def machine_conditions(*, quick: bool) -> Mapping[str, Any]:
+    conditions: dict[str, Any] = {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "replicas": 3,
+        "fsync": "yes",
+        "bytes": DATA_BYTES,
+    }
+    return conditions | {"quick": "yes"} if quick else conditions

@@ -1,0 +1,58 @@
+"""The Spark source to a sink that throws rows away, and the log into a Delta table with exactly-once marks; each in a driver of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.log import PARTITIONS
+from benchmarks.measurement import Measurement
+from benchmarks.setting import Workload
+
+__all__ = ["run_delta", "run_noop"]
+
+TIMEOUT_S = 150.0
+_HERE = Path(__file__).resolve().parent
+
+
+def run_noop(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    return [_measured("spark.noop", _submit("noop", cluster, directory, workload), workload, conditions, batch=workload.log)]
+
+
+def run_delta(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any], noop: Measurement | None) -> list[Measurement]:
+    """`noop`: the same run's figure for reading alone, the ceiling of anything that also writes."""
+    found = _measured("delta.append", _submit("delta", cluster, directory, workload), workload, conditions, batch=workload.batch)
+    return [found if noop is None else found.compared_with(noop.value, "spark.noop")]
+
+
+def _measured(name: str, answer: Mapping[str, Any], workload: Workload, conditions: Mapping[str, Any], *, batch: int) -> Measurement:
+    if answer["rows"] != workload.log:
+        raise RuntimeError(f"Spark saw another number of rows than were appended: got={answer['rows']} appended={workload.log}")
+    own = {**conditions, "spark": answer["spark"], "partitions": PARTITIONS, "rows": answer["rows"], "rows_per_batch": batch, "log": "warm"}
+    return Measurement(name, answer["rows"] / answer["took_s"], "rows/s", own)
+
+
+def _submit(what: str, cluster: str, directory: Path, workload: Workload) -> Mapping[str, Any]:
+    """Runs `spark_session.py` in a driver; what it measured is the last line of its output."""
+    command = [
+        str(Path(sys.executable).parent / "spark-submit"),
+        f"--properties-file={_HERE.parent / 'conf' / 'spark-defaults.conf'}",
+        "--master=local[2]",
+        "--driver-memory=2g",
+        str(_HERE / "spark_session.py"),
+        what,
+        f"--cluster={cluster}",
+        f"--directory={directory / what}",
+        f"--batch={workload.batch}",
+    ]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, cwd=_HERE.parent, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the Spark driver failed: code={done.returncode}\n" + "\n".join(done.stderr.splitlines()[-30:]))
+    answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
