@@ -1,0 +1,294 @@
+"""A whole cluster of real processes under one directory: for tests, the demo, the benchmarks and `waltz dev`.
+
+Decides ports (chosen once and kept in `dev.json`, others where one is taken), order of start and stop, and when the cluster is ready. Restarts
+nothing by itself. The directory holds everything: the same cluster with all its data comes up on the next start. This process itself speaks to no
+cluster; it runs the command line for that, so its own event loops and forks are not disturbed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import yaml
+
+from waltz_log.errors import ClusterUnavailable, InvalidRequest
+from waltz_log.testing.processes import Processes
+from waltz_log.zookeeper import embedded
+
+__all__ = ["LocalCluster"]
+
+HOST = "127.0.0.1"
+NAME = "dev"
+REPLICATION = 3
+DEFAULT_PARTITIONS, DEFAULT_STORAGES, DEFAULT_SERVERS = 4, 3, 2
+
+START_TIMEOUT_S = 60.0
+"""For the whole cluster on a busy laptop; usual are 3 to 5 s."""
+
+STOP_TIMEOUT_S = 15.0
+"""For one kind of process; who takes longer is killed, which the log survives."""
+
+WALTZ = (sys.executable, "-P", "-m", "waltz_log.cli.main")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(taken: set[int]) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in taken:
+            return port
+
+
+class LocalCluster:
+    """`with LocalCluster(directory) as cluster:` runs from ready to stopped. Process names: `zookeeper`, `storage-<n>`, `server-<n>`."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        partitions: int | None = None,
+        storages: int | None = None,
+        servers: int | None = None,
+        session_timeout_s: float = 4.0,
+        storage_settings: Mapping[str, Any] | None = None,
+        server_settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Counts not given are those of the cluster in the directory, or 4 partitions, 3 storage nodes, 2 servers. Raises `InvalidRequest` where the
+        directory holds a cluster of other partitions or storage nodes."""
+        self.directory = Path(directory).resolve()
+        self._file = self.directory / "dev.json"
+        self._processes = Processes(self.directory / "logs")
+        self._lock: IO[bytes] | None = None
+        kept = self._read()
+        self.partitions = self._agreed("partitions", partitions, kept, DEFAULT_PARTITIONS)
+        self.storages = self._agreed("storages", storages, kept, DEFAULT_STORAGES)
+        self.servers = servers or kept.get("servers") or DEFAULT_SERVERS
+        self._ports: dict[str, int] = dict(kept.get("ports", {}))
+        self._session_timeout_s = session_timeout_s
+        self._storage_settings = dict(storage_settings or {})
+        self._server_settings = dict(server_settings or {})
+
+    def _agreed(self, what: str, asked: int | None, kept: Mapping[str, Any], default: int) -> int:
+        found = kept.get(what)
+        if asked is not None and asked < 1:
+            raise InvalidRequest(reason=f"{what} must be at least 1, not {asked}")
+        if asked is not None and found is not None and asked != found:
+            raise InvalidRequest(reason=f"{self.directory} holds a cluster of {what}={found}, not {asked}; take another directory")
+        return int(asked or found or default)
+
+    # ---- the file ------------------------------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._file.read_text())
+            return dict(found)
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError):
+            raise InvalidRequest(reason=f"{self._file} is not what waltz dev writes; take another directory, or remove this one") from None
+
+    def _write(self) -> None:
+        told = {
+            "cluster": self.cluster,
+            "partitions": self.partitions,
+            "storages": self.storages,
+            "servers": self.servers,
+            "ports": self._ports,
+            "pids": self.processes,
+        }
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(told, indent=2) + "\n")
+        new.replace(self._file)
+
+    # ---- what it is ----------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def cluster(self) -> str:
+        """The connection string; known once the cluster was opened."""
+        return f"{HOST}:{self._ports['zookeeper']}/waltz/{NAME}"
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Names and process ids of those that run."""
+        return self._processes.pids
+
+    @property
+    def ended(self) -> dict[str, int]:
+        """Names and exit codes of those that do not run any more."""
+        return self._processes.ended()
+
+    @property
+    def storage_names(self) -> list[str]:
+        return [f"storage-{n}" for n in range(self.storages)]
+
+    @property
+    def server_names(self) -> list[str]:
+        return [f"server-{n}" for n in range(self.servers)]
+
+    def log(self, name: str) -> Path:
+        """The file that the process writes to."""
+        return self._processes.log(name)
+
+    # ---- all of it -----------------------------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        try:
+            self.open()
+            self.wait_ready(START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Starts everything; `wait_ready` tells when it serves. Raises `InvalidRequest` where another process runs this directory's cluster."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = (self.directory / "dev.lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise InvalidRequest(reason=f"the cluster in {self.directory} runs already") from None
+        self._lock = lock
+        self.start("zookeeper")
+        self._create()
+        for name in (*self.storage_names, *self.server_names):
+            self.start(name)
+
+    def _create(self) -> None:
+        marker = self.directory / "created"
+        if marker.exists():
+            return
+        arguments = ["--name", NAME, "--partitions", str(self.partitions), "--storages", ",".join(self.storage_names)]
+        done = self._waltz("cluster", "create", self.cluster, *arguments, "--replication", str(min(REPLICATION, self.storages)), "--if-missing")
+        if done.returncode != 0:
+            raise ClusterUnavailable(address=self.cluster, reason=done.stderr.strip() or f"cluster create: exit code {done.returncode}")
+        marker.touch()
+
+    def _waltz(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*WALTZ, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Returns when every partition has an owner that serves. Raises `ClusterUnavailable` at `timeout_s`, or as soon as a process of ours that
+        should run has ended by itself."""
+        gone = self.ended
+        command = [*WALTZ, "cluster", "status", self.cluster, "--wait", str(timeout_s), "--output", "json"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+            try:
+                while True:
+                    try:
+                        _, told = waiting.communicate(timeout=0.2)
+                        break
+                    except subprocess.TimeoutExpired:
+                        fresh = [name for name in self.ended if name not in gone]
+                        if fresh:
+                            raise ClusterUnavailable(
+                                address=self.cluster, reason=f"{fresh[0]} ended while starting: {self._processes.last_words(fresh[0])}"
+                            ) from None
+            finally:
+                waiting.kill()
+        if waiting.returncode != 0:
+            raise ClusterUnavailable(address=self.cluster, reason=told.strip() or f"not ready within {timeout_s:g} s")
+
+    def close(self) -> None:
+        """Stops servers, then storage nodes, then ZooKeeper; kills who does not stop. Does nothing where nothing runs."""
+        if self._lock is None:
+            return
+        for names in (self.server_names, self.storage_names, ["zookeeper"]):
+            self._processes.stop(names, STOP_TIMEOUT_S)
+        self._processes.close()
+        if "zookeeper" in self._ports:
+            self._write()
+        self._lock.close()
+        self._lock = None
+
+    # ---- one of it -----------------------------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> int:
+        """Starts a process that does not run and gives its id. ZooKeeper answers when this returns; the others take a moment."""
+        if self._lock is None:
+            raise InvalidRequest(reason="the cluster is not open")
+        if name not in ("zookeeper", *self.storage_names, *self.server_names):
+            raise InvalidRequest(reason=f"no such process: {name}")
+        port = self._port(name)
+        if name == "zookeeper":
+            pid = self._processes.start(name, embedded.prepare(self.directory / "zookeeper", port))
+            embedded.wait_until_answering(HOST, port, START_TIMEOUT_S, lambda: self._processes.running(name))
+        else:
+            kind = name.partition("-")[0]
+            pid = self._processes.start(name, [*WALTZ, kind, "--config", str(self._configure(kind, name, port))])
+        self._write()
+        return pid
+
+    def _port(self, name: str) -> int:
+        port = self._ports.get(name)
+        if port is None or not _is_free(port):
+            self._ports[name] = _free_port(set(self._ports.values()))
+        return self._ports[name]
+
+    def _configure(self, kind: str, name: str, port: int) -> Path:
+        settings: dict[str, Any] = {"cluster": self.cluster, "listen": f"{HOST}:{port}"}
+        if kind == "storage":
+            settings |= {"name": name, "directory": str(self.directory / name)} | self._storage_settings
+        else:
+            settings |= {"session_timeout_s": self._session_timeout_s} | self._server_settings
+        path = self.directory / "conf" / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: gone when this returns."""
+        self._processes.kill(name)
+
+    def stop(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM: ended in good order when this returns, or killed after `timeout_s`. The exit code."""
+        if not self._processes.running(name):
+            raise InvalidRequest(reason=f"{name} does not run")
+        return self._processes.stop([name], timeout_s)[name]
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: stands still, connections open."""
+        self._processes.signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self._processes.signal(name, signal.SIGCONT)
+
+    def wait_ended(self, timeout_s: float | None = None) -> str | None:
+        """The name of a process that ended by itself, waiting for the first; None at `timeout_s`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        known = set(self.ended)
+        while deadline is None or time.monotonic() < deadline:
+            fresh = sorted(set(self.ended) - known)
+            if fresh:
+                return fresh[0]
+            time.sleep(0.2)
+        return None
+
+    def last_words(self, name: str) -> str:
+        """The last line in the process's log."""
+        return self._processes.last_words(name)

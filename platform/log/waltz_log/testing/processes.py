@@ -1,0 +1,108 @@
+"""Child processes by name: started so that they die with this process, signalled by their own process ids alone, their output in files.
+
+Never restarts anything and never signals a process that it did not start. A name stays known after its process ended, so that it can be started
+again and its log shown.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from waltz_log.errors import InvalidRequest
+from waltz_log.testing import launch
+
+__all__ = ["Processes"]
+
+LOG_TAIL_BYTES = 2000
+
+
+class Processes:
+    """All calls block, and belong to one thread at a time."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        # The kernel ties a child to the thread that started it. This one lives until `close`, whoever calls `start`.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="process-starter")
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of those that run."""
+        return {name: child.pid for name, child in self._children.items() if child.poll() is None}
+
+    def running(self, name: str) -> bool:
+        child = self._children.get(name)
+        return child is not None and child.poll() is None
+
+    def ended(self) -> dict[str, int]:
+        """Those that do not run any more, with their exit codes (negative: the signal)."""
+        return {name: child.returncode for name, child in self._children.items() if child.poll() is not None}
+
+    def start(self, name: str, command: Sequence[str]) -> int:
+        """The process id. Output is appended to its log. Raises `InvalidRequest` where it runs already, `OSError` where it cannot run."""
+        if self.running(name):
+            raise InvalidRequest(reason=f"{name} runs already: pid={self._children[name].pid}")
+        self._logs.mkdir(parents=True, exist_ok=True)
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
+        with self.log(name).open("ab") as log:
+            self._children[name] = self._starter.submit(
+                subprocess.Popen,
+                [*launcher, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C at the terminal is for the parent, which stops its children in good order
+            ).result()
+        return self._children[name].pid
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Raises `InvalidRequest` where no such process runs."""
+        if not self.running(name):
+            raise InvalidRequest(reason=f"{name} does not run" if name in self._children else f"no such process: {name}")
+        self._children[name].send_signal(number)
+
+    def wait(self, name: str, timeout_s: float) -> int | None:
+        """The exit code, or None where it still runs after `timeout_s`."""
+        try:
+            return self._children[name].wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and gone when this returns."""
+        self.signal(name, signal.SIGKILL)
+        self._children[name].wait()
+
+    def stop(self, names: Sequence[str], timeout_s: float) -> dict[str, int]:
+        """SIGTERM to all of them at once; who has not ended by `timeout_s` is killed. The exit codes of those that ran."""
+        asked = [name for name in names if self.running(name)]
+        for name in asked:
+            self.signal(name, signal.SIGTERM)
+            self._children[name].send_signal(signal.SIGCONT)  # a paused process would not see it
+        for name in asked:
+            if self.wait(name, timeout_s) is None:
+                self.kill(name)
+        return {name: self._children[name].returncode for name in asked}
+
+    def log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    def last_words(self, name: str) -> str:
+        """The last line that the process wrote."""
+        try:
+            told = self.log(name).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        except OSError:
+            return ""
+        return next((line for line in reversed(told.splitlines()) if line.strip()), "")
+
+    def close(self) -> None:
+        """Kills what still runs."""
+        for name in self.pids:
+            self.kill(name)
+        self._starter.shutdown()
