@@ -17,7 +17,6 @@ from pathlib import Path
 from deltalake import DeltaTable
 from rich.console import Console
 from waltz_log.client.inspect import ClusterInspector
-from waltz_log.testing.local import LocalCluster
 
 from demo.checks import Result, check_aircraft, check_flight_legs
 from demo.dispatcher import Counts
@@ -25,10 +24,11 @@ from demo.display import Display, Snapshot, TableLag, show_answer, show_results
 from demo.faults import Fault, FaultPlan
 from demo.flights import AIRPORTS, Flight, flights_archive, read_flights
 from demo.lag import LagClock, committed, table_marks
-from demo.processes import Child, Children, memory_bytes
+from demo.processes import Child, ChildFailed, Children, memory_bytes
 from demo.queries import ask
 from demo.spark import AIRCRAFT, FLIGHT_LEGS, submit_command, submit_environment
 from waltz_log.errors import InvalidSetting, WaltzError
+from waltz_log.testing.local import LocalCluster
 
 __all__ = ["Options", "Stalled", "clear", "last_counts", "run"]
 
@@ -92,6 +92,7 @@ class _Run:
         self._started_s = time.monotonic()
         self._progress = _Progress({airport: Counts() for airport in AIRPORTS}, {}, {table: {} for table in TABLES})
         self._jobs: dict[str, Child] = {}
+        self._killed: set[str] = set()
         self._clock = LagClock()
         self._recent: deque[tuple[float, int]] = deque()
         self._memory = 0
@@ -121,6 +122,7 @@ class _Run:
             flying = [dispatcher.check() for dispatcher in dispatchers]
             for job in self._jobs.values():
                 job.check()
+            self._check_cluster()
             self._look()
             for done in plan.advance(self._progress.appended / max(self._flights, 1), self.elapsed_s):
                 self._display.event(self.elapsed_s, done)
@@ -139,6 +141,19 @@ class _Run:
             job.wait()
         self._inspector.close()
         return self._progress.log_marks
+
+    def _check_cluster(self) -> None:
+        """A process of the cluster that ended without our killing it is a failure, though the others go on."""
+        for name in sorted(set(self._cluster.ended) - self._killed):
+            raise ChildFailed(f"{name} ended by itself: {self._cluster.last_words(name)}")
+
+    def _kill(self, name: str) -> None:
+        self._killed.add(name)
+        self._cluster.kill(name)
+
+    def _start(self, name: str) -> None:
+        self._cluster.start(name)
+        self._killed.discard(name)
 
     def _start_job(self, table: str) -> None:
         command = submit_command(table, cluster=self._cluster.cluster, directory=self._options.directory, partitions=PARTITIONS)
@@ -159,8 +174,8 @@ class _Run:
             del self._jobs[FLIGHT_LEGS]
 
         return [
-            Fault("storage-1", 0.25, lambda: self._cluster.kill("storage-1"), lambda: self._cluster.start("storage-1"), 5.0),
-            Fault("server-0", 0.45, lambda: self._cluster.kill("server-0"), lambda: self._cluster.start("server-0"), 5.0),
+            Fault("storage-1", 0.25, lambda: self._kill("storage-1"), lambda: self._start("storage-1"), 5.0),
+            Fault("server-0", 0.45, lambda: self._kill("server-0"), lambda: self._start("server-0"), 5.0),
             Fault(f"the Spark driver of {FLIGHT_LEGS}", 0.65, kill_driver, lambda: self._start_job(FLIGHT_LEGS), 1.0),
         ]
 

@@ -1,15 +1,14 @@
 """The demo's children: started in groups of their own, ended with the demo whatever ends it, killed only by their own process ids.
 
-A child cannot outlive the demo: on Linux the kernel kills it when the demo's main thread ends (so start children from there alone), and everywhere
-`Children.close` ends what still runs. Standard input of every child is a pipe that the demo holds open, so a child may also watch for its end.
+A child cannot outlive the demo: on Linux the kernel kills it when the thread that started it ends (so start children from the main thread alone), and
+everywhere `Children.close` ends what still runs. Standard input of every child is a pipe that the demo holds open, so a child may also watch for its
+end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from types import TracebackType
 from typing import IO
 
 import psutil
+
+from waltz_log.testing import launch
 
 __all__ = ["ROOT", "Child", "ChildFailed", "Children", "memory_bytes"]
 
@@ -31,17 +32,9 @@ STOP_TIMEOUT_S = 20.0
 ORPHAN_TIMEOUT_S = 1.0
 """What a child started ends by itself soon after it, or is killed."""
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
 
 class ChildFailed(RuntimeError):
     """A child ended by itself; the message holds the last lines it wrote."""
-
-
-def _die_with_parent() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Child:
@@ -54,14 +47,13 @@ class Child:
         with log.open("ab") as errors, contextlib.ExitStack() as stack:
             output: IO[bytes] = errors if stdout is None else stack.enter_context(stdout.open("ab"))
             self._process = subprocess.Popen(
-                list(command),
+                [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,
                 cwd=ROOT,
                 env={**os.environ, **environment},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
             )
 
     @property
