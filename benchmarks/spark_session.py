@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from waltz_delta import DeltaAppend
 from waltz_log.client.inspect import ClusterInspector

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def archive_of(tmp_path: Path, *rows: str) -> Path:
     return archive
 
 
-def flight(**changes: object) -> Flight:
+def flight(**changes: Any) -> Flight:
     known = Flight("EWR", "IAH", "UA", 1545, "N14228", "2013-01-01", "2013-01-01T10:15:00Z", 2, 11, 227, 1400)
     return known._replace(**changes)
 
