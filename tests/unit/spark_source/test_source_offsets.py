@@ -23,7 +23,7 @@ def brute_force_share(backlog: dict[int, int], limit: int) -> dict[int, int]:
     behind = {partition: backlog[partition] - 1 for partition in share}
     rest, total = limit - len(share), sum(behind.values())
     exact = {partition: Fraction(rest * size, total) if total else Fraction(0) for partition, size in behind.items()}
-    whole = {partition: 0 for partition in share}
+    whole = dict.fromkeys(share, 0)
     for partition in share:
         while whole[partition] + 1 <= exact[partition]:
             whole[partition] += 1

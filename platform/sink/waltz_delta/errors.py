@@ -1,0 +1,54 @@
+"""What the sink adds to the platform's errors. All survive pickling; each says what to do."""
+
+from __future__ import annotations
+
+from waltz_log.errors import WaltzError
+
+__all__ = ["GapInTable", "NotADeltaTable", "SchemaMismatch", "UnsupportedDelta", "WriteContended"]
+
+
+class NotADeltaTable(WaltzError):
+    """The path holds something that is not a Delta table. Nothing was written; choose another path, or move away what is there."""
+
+    text = "not a delta table"
+    path: str
+    reason: str
+
+
+class SchemaMismatch(WaltzError):
+    """The table at the path holds other columns. Nothing was written; choose another table, or change this one or the query to fit."""
+
+    text = "table holds another schema"
+    path: str
+    column: str
+    reason: str
+
+
+class GapInTable(WaltzError):
+    """The batch begins after what the table holds: writing it would leave out transactions for good. Nothing was written.
+
+    The checkpoint is ahead of the table (the table was restored or replaced). Start with a new checkpoint: the table says where to go on."""
+
+    text = "batch begins after the table's mark"
+    advice = "delete the checkpoint; the query then starts where the table ends"
+    path: str
+    partition: int
+    first: int
+    last: int
+
+
+class WriteContended(WaltzError):
+    """Others committed to the table each time this batch tried to. Nothing of this batch was written; the query goes on when it is started again."""
+
+    text = "table is contended"
+    retriable = True
+    path: str
+    attempts: int
+
+
+class UnsupportedDelta(WaltzError):
+    """The session's Delta is missing or of a version that this sink was not verified with. Use the pinned one."""
+
+    text = "unsupported delta"
+    expected: str
+    got: str

@@ -1,0 +1,152 @@
+"""Everything that reaches below the public interfaces of Spark and Delta, through py4j, in one place.
+
+Delta's public writers cannot set a transaction identifier per log partition in the commit that adds the rows; its own streaming sink does it with these
+classes. Verified with Delta 4.4.0 on Spark 4.2; `tests/e2e/test_sink_contract.py` holds each call to what we rely on and fails loudly on another
+version, and `check_versions` refuses one at the start. Not available over Spark Connect, which has no JVM to reach.
+
+Decides nothing about marks: `append` and `upsert` do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from waltz_delta.errors import UnsupportedDelta
+
+__all__ = ["DELTA_VERSION", "TableTransaction", "batch_offsets", "check_versions", "is_conflict", "transaction_versions"]
+
+DELTA_VERSION = "4.4.0"
+
+_CONFLICT = "org.apache.spark.sql.delta.DeltaConcurrentModificationException"
+_PUBLIC_CONFLICT = "io.delta.exceptions.DeltaConcurrentModificationException"
+
+
+def check_versions(spark: SparkSession) -> None:
+    """`UnsupportedDelta` unless the session runs the Delta that this module was verified with."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise UnsupportedDelta(expected=DELTA_VERSION, got="a Spark Connect session, which has no JVM to reach")
+    try:
+        got = str(jvm.io.delta.VERSION())
+    except TypeError:
+        raise UnsupportedDelta(expected=DELTA_VERSION, got="none; add the jars of delta-spark to the session") from None
+    if got != DELTA_VERSION:
+        raise UnsupportedDelta(expected=DELTA_VERSION, got=got)
+
+
+class TableTransaction:
+    """One optimistic transaction on a table. Versions read through it are conflict-checked: if another commit changes one of them first, ours fails."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._jvm: Any = spark._jvm
+        self._session: Any = spark._jsparkSession
+        self._log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session, path)
+        self._transaction = self._log.startTransaction()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table yet."""
+        return int(self._transaction.readVersion()) >= 0
+
+    def version(self, app_id: str) -> int | None:
+        found = int(self._transaction.txnVersion(app_id))
+        return None if found < 0 else found
+
+    def versions(self) -> dict[str, int]:
+        """All identifiers, without a conflict check."""
+        return dict(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(self._transaction.snapshot().transactions()))
+
+    def append(
+        self,
+        rows: DataFrame,
+        versions: Mapping[str, int],
+        *,
+        partition_by: Sequence[str],
+        properties: Mapping[str, str],
+        query: str,
+        batch: int,
+        metadata: str,
+    ) -> int:
+        """Rows and identifiers in one commit, which makes the table where there is none. The schema must fit. Gives the table version."""
+        sql, none = self._jvm.org.apache.spark.sql, self._option(None)
+        options = sql.delta.DeltaOptions(self._jvm.PythonUtils.toScalaMap({}), self._session.sessionState().conf())
+        writer = sql.delta.commands.WriteIntoDelta(
+            self._log,
+            sql.SaveMode.Append,
+            options,
+            self._jvm.PythonUtils.toSeq(list(partition_by)),
+            self._jvm.PythonUtils.toScalaMap(dict(properties)),
+            rows._jdf,
+            none,
+            none,
+            False,
+        )
+        actions = writer.write(self._transaction, self._session, none, False)
+        return self._commit(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(actions), versions, query=query, batch=batch, metadata=metadata)
+
+    def mark(self, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        """Identifiers alone."""
+        return self._commit((), versions, query=query, batch=batch, metadata=metadata)
+
+    def _commit(self, actions: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        delta = self._jvm.org.apache.spark.sql.delta
+        together = self._jvm.java.util.ArrayList()
+        for action in actions:
+            together.add(action)
+        now = self._option(int(time.time() * 1000))
+        for name, version in sorted(versions.items()):
+            together.add(delta.actions.SetTransaction(name, version, now))
+        mode = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        operation = delta.DeltaOperations.StreamingUpdate(mode, query, batch, self._option(metadata))
+        sequence = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(together).toSeq()
+        return int(self._transaction.commit(sequence, operation))
+
+    def _option(self, value: Any) -> Any:
+        option = self._jvm.scala.Option
+        return option.empty() if value is None else option.apply(value)
+
+
+def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:
+    """All transaction identifiers of the table as it is now; empty where there is none."""
+    return TableTransaction(spark, path).versions()
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a commit failed because another one came first. The table is as the other one left it."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while java is not None:
+        found = java.getClass()
+        while found is not None:
+            if found.getName() in (_CONFLICT, _PUBLIC_CONFLICT):
+                return True
+            found = found.getSuperclass()
+        java = java.getCause()
+    return False
+
+
+def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | None:
+    """The offsets between which a micro-batch lies, as JSON, from the offset log of the query that runs it: (start, None in the first batch; end).
+
+    None outside of a streaming query, and for a query over several streams."""
+    context = batch.sparkSession.sparkContext
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    jvm: Any = context._jvm
+    if not query_id:
+        return None
+    query = batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
+    if query is None:
+        return None
+    found: list[str | None] = []
+    for number in (batch_id - 1, batch_id):
+        entry = query.offsetLog().get(number)
+        offsets = entry.get().offsets() if entry.isDefined() else None
+        if offsets is None or offsets.size() != 1 or not offsets.apply(0).isDefined():
+            found.append(None)
+        else:
+            found.append(str(offsets.apply(0).get().json()))
+    start, end = found
+    return None if end is None or (start is None and batch_id > 0) else (start, end)

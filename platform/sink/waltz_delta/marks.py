@@ -1,0 +1,92 @@
+"""A Delta table states its own high-water marks: per log partition the last transaction id whose rows it holds.
+
+Each mark is a Delta transaction identifier, `waltz:<cluster key>:<partition>`, set in the very commit that adds the rows, so the marks and the rows can
+never disagree. A batch, a replay, a second driver and the start after a lost checkpoint are all judged by them. Reading them needs no JVM
+(`high_water_marks`). Here stand the names and the arithmetic; committing is `append` and `upsert`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from waltz_delta.errors import GapInTable, NotADeltaTable
+
+__all__ = ["BatchRange", "app_id", "high_water_marks", "marks_among", "merge_app_id", "overlap", "position", "refuse_gaps", "starting_json"]
+
+PARTITIONS_PROBED = 4096
+"""deltalake answers for a name, it does not list names: so many partitions are asked for where the caller does not say how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """What a batch covers: per partition the ids from `starts` up to and without `ends`. `starts` None: not known, only the rows' own least ids.
+
+    A row that a filter dropped is covered all the same: the marks tell how far the log was considered."""
+
+    ends: Mapping[int, int]
+    starts: Mapping[int, int]
+    exact: bool
+
+    def marks(self) -> dict[int, int]:
+        """The marks a table has when it holds this batch, of the partitions that got further."""
+        return {partition: end - 1 for partition, end in self.ends.items() if end > self.starts[partition]}
+
+
+def app_id(cluster_key: str, partition: int) -> str:
+    return f"waltz:{cluster_key}:{partition}"
+
+
+def merge_app_id(cluster_key: str) -> str:
+    """MERGE can carry one identifier only; its version is `position` of the marks."""
+    return f"waltz:{cluster_key}:merge"
+
+
+def marks_among(versions: Mapping[str, int], cluster_key: str) -> dict[int, int]:
+    """The marks among all transaction identifiers of a table."""
+    start = app_id(cluster_key, 0)[:-1]
+    return {
+        int(name.removeprefix(start)): version
+        for name, version in versions.items()
+        if name.startswith(start) and name.removeprefix(start).isdecimal()
+    }
+
+
+def position(marks: Mapping[int, int]) -> int:
+    """How many transactions lie at or below the marks. It rises with every batch, whatever its partitions."""
+    return sum(mark + 1 for mark in marks.values())
+
+
+def overlap(batch: BatchRange, marks: Mapping[int, int]) -> dict[int, int]:
+    """Partitions whose first rows of the batch the table may hold already, with the mark above which a row is new."""
+    return {p: marks[p] for p, end in batch.ends.items() if p in marks and batch.starts[p] <= marks[p] and end > batch.starts[p]}
+
+
+def refuse_gaps(path: str, batch: BatchRange, marks: Mapping[int, int]) -> None:
+    """`GapInTable` where the table would miss transactions between its mark and the batch."""
+    if batch.exact:
+        for partition, first in batch.starts.items():
+            mark = marks.get(partition)
+            if mark is not None and first > mark + 1 and batch.ends[partition] > first:
+                raise GapInTable(path=path, partition=partition, first=mark + 1, last=first - 1)
+
+
+def starting_json(marks: Mapping[int, int]) -> str:
+    """The source's `startingTransactionIds` that goes on where the marks end. Partitions without a mark start at the earliest."""
+    return json.dumps({str(partition): marks[partition] + 1 for partition in sorted(marks)}) if marks else "earliest"
+
+
+def high_water_marks(
+    path: str, cluster_key: str, *, partitions: int = PARTITIONS_PROBED, storage_options: dict[str, str] | None = None
+) -> dict[int, int]:
+    """The marks of the table at `path`, read without a JVM. Empty for a table that no batch reached; `NotADeltaTable` where there is none."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        table = DeltaTable(path, storage_options=storage_options, without_files=True)
+    except TableNotFoundError:
+        raise NotADeltaTable(path=path, reason="no table there") from None
+    found = {partition: table.transaction_version(app_id(cluster_key, partition)) for partition in range(partitions)}
+    return {partition: mark for partition, mark in found.items() if mark is not None}

@@ -1,0 +1,67 @@
+"""One real local Spark for all of these tests, and logs to read from. A session costs ten seconds and a first batch five: share, and keep batches few."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+JARS = ROOT / ".cache" / "delta-jars"
+
+
+def spark_environment() -> dict[str, str]:
+    """For processes that start Spark: this interpreter for workers, the project's settings, and nothing of the caller's Spark."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")}
+    return {**kept, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf")}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    jars = sorted(str(path) for path in JARS.glob("*.jar"))
+    assert jars, f"no jars in {JARS}: run make setup"
+    os.environ.update(spark_environment())
+    from pyspark.sql import SparkSession
+
+    from pyspark_waltz.testing import StubSource
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.jars", ",".join(jars))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.driver.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(StubSource)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes `StubCluster`s, and closes them."""
+    from pyspark_waltz.testing import StubCluster
+
+    made: list[StubCluster] = []
+
+    def make(**settings: Any) -> StubCluster:
+        cluster = StubCluster(tmp_path, **settings)
+        made.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.close()
