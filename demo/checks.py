@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from demo.flights import Flight
 from demo.legs import Totals
@@ -40,7 +41,19 @@ def fold(flights: Iterable[Flight]) -> dict[str, Totals]:
 
 def check_flight_legs(table: pa.Table, flights: Sequence[Flight], high_water_marks: Mapping[int, int]) -> list[Result]:
     """`table` has the columns of a leg with `partition` and `transaction_id`, in any order."""
-    rows = _rows(table, "partition", "transaction_id", "tail", "leg", "total_distance", "total_minutes", "origin", "carrier", "flight", "scheduled")
+    rows = _rows(
+        _with_iso_times(table),
+        "partition",
+        "transaction_id",
+        "tail",
+        "leg",
+        "total_distance",
+        "total_minutes",
+        "origin",
+        "carrier",
+        "flight",
+        "scheduled",
+    )
     rows_by_tail: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         if row["tail"] is not None:
@@ -123,7 +136,7 @@ def _airport_order(rows_by_tail: Mapping[str, list[dict[str, Any]]]) -> Result:
     for tail in sorted(rows_by_tail):
         last: dict[str, str] = {}
         for row in rows_by_tail[tail]:
-            origin, scheduled = row["origin"], _iso(row["scheduled"])
+            origin, scheduled = row["origin"], row["scheduled"]
             if scheduled < last.get(origin, ""):
                 wrong.append(f"{tail} leg {row['leg']}: {origin} {scheduled} after {last[origin]}")
             last[origin] = scheduled
@@ -135,12 +148,14 @@ def _rows(table: pa.Table, *columns: str) -> list[dict[str, Any]]:
     return rows
 
 
+def _with_iso_times(table: pa.Table) -> pa.Table:
+    """Scheduled departures as the flights have them: ISO 8601 in UTC, without fractions."""
+    seconds = table["scheduled"].cast(pa.timestamp("s", tz="UTC"))
+    return table.set_column(table.schema.get_field_index("scheduled"), "scheduled", pc.strftime(seconds, format="%Y-%m-%dT%H:%M:%SZ"))
+
+
 def _flight_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["origin"], _iso(row["scheduled"]), row["carrier"], row["flight"]
-
-
-def _iso(moment: Any) -> str:
-    return "" if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+    return row["origin"], row["scheduled"], row["carrier"], row["flight"]
 
 
 def _ordered(*tails: Iterable[str]) -> list[str]:
