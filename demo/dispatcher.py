@@ -173,6 +173,8 @@ async def dispatch(airport: str, cluster: str, limit: int | None) -> None:
             report.cancel()
             print(json.dumps(asdict(dispatcher.counts)), flush=True)
         for follower in followers:
+            if follower.error is not None:
+                raise follower.error
             await follower.close()
 
 
