@@ -1,0 +1,78 @@
+"""`waltz cluster create` and `waltz cluster status`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import asdict
+from uuid import uuid4
+
+from waltz_log.cli.exit_codes import OK, UNAVAILABLE
+from waltz_log.core.metadata import CLUSTER, ClusterParameters
+from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.zookeeper.cluster import create_cluster
+from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+from waltz_log.zookeeper.survey import Survey, survey
+
+__all__ = ["create", "status"]
+
+LOOK_EVERY_S = 0.1
+"""While waiting for a cluster to be ready."""
+
+
+async def create(address: str, *, name: str, partitions: int, storages: list[str], replication: int, if_missing: bool, timeout_s: float) -> int:
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s, new=True)
+    try:
+        there = await coordinator.get(CLUSTER) if if_missing else None
+        if there is not None:
+            made, done = ClusterParameters.from_bytes(there.data), "found"
+        else:
+            made = await create_cluster(coordinator, name=name, key=uuid4(), partitions=partitions, storages=storages, replication=replication)
+            done = "created"
+    finally:
+        await coordinator.close()
+    print(f"{done} cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
+    return OK
+
+
+async def status(address: str, *, output: str, wait_s: float, timeout_s: float) -> int:
+    """Exit code 0 where every partition is served; with `wait_s`, as soon as also every node answers."""
+    deadline = time.monotonic() + wait_s
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
+    network = GrpcNetwork()
+    try:
+        found = await survey(coordinator, network, address)
+        while wait_s and not found.complete and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_EVERY_S)
+            found = await survey(coordinator, network, address)
+    finally:
+        await coordinator.close()
+    if output == "json":
+        print(json.dumps(asdict(found) | {"ready": found.ready, "complete": found.complete, "missing": found.missing}, indent=2))
+    else:
+        _show(found)
+    return OK if (found.complete if wait_s else found.ready) else UNAVAILABLE
+
+
+def _show(found: Survey) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"cluster {found.name}, key {found.key}")
+    table = Table("partition", "owner", "address", "generation", "session", "high-water mark", "replicas (clean)", box=None)
+    for each in found.partitions:
+        mark = "-" if each.high_water_mark is None else f"{each.high_water_mark:,}"
+        held = ", ".join(f"{name}{'' if name in each.clean else ' (behind)'}" for name in each.replicas)
+        owner = "-" if each.server_id is None else str(each.server_id)
+        table.add_row(str(each.partition), owner, each.address or "-", str(each.generation), str(each.session), mark, held)
+    console.print(table)
+    table = Table("node", "address", "answers", box=None)
+    for server in found.servers:
+        table.add_row(f"server {server.server_id}", server.address, "yes" if server.answers else "no")
+    for storage in found.storages:
+        table.add_row(storage.name, storage.address or "never started", "yes" if storage.answers else "no")
+    console.print(table)
+    if found.missing:
+        console.print(found.missing, style="yellow")

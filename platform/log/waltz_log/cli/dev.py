@@ -1,0 +1,40 @@
+"""`waltz dev`: ZooKeeper, storage nodes and log servers on this machine, under one directory, until Ctrl-C.
+
+Restarts nothing by itself: a process that ends is told and stays down, so that what happens to a cluster can be watched.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+
+from waltz_log.testing.local import LocalCluster
+
+__all__ = ["run"]
+
+
+class _Asked(BaseException):
+    """A signal asked to stop. No `Exception`, so that nothing on the way takes it for a failure."""
+
+
+def run(directory: Path, *, partitions: int | None, servers: int | None, storages: int | None, session_timeout_s: float) -> None:
+    def asked(_number: int, _frame: FrameType | None) -> None:
+        # Once: the stop itself is bounded, and a second Ctrl-C must not leave children behind.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Asked
+
+    cluster = LocalCluster(directory, partitions=partitions, servers=servers, storages=storages, session_timeout_s=session_timeout_s)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, asked)
+    try:
+        with cluster:
+            print(f"cluster  {cluster.cluster}", flush=True)
+            print(f"logs     {cluster.log('server-0').parent}", flush=True)
+            print(f"ready cluster={cluster.cluster}", flush=True)
+            while True:
+                name = cluster.wait_ended()
+                print(f"ended {name}: {cluster.last_words(name or '')}", flush=True)
+    except _Asked:
+        print("stopped", flush=True)

@@ -1,0 +1,52 @@
+"""Log lines of every process: one event a line, key=value, on stderr. Libraries' own warnings come out in the same shape."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import structlog
+
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["configure_logs"]
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_SHARED: list[structlog.typing.Processor] = [
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+]
+
+
+class _LogFmt:
+    """logfmt with the event first among equals; a value of any type is told, never refused."""
+
+    def __init__(self) -> None:
+        self._render = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], drop_missing=True)
+
+    def __call__(self, logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
+        told = {key.replace(" ", "_"): value if isinstance(value, str | bool | int | float) else str(value) for key, value in event.items()}
+        return self._render(logger, name, told)
+
+
+def configure_logs(level: str | None = None) -> None:
+    """`level`, or `WALTZ_LOG_LEVEL`, or info. Raises `InvalidSetting`."""
+    chosen = (level or os.environ.get("WALTZ_LOG_LEVEL") or "info").lower()
+    if chosen not in LEVELS:
+        raise InvalidSetting.unknown(chosen, LEVELS, what="log level")
+    structlog.configure(
+        processors=[*_SHARED, _LogFmt()],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[chosen]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_SHARED, processors=[_without_internals, _LogFmt()]))
+    logging.basicConfig(level=max(LEVELS[chosen], logging.WARNING), handlers=[handler], force=True)
+
+
+def _without_internals(_logger: structlog.typing.WrappedLogger, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return structlog.stdlib.ProcessorFormatter.remove_processors_meta(_logger, _name, event)

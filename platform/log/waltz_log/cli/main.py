@@ -1,0 +1,167 @@
+"""The `waltz` command: arguments in, one component out. What the commands do stands in the modules beside this one.
+
+Imports next to nothing, so that `waltz --help` is quick: each command imports its component when it runs. Errors are one line on stderr and an exit
+code that tells their class (`exit_codes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before anything imports grpc, which reads it once
+
+import typer
+from typer.exceptions import TyperException
+
+from waltz_log.cli.exit_codes import DEFECT, USAGE, exit_code_of
+from waltz_log.errors import InvalidSetting, WaltzError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(name="waltz", help="A replicated, totally ordered log with optimistic locks.", no_args_is_help=True, pretty_exceptions_enable=False)
+cluster_app = typer.Typer(help="Make a cluster; see what it does.", no_args_is_help=True)
+app.add_typer(cluster_app, name="cluster")
+
+Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
+Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
+ClusterOption = Annotated[str | None, typer.Option("--cluster", help="host:port[,host:port]/root")]
+Output = Annotated[str, typer.Option("--output", "-o", help="table or json")]
+LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error (WALTZ_LOG_LEVEL)")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
+
+
+def _output(chosen: str) -> str:
+    if chosen not in ("table", "json"):
+        raise InvalidSetting.unknown(chosen, ("table", "json"), what="output")
+    return chosen
+
+
+@app.command()
+def zookeeper(
+    directory: Annotated[Path, typer.Option(help="Where its data and configuration lie.")] = Path("var/zookeeper"),
+    listen: Annotated[str, typer.Option(help="host:port that clients reach it at.")] = "127.0.0.1:2181",
+) -> int:
+    """Run a real ZooKeeper, from the jars inside the installed pyspark."""
+    from waltz_log.cli import zookeeper as command
+
+    return command.run(directory, listen)
+
+
+@app.command()
+def storage(
+    config: Config = None,
+    name: Annotated[str | None, typer.Option(help="What the cluster calls this node.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Where segments and the control file lie.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port that servers and readers reach it at.")] = None,
+    cluster: ClusterOption = None,
+    log_level: LogLevel = None,
+) -> int:
+    """Run a storage node."""
+    from waltz_log.cli import storage as command
+    from waltz_log.cli.logs import configure_logs
+
+    configure_logs(log_level)
+    command.run(config, name=name, directory=None if directory is None else str(directory), listen=listen, cluster=cluster)
+    return 0
+
+
+@app.command()
+def server(
+    config: Config = None,
+    listen: Annotated[str | None, typer.Option(help="host:port that clients reach it at.")] = None,
+    cluster: ClusterOption = None,
+    log_level: LogLevel = None,
+) -> int:
+    """Run a log server."""
+    from waltz_log.cli import server as command
+    from waltz_log.cli.logs import configure_logs
+    from waltz_log.server import ServerSettings
+
+    configure_logs(log_level)
+    command.run(ServerSettings.load(config, prefix="WALTZ_SERVER", listen=listen, cluster=cluster))
+    return 0
+
+
+@app.command()
+def dev(
+    directory: Annotated[Path, typer.Option(help="Where everything lies; the same cluster comes up again.")] = Path("var/dev"),
+    partitions: Annotated[int | None, typer.Option(min=1, help="Of a new cluster (default 4).")] = None,
+    servers: Annotated[int | None, typer.Option(min=1, help="Log servers (default 2).")] = None,
+    storages: Annotated[int | None, typer.Option(min=1, help="Storage nodes of a new cluster (default 3).")] = None,
+    session_timeout: Annotated[float, typer.Option(min=1.0, max=10.0, help="Seconds until a killed server's partitions move.")] = 4.0,
+) -> int:
+    """Run a whole cluster on this machine, until Ctrl-C."""
+    from waltz_log.cli import dev as command
+
+    command.run(directory, partitions=partitions, servers=servers, storages=storages, session_timeout_s=session_timeout)
+    return 0
+
+
+@app.command()
+def doctor(output: Output = "table") -> int:
+    """Check what this machine offers, and say what to do about what is missing."""
+    from waltz_log.cli import doctor as command
+
+    return command.run(Path.cwd(), _output(output))
+
+
+@cluster_app.command()
+def create(
+    cluster: Cluster,
+    name: Annotated[str, typer.Option(help="For people; the key tells clusters apart.")],
+    partitions: Annotated[int, typer.Option(min=1, help="How many; it stays so.")],
+    storages: Annotated[str, typer.Option(help="Names of the storage nodes, separated by commas.")],
+    replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Leave a cluster that is there as it is.")] = False,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Make a cluster. One that is there already is refused."""
+    from waltz_log.cli import cluster as command
+
+    names = [each.strip() for each in storages.split(",")]
+    return asyncio.run(
+        command.create(cluster, name=name, partitions=partitions, storages=names, replication=replication, if_missing=if_missing, timeout_s=timeout)
+    )
+
+
+@cluster_app.command()
+def status(
+    cluster: Cluster,
+    output: Output = "table",
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every partition is served and every node answers.")] = 0.0,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Show who owns what, and who answers. Exit code 3 where a partition is not served."""
+    from waltz_log.cli import cluster as command
+
+    return asyncio.run(command.status(cluster, output=_output(output), wait_s=wait, timeout_s=timeout))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code; errors are told on stderr."""
+    try:
+        return int(app(args=arguments, prog_name="waltz", standalone_mode=False) or 0)
+    except TyperException as error:
+        told = error.format_message().rstrip(".")
+        if told:  # a bare `waltz` has shown its help
+            print(f"waltz: {told[:1].lower()}{told[1:]}", file=sys.stderr)
+        return USAGE
+    except typer.Abort:
+        return DEFECT
+    except KeyboardInterrupt:
+        return 130
+    except (WaltzError, OSError) as error:
+        print(f"waltz: {' '.join(str(error).split())}", file=sys.stderr)
+        return exit_code_of(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""How a serving process lives: until SIGTERM or SIGINT asks it to stop in good order; a second one ends it at once.
+
+A node says on stdout when it serves (`ready ...`, one line), so that whoever started it can wait for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+__all__ = ["either", "say_ready", "serve"]
+
+
+def say_ready(what: str, **facts: object) -> None:
+    print(" ".join(["ready", what, *(f"{name}={value}" for name, value in facts.items())]), flush=True)
+
+
+async def either(*events: Awaitable[object]) -> None:
+    """Returns when the first of them is done; the others are cancelled, its error is raised."""
+    tasks = [asyncio.ensure_future(event) for event in events]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+def serve(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Runs `run(stop)` in an event loop of its own; `stop` is set by the first signal."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def asked(number: signal.Signals) -> None:
+            if stop.is_set():
+                os._exit(128 + number)
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked, number)
+        await run(stop)
+
+    asyncio.run(main())

@@ -1,0 +1,163 @@
+"""What a cluster is doing just now: read from the coordinator and asked of every node, as one frozen value.
+
+Only reads. A node that does not answer is a finding, not an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
+from waltz_log.core.ports import Coordinator, Method, Network
+from waltz_log.errors import ClusterUnavailable, WaltzError
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+
+__all__ = ["PartitionState", "ServerState", "StorageState", "Survey", "survey"]
+
+CALL_TIMEOUT_S = 2.0
+"""One question to one node; all are asked at once."""
+
+
+@dataclass(frozen=True)
+class PartitionState:
+    """`high_water_mark` is None where no owner answers for it. `clean`: replicas that are members of the newest session."""
+
+    partition: int
+    server_id: int | None
+    address: str | None
+    generation: int
+    session: int
+    high_water_mark: int | None
+    replicas: tuple[str, ...]
+    clean: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ServerState:
+    server_id: int
+    address: str
+    answers: bool
+    status: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StorageState:
+    """`address` None: the node has never been started."""
+
+    name: str
+    address: str | None
+    answers: bool
+    status: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Survey:
+    name: str
+    key: str
+    partitions: tuple[PartitionState, ...]
+    servers: tuple[ServerState, ...]
+    storages: tuple[StorageState, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Every partition has an owner that serves it."""
+        return all(each.high_water_mark is not None for each in self.partitions)
+
+    @property
+    def complete(self) -> bool:
+        """Ready, and every node of the cluster answers."""
+        return self.ready and all(each.answers for each in (*self.servers, *self.storages))
+
+    @property
+    def missing(self) -> str:
+        """What keeps it from being complete, in words; empty where nothing does."""
+        parts = [
+            ("partitions without an owner", [str(each.partition) for each in self.partitions if each.high_water_mark is None]),
+            ("servers that do not answer", [each.address for each in self.servers if not each.answers]),
+            ("storage nodes that do not answer", [each.name for each in self.storages if not each.answers]),
+        ]
+        return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+
+
+async def survey(coordinator: Coordinator, network: Network, address: str) -> Survey:
+    """Raises `ClusterUnavailable` where no cluster is there."""
+    node = await coordinator.get(paths.CLUSTER)
+    if node is None:
+        raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
+    cluster = ClusterParameters.from_bytes(node.data)
+    assignment_node, replicas_node = await asyncio.gather(coordinator.get(paths.ASSIGNMENT), coordinator.get(paths.REPLICAS))
+    assignment = Assignment.from_bytes(assignment_node.data) if assignment_node else Assignment()
+    replicas = ReplicaAssignment.from_bytes(replicas_node.data).replicas if replicas_node else {}
+    names = sorted({name for held in replicas.values() for name in held} | set(await coordinator.children(paths.STORAGE_NODES)))
+    entries = [
+        ServerEntry.from_bytes(each.data) for each in await _all(coordinator, paths.SERVERS, await coordinator.children(paths.SERVERS)) if each
+    ]
+    nodes = [StorageNodeEntry.from_bytes(each.data) if each else None for each in await _all(coordinator, paths.STORAGE_NODES, names)]
+    metadata = await asyncio.gather(*(coordinator.get(paths.partition_path(partition)) for partition in range(cluster.partitions)))
+    bounds, servers, storages = await asyncio.gather(
+        _bounds(network, cluster, assignment),
+        asyncio.gather(*(_server(network, entry) for entry in entries)),
+        asyncio.gather(*(_storage(network, name, entry) for name, entry in zip(names, nodes, strict=True))),
+    )
+    states = []
+    for partition in range(cluster.partitions):
+        owned, found = assignment.partitions.get(partition), metadata[partition]
+        kept = PartitionMetadata.from_bytes(found.data) if found else None
+        states.append(
+            PartitionState(
+                partition,
+                owned.server_id if owned else None,
+                assignment.address_of(partition),
+                owned.generation if owned else -1,
+                kept.session if kept else -1,
+                bounds.get(partition),
+                replicas.get(partition, ()),
+                tuple(sorted(name for name, state in kept.replicas.items() if state.session == kept.session)) if kept else (),
+            )
+        )
+    return Survey(cluster.name, str(cluster.key), tuple(states), tuple(servers), tuple(storages))
+
+
+async def _all(coordinator: Coordinator, folder: str, names: Iterable[str]) -> list[Any]:
+    return await asyncio.gather(*(coordinator.get(f"{folder}/{name}") for name in names))
+
+
+async def _ask(network: Network, address: str, method: Method, request: Any) -> Any | None:
+    channel = network.connect(address)
+    try:
+        return await channel.call(method, request, timeout_s=CALL_TIMEOUT_S)
+    except WaltzError:
+        return None
+    finally:
+        await channel.close()
+
+
+async def _bounds(network: Network, cluster: ClusterParameters, assignment: Assignment) -> dict[int, int]:
+    owned: dict[str, list[int]] = {}
+    for partition in range(cluster.partitions):
+        address = assignment.address_of(partition)
+        if address is not None:
+            owned.setdefault(address, []).append(partition)
+    requests = [(address, pb.BoundRequest(partitions=numbers, cluster_key=cluster.key.bytes)) for address, numbers in owned.items()]
+    answers = await asyncio.gather(*(_ask(network, address, methods.BOUND, request) for address, request in requests))
+    return {bound.partition: bound.high_water_mark for answer in answers if answer is not None for bound in answer.bounds}
+
+
+async def _server(network: Network, entry: ServerEntry) -> ServerState:
+    answer = await _ask(network, entry.address, methods.SERVER_STATUS, pb.ServerStatusRequest())
+    return ServerState(entry.server_id, entry.address, answer is not None, _status(answer))
+
+
+async def _storage(network: Network, name: str, entry: StorageNodeEntry | None) -> StorageState:
+    answer = await _ask(network, entry.address, methods.STORAGE_STATUS, pb.StorageStatusRequest()) if entry else None
+    return StorageState(name, entry.address if entry else None, answer is not None, _status(answer))
+
+
+def _status(answer: Any | None) -> dict[str, Any]:
+    return dict(json.loads(answer.json)) if answer is not None and answer.json else {}

@@ -1,0 +1,95 @@
+"""Each class of error has its exit code, and what the command line refuses is told in one line."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from waltz_log import errors
+from waltz_log.cli.exit_codes import DEFECT, LACKING, MACHINE, REFUSED, UNAVAILABLE, USAGE, exit_code_of
+from waltz_log.cli.main import run
+from waltz_log.errors import WaltzError
+from waltz_log.zookeeper.embedded import ZooKeeperJarsMissing
+from waltz_log.zookeeper.java import JavaMissing
+
+
+def _every_error() -> list[WaltzError]:
+    found = []
+    for _, cls in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(cls, WaltzError) and cls is not WaltzError:
+            facts = {name for each in cls.__mro__ if issubclass(each, WaltzError) for name in vars(each).get("__annotations__", {})}
+            found.append(cls(**dict.fromkeys(facts - {"text", "outcome", "retriable", "advice", "facts"}, 0)))
+    return found
+
+
+@pytest.mark.parametrize("error", _every_error(), ids=lambda error: type(error).__name__)
+def test_no_error_of_the_tree_is_taken_for_a_defect(error: WaltzError) -> None:
+    assert exit_code_of(error) != DEFECT
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidSetting(name="x", reason="y", nearest=None), USAGE),
+        (errors.ClusterUnavailable(address="a", reason="b"), UNAVAILABLE),
+        (errors.ClusterKeyMismatch(expected="a", got="b"), REFUSED),
+        (errors.StorageFailed(partition=0, reason="full"), MACHINE),
+        (OSError("cannot listen"), MACHINE),
+        (JavaMissing(reason="none"), LACKING),
+        (ZooKeeperJarsMissing(reason="none"), LACKING),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_exit_code_tells_the_class(error: WaltzError | OSError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["storag"], "did you mean 'storage'"),
+        (["dev", "--partitons", "3"], "--partitions"),
+        (["dev", "--partitions", "0"], "--partitions"),
+        (["cluster", "creat"], "did you mean 'create'"),
+        (["cluster", "status", "nowhere"], "wanted host:port"),
+        (["doctor", "--output", "jsn"], "nearest=json"),
+        (["server", "--config", "no-such-file"], "no-such-file"),
+        (["server", "--log-level", "infos"], "nearest=info"),
+        (["cluster", "create", "127.0.0.1:1/x"], "missing option"),
+        (["zookeeper", "--listen", "2181"], "wanted host:port"),
+    ],
+)
+def test_what_is_wrong_on_the_command_line_is_told_in_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == USAGE
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("waltz: ")
+    assert output.err.count("\n") == 1
+    assert told in output.err.lower()
+
+
+def test_an_unknown_setting_in_a_file_is_refused_with_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "server.yaml"
+    path.write_text("cluster: 127.0.0.1:1/x\nsession_timeout: 3\n")
+    assert run(["server", "--config", str(path)]) == USAGE
+    assert "nearest=session_timeout_s" in capsys.readouterr().err
+
+
+def test_a_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == USAGE
+    output = capsys.readouterr()
+    assert "storage" in output.out
+    assert output.err == ""
+
+
+def test_help_imports_no_component() -> None:
+    code = (
+        "import sys; from waltz_log.cli.main import run; run(['--help']); "
+        "heavy = {'grpc', 'kazoo', 'numpy', 'pydantic', 'yaml', 'pyspark'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
