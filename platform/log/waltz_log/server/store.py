@@ -131,6 +131,7 @@ class StoreSession:
         self._raise_if_failed()
         await self._record(recovery)
         self.acknowledge(replica.name, last_transaction_id)
+        self.advanced.notify()  # the replica can be read from now
 
     async def _record(self, recovery: Recovery) -> None:
         """Writes the replicas' states. Nothing to do where they are as they should be."""
