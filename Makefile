@@ -33,8 +33,8 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "setup: installing the packages (some minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' \
-	  || { echo "setup: the packages could not be installed; a Python package index must be reachable and the disk have 3 GB free, then run make setup again" >&2; exit 1; }
+	@mkdir -p .cache && $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' > .cache/install.log 2>&1 \
+	  || { echo "setup: the packages could not be installed; a Python package index must be reachable and the disk have 3 GB free, then run make setup again (log: .cache/install.log)" >&2; exit 1; }
 	@touch $@
 
 $(JARS): $(INSTALLED)
