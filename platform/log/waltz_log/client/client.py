@@ -1,0 +1,316 @@
+"""The client of the log: appends under optimistic locks, feeds, followers, transactions.
+
+Everything is refused before it is sent that the log could never take. An append has three outcomes: a `Receipt`; `LockConflict` (or, rarely,
+`NotAppended`): certainly not in the log; `OutcomeUnknown`: ask `resolve`. Belongs to one event loop and one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Self
+
+from waltz_log.client import fork
+from waltz_log.client.feed import feed_batches
+from waltz_log.client.follow import Apply, Follower
+from waltz_log.client.owners import ConnectCoordinator, Owners
+from waltz_log.client.producer import Producer
+from waltz_log.client.resolve import resolve_foreign, resolve_own
+from waltz_log.client.retry import Backoff
+from waltz_log.client.settings import ClientSettings
+from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, lock_hash
+from waltz_log.client.transactional import transactional
+from waltz_log.client.window import AS_KNOWN, ITEM_OVERHEAD_BYTES, NO_LOCKS
+from waltz_log.core.metadata import ClusterParameters
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown, TransactionTooLarge, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import BOUND
+
+__all__ = ["WaltzClient"]
+
+
+class WaltzClient:
+    """Made by `connect` or `open`; `close` it, or use `open` as a context manager."""
+
+    def __init__(self, owners: Owners, client_id: int, settings: ClientSettings, rng: random.Random) -> None:
+        self._owners = owners
+        self._client_id = client_id
+        self._settings = settings
+        self._rng = rng
+        self._fork = fork.count()
+        self._partitions = owners.parameters.partitions
+        self._producers: dict[int, Producer] = {}
+        self._followers: dict[int, list[Follower]] = {}
+        self._closed = False
+        self._append_timeout_s = settings.append_timeout_s
+
+    # ---- making and closing ----------------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def connect(cls, cluster: str, settings: ClientSettings | None = None) -> Self:
+        """`cluster` is `host:port[,host:port]/root`. Raises `ClusterUnavailable`, naming it, where no cluster answers there in time."""
+        from waltz_log.rpc.network import GrpcNetwork
+        from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+        chosen = settings or ClientSettings()
+
+        async def coordinator() -> Coordinator:
+            return await ZooKeeperCoordinator.connect(cluster, session_timeout_s=chosen.session_timeout_s, timeout_s=chosen.connect_timeout_s)
+
+        return await cls.connect_over(coordinator, GrpcNetwork(), chosen)
+
+    @classmethod
+    async def connect_over(
+        cls, coordinator: ConnectCoordinator, network: Network, settings: ClientSettings | None = None, *, rng: random.Random | None = None
+    ) -> Self:
+        """Over any coordinator and network. `coordinator` makes a session, and another one when that is used up."""
+        chosen = settings or ClientSettings()
+        chance = rng or random.Random()
+        owners = Owners(coordinator, network, chosen, chance)
+        await owners.open()
+        try:
+            return cls(owners, await owners.next_client_id(), chosen, chance)
+        except BaseException:
+            await owners.close()
+            raise
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, cluster: str, settings: ClientSettings | None = None) -> AsyncIterator[Self]:
+        """`async with WaltzClient.open("host:port/root") as client:`"""
+        client = await cls.connect(cluster, settings)
+        async with client:
+            yield client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Waits up to `close_timeout_s` for what is pending; the rest is told that its outcome is unknown. Nothing runs on afterwards."""
+        if self._closed:
+            return
+        if self._fork != fork.count():
+            self._closed = True  # a copy in a forked child: its connections belong to the parent
+            return
+        self._closed = True
+        for followers in list(self._followers.values()):
+            for follower in list(followers):
+                await follower.close()
+        try:
+            async with asyncio.timeout(self._settings.close_timeout_s):
+                await asyncio.gather(*(producer.flush() for producer in self._producers.values()))
+        except TimeoutError:
+            pass  # told below
+        for producer in self._producers.values():
+            await producer.close()
+        await self._owners.close()
+
+    # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> int:
+        return self._partitions
+
+    @property
+    def client_id(self) -> int:
+        return self._client_id
+
+    @property
+    def parameters(self) -> ClusterParameters:
+        return self._owners.parameters
+
+    @property
+    def settings(self) -> ClientSettings:
+        return self._settings
+
+    async def high_water_mark(self, partition: int) -> int:
+        """The last committed transaction id of the partition, -1: none, as its owner knows it. Retries over changes of owner."""
+        self._check(partition)
+        request = pb.BoundRequest(partitions=[partition], cluster_key=self._owners.parameters.key.bytes)
+        answer: pb.BoundResponse = await self._owners.ask(
+            partition, BOUND, request, timeout_s=self._settings.append_timeout_s, accept=lambda found: len(found.bounds) == 1
+        )
+        return answer.bounds[0].high_water_mark
+
+    # ---- appending -------------------------------------------------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        partition: int,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+        high_water_mark: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Receipt:
+        """Returns when the transaction is on disk at a majority. Raises `LockConflict`, `NotAppended`, `OutcomeUnknown`, `InvalidRequest`."""
+        future = await self.append_nowait(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s)
+        return await future
+
+    async def append_nowait(
+        self,
+        partition: int,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+        high_water_mark: int | None = None,
+        timeout_s: float | None = None,
+    ) -> asyncio.Future[Receipt]:
+        """Takes the transaction, waiting only for room in the partition's window; the future tells the outcome. Sent in the order taken."""
+        producer = self._producers.get(partition)
+        if producer is None or self._closed or self._fork != fork.COUNT[0]:
+            producer = self._producer(partition)
+        if not isinstance(data, bytes) or len(data) > self._settings.record_bytes_max or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
+            self._refuse(data, header)
+        if write_locks or read_locks or append_locks:
+            counts, locks = self._locks(write_locks, read_locks, append_locks)
+        else:
+            counts, locks = NO_LOCKS, b""
+        if high_water_mark is None:
+            mark = self._mark(partition, producer) if locks else AS_KNOWN
+        elif not -1 <= high_water_mark <= 0x7FFF_FFFF_FFFF_FFFF:
+            raise InvalidRequest(reason=f"no such high-water mark: {high_water_mark}")
+        else:
+            mark = high_water_mark
+        size = len(data) + len(locks) + ITEM_OVERHEAD_BYTES
+        return await producer.submit(data, header, mark, counts, locks, size, self._append_timeout_s if timeout_s is None else timeout_s)
+
+    async def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
+        """Appends in order, pipelined, and returns what became of each once all are decided. Each stands for itself: a conflict of one does not
+        hold up the next. Raises the first outcome that is neither, after all are decided."""
+        futures = [
+            await self.append_nowait(
+                partition, draft.data, draft.header, draft.write_locks, draft.read_locks, draft.append_locks, draft.high_water_mark, timeout_s
+            )
+            for draft in drafts
+        ]
+        outcomes: list[Receipt | LockConflict] = []
+        failed: WaltzError | None = None
+        for future in futures:
+            try:
+                outcomes.append(await future)
+            except LockConflict as conflict:
+                outcomes.append(conflict)
+            except WaltzError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return outcomes
+
+    async def flush(self) -> None:
+        """Returns when everything submitted before is decided, well or badly."""
+        await asyncio.gather(*(producer.flush() for producer in self._producers.values()))
+
+    async def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
+        """What became of an append whose outcome was unknown: its receipt, or None where it is not and never will be in the log.
+
+        The error may come from another process that died: then its client id is fenced in that partition. Raises `Unavailable` where the log could
+        not tell in time."""
+        producer = self._producer(error.partition)
+        deadline = asyncio.get_running_loop().time() + (self._settings.append_timeout_s if timeout_s is None else timeout_s)
+        if error.client_id == producer.client_id:
+            return await resolve_own(error, producer, self._owners, self._settings, deadline)
+        return await resolve_foreign(error, self._owners, self._settings, deadline)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def feed(self, partition: int, after: int = -1, data: bool = True) -> AsyncGenerator[Transaction, None]:
+        """Every transaction from `after + 1` on, as it is committed, without end, gap or repeat, over any change of owner."""
+        async with aclosing(self.feed_batches(partition, after, data)) as batches:
+            async for batch in batches:
+                for transaction in batch:
+                    yield transaction
+
+    def feed_batches(self, partition: int, after: int = -1, data: bool = True) -> AsyncGenerator[list[Transaction], None]:
+        """The same in lists, as they arrive: several times faster than one by one."""
+        self._check(partition)
+        if after < -1:
+            raise InvalidRequest(reason=f"no such position: after={after}")
+        return feed_batches(partition, after, data=data, owners=self._owners, settings=self._settings, rng=self._rng)
+
+    async def follow(self, partition: int, apply: Apply, after: int = -1) -> Follower:
+        """Runs `apply` over the feed in the background. While it lives, its `applied` is the mark of this partition's appends with locks."""
+        followers = self._followers.setdefault(partition, [])
+        follower = Follower(partition, apply, after, self.feed_batches(partition, after), followers.remove)
+        followers.append(follower)
+        return follower
+
+    def transactional(self, follower: Follower, *, attempts: int = 16, timeout_s: float | None = None) -> Callable[[Callable[..., Any]], Any]:
+        """Decorates `async def fn(tx, ...)` (or a plain function): it reads the state `follower` built and calls `tx.append` once. The call returns
+        the `Receipt`, or None where the function appended nothing. After a conflict the function runs again when the winner has been applied; after
+        `attempts` or `timeout_s` the last `LockConflict` is raised. The function must have no other effect."""
+
+        def append(partition: int, draft: Draft, *, timeout_s: float) -> Any:
+            return self.append(
+                partition,
+                draft.data,
+                draft.header,
+                draft.write_locks,
+                draft.read_locks,
+                draft.append_locks,
+                draft.high_water_mark,
+                timeout_s,
+            )
+
+        def backoff() -> Backoff:
+            return Backoff(CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
+
+        chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
+        return transactional(follower, append, backoff, attempts=attempts, timeout_s=chosen)
+
+    # ---- checks ----------------------------------------------------------------------------------------------------------------------------------
+
+    def _check(self, partition: int) -> None:
+        if self._fork != fork.count():
+            raise InvalidRequest(reason="this client was made before the process forked: make one in the child")
+        if self._closed:
+            raise InvalidRequest(reason="the client is closed")
+        if not isinstance(partition, int) or not 0 <= partition < self._partitions:
+            raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={self._partitions}")
+
+    def _producer(self, partition: int) -> Producer:
+        self._check(partition)
+        producer = self._producers.get(partition)
+        if producer is None:
+            producer = self._producers[partition] = Producer(partition, self._client_id, self._owners, self._settings, self._rng)
+            producer.start()
+        return producer
+
+    def _refuse(self, data: object, header: int) -> None:
+        if not isinstance(data, bytes):
+            raise InvalidRequest(reason=f"data must be bytes, not {type(data).__name__}")
+        if len(data) > self._settings.record_bytes_max:
+            raise TransactionTooLarge(what="data", size=len(data), limit=self._settings.record_bytes_max)
+        raise InvalidRequest(reason=f"header does not fit 32 bits, signed: header={header}")
+
+    def _locks(self, write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock]) -> tuple[bytes, bytes]:
+        total = len(write) + len(read) + len(append)
+        if total > self._settings.locks_max:
+            raise TransactionTooLarge(what="locks", size=total, limit=self._settings.locks_max)
+        try:
+            if total == 1:
+                return bytes((len(write), len(read), len(append))), lock_hash((write or read or append)[0])
+            return bytes((len(write), len(read), len(append))), b"".join([lock_hash(lock) for lock in (*write, *read, *append)])
+        except TypeError:
+            raise InvalidRequest(reason="a lock is a name and a key, text or number") from None
+
+    def _mark(self, partition: int, producer: Producer) -> int:
+        """What locks are judged by where the caller does not say: what the followers of the partition have applied, else what this client knows."""
+        followers = self._followers.get(partition)
+        if followers:
+            return min(follower.applied for follower in followers)
+        return producer.known_mark if producer.mounts else AS_KNOWN
+
+
+CONFLICT_BASE_S = 0.002
+"""First pause after a conflict, at most. The wait for the winner paces most of it; this only parts clients that met."""

@@ -1,0 +1,90 @@
+"""A follower: applies the feed of one partition to the application's state, in order, in the background.
+
+`applied` is the application's high-water mark of the partition: what transactions are computed from. It moves only after `apply` returned, so it
+never claims more than the state holds. An error in `apply` or in the feed ends the follower; whoever waits for it gets that error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeAlias
+
+from waltz_log.client.transaction import Transaction
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["Apply", "Follower"]
+
+Apply: TypeAlias = Callable[[list[Transaction]], Awaitable[None] | None]
+"""Given every batch once, in order. A plain function runs in the event loop: keep it short, or give a coroutine function."""
+
+
+class Follower:
+    """Made by `client.follow`."""
+
+    def __init__(
+        self, partition: int, apply: Apply, after: int, batches: AsyncGenerator[list[Transaction], None], ended: Callable[[Follower], None]
+    ) -> None:
+        self.partition = partition
+        self._apply = apply
+        self._applied = after
+        self._batches = batches
+        self._ended = ended
+        self._waiting: dict[asyncio.Future[None], int] = {}
+        self._error: BaseException | None = None
+        self._task = asyncio.create_task(self._run(), name=f"waltz follower {partition}")
+
+    @property
+    def applied(self) -> int:
+        """The last transaction that `apply` has returned from."""
+        return self._applied
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the follower; None while it runs."""
+        return self._error
+
+    async def wait(self, transaction_id: int) -> None:
+        """Returns once the transaction is applied. Raises what ended the follower before that."""
+        if self._applied >= transaction_id:
+            return
+        if self._error is not None:
+            raise self._error
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = transaction_id
+        try:
+            await waiter
+        finally:
+            self._waiting.pop(waiter, None)
+
+    async def close(self) -> None:
+        """Ends it after the batch in hand; whoever still waits gets `InvalidRequest`."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            async with aclosing(self._batches) as batches:
+                async for batch in batches:
+                    result = self._apply(batch)
+                    if inspect.isawaitable(result):
+                        await result
+                    self._applied = batch[-1].transaction_id
+                    self._wake()
+        except asyncio.CancelledError:
+            self._error = InvalidRequest(reason=f"the follower is closed: partition={self.partition}")
+            raise
+        except Exception as error:
+            self._error = error
+        finally:
+            self._ended(self)
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_exception(self._error or InvalidRequest(reason="the follower ended"))
+
+    def _wake(self) -> None:
+        for waiter, wanted in list(self._waiting.items()):
+            if wanted <= self._applied and not waiter.done():
+                waiter.set_result(None)

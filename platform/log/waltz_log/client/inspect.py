@@ -1,0 +1,167 @@
+"""What a bulk reader asks of a cluster before it reads: its parameters, how far each partition is committed, which storage nodes hold it.
+
+Blocking; made for Spark's driver. Patient over changes of owner within its timeout. Never appends and takes no client id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from waltz_log.client.background import Background
+from waltz_log.client.owners import ConnectCoordinator, Owners
+from waltz_log.client.settings import ClientSettings
+from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import BOUND
+
+__all__ = ["ClusterInspector", "PartitionBound"]
+
+PAUSE_S = 0.1
+"""Between two questions to owners that do not answer for a partition yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBound:
+    """How far a partition is committed, as its owner knew it. Old is harmless: what is committed stays so."""
+
+    partition: int
+    generation: int
+    session: int
+    high_water_mark: int
+    first_transaction_id: int
+
+
+class ClusterInspector:
+    """`with ClusterInspector("host:port/root") as cluster:`. Every call returns or raises within `timeout_s`."""
+
+    def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
+        def network() -> Network:
+            from waltz_log.rpc.network import GrpcNetwork
+
+            return GrpcNetwork()
+
+        async def coordinator() -> Coordinator:
+            from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+            return await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s)
+
+        self._begin(coordinator, network, cluster, timeout_s)
+
+    @classmethod
+    def connect_over(cls, coordinator: ConnectCoordinator, network: Network, address: str = "memory", timeout_s: float = 10.0) -> Self:
+        """Over any coordinator and network."""
+        self = cls.__new__(cls)
+        self._begin(coordinator, lambda: network, address, timeout_s)
+        return self
+
+    def _begin(self, coordinator: ConnectCoordinator, network: Callable[[], Network], address: str, timeout_s: float) -> None:
+        self._connect = coordinator
+        self._address = address
+        self._timeout_s = timeout_s
+        self._background = Background()
+        try:
+            self._owners = self._background.call(self._open(network))
+        except BaseException:
+            self._background.close()
+            raise
+
+    async def _open(self, network: Callable[[], Network]) -> Owners:
+        owners = Owners(self._connect, network(), ClientSettings(connect_timeout_s=self._timeout_s), random.Random())
+        await owners.open()
+        return owners
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._background.forked:
+            self._background.call(self._owners.close())
+        self._background.close()
+
+    @property
+    def parameters(self) -> ClusterParameters:
+        return self._owners.parameters
+
+    def bounds(self, partitions: Iterable[int] | None = None) -> dict[int, PartitionBound]:
+        """The bound of each partition asked for, of all by default. Raises `Unavailable` naming what has no owner that answers in time."""
+        wanted = sorted(set(range(self.parameters.partitions) if partitions is None else partitions))
+        unknown = [partition for partition in wanted if not 0 <= partition < self.parameters.partitions]
+        if unknown:
+            raise InvalidRequest(reason=f"no such partition: partition={unknown[0]} partitions={self.parameters.partitions}")
+        return self._background.call(self._bounds(wanted))
+
+    async def _bounds(self, wanted: list[int]) -> dict[int, PartitionBound]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        found: dict[int, PartitionBound] = {}
+        last: WaltzError | None = None
+        while True:
+            missing = [partition for partition in wanted if partition not in found]
+            if not missing:
+                return {partition: found[partition] for partition in wanted}
+            left = deadline - loop.time()
+            if left <= 0:
+                raise Unavailable(reason=f"no owner answers within {self._timeout_s:g} s: partitions={missing} last={last}")
+            by_owner: dict[str, list[int]] = {}
+            for partition in missing:
+                address = self._owners.address(partition)
+                if address is not None:
+                    by_owner.setdefault(address, []).append(partition)
+            answers = await asyncio.gather(*(self._ask(address, asked, left) for address, asked in by_owner.items()))
+            for answer in answers:
+                if isinstance(answer, WaltzError):
+                    if not answer.retriable:
+                        raise answer
+                    last = answer
+                    continue
+                for bound in answer:
+                    found[bound.partition] = bound
+            if len(found) < len(wanted):
+                await self._owners.wait_changed(min(PAUSE_S, max(0.0, deadline - loop.time())))
+
+    async def _ask(self, address: str, partitions: list[int], timeout_s: float) -> list[PartitionBound] | WaltzError:
+        request = pb.BoundRequest(partitions=partitions, cluster_key=self.parameters.key.bytes)
+        try:
+            answer: pb.BoundResponse = await self._owners.call_channel(address).call(BOUND, request, timeout_s=timeout_s)
+        except WaltzError as error:
+            return error
+        return [
+            PartitionBound(bound.partition, bound.generation, bound.session, bound.high_water_mark, bound.first_transaction_id)
+            for bound in answer.bounds
+            if bound.partition in partitions
+        ]
+
+    def replicas(self) -> dict[int, list[str]]:
+        """The addresses of the storage nodes that hold each partition, as they are registered now. Nodes that never registered are left out."""
+        return self._background.call(self._replicas())
+
+    async def _replicas(self) -> dict[int, list[str]]:
+        coordinator = self._owners.coordinator
+        if coordinator is None:
+            coordinator = await self._connect()
+            try:
+                return await self._read_replicas(coordinator)
+            finally:
+                await coordinator.close()
+        return await self._read_replicas(coordinator)
+
+    async def _read_replicas(self, coordinator: Coordinator) -> dict[int, list[str]]:
+        node = await coordinator.get(REPLICAS)
+        if node is None:
+            raise ClusterUnavailable(address=self._address, reason="no replicas are assigned")
+        assigned = ReplicaAssignment.from_bytes(node.data).replicas
+        addresses: dict[str, str] = {}
+        for name in sorted({name for names in assigned.values() for name in names}):
+            entry = await coordinator.get(f"{STORAGE_NODES}/{name}")
+            if entry is not None:
+                addresses[name] = StorageNodeEntry.from_bytes(entry.data).address
+        return {partition: [addresses[name] for name in names if name in addresses] for partition, names in sorted(assigned.items())}

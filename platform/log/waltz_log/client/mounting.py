@@ -1,0 +1,60 @@
+"""Mounting a partition for appends: the first message of a stream and the owner's answer (seeds/client_server_communication.txt)."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from waltz_log.client.owners import Owners
+from waltz_log.core.ports import Stream
+from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import MOUNT, PROTOCOL_VERSION
+
+__all__ = ["mount_for_appends", "mount_request", "ranges"]
+
+
+def mount_request(owners: Owners, partition: int, client_id: int, mount_sequence: int, mark: int, feed: pb.FeedMode.ValueType) -> pb.ClientMessage:
+    return pb.ClientMessage(
+        mount=pb.MountRequest(
+            protocol_version=PROTOCOL_VERSION,
+            cluster_key=owners.parameters.key.bytes,
+            client_id=client_id,
+            partition=partition,
+            mount_sequence=mount_sequence,
+            client_high_water_mark=mark,
+            feed=feed,
+            generation=owners.generation(partition),
+        )
+    )
+
+
+async def mount_for_appends(
+    owners: Owners, address: str, partition: int, client_id: int, mount_sequence: int, mark: int, timeout_s: float
+) -> tuple[Stream, pb.MountResponse]:
+    """A stream without feed that the owner said is ready: everything this client sent to the partition before is decided. Raises `NotOwner`,
+    `ConnectionLost`, `Fenced`, `OutOfRange` (the mark is outside the log), `ClusterKeyMismatch`, `ProtocolViolation`."""
+    stream = owners.stream_channel(address).open(MOUNT)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await stream.send(mount_request(owners, partition, client_id, mount_sequence, mark, pb.FEED_NONE))
+            message = await stream.receive()
+        if message is None or message.WhichOneof("kind") != "mounted" or not message.mounted.partition_ready:
+            raise NotOwner(partition=partition, reason=f"{address} is not ready")
+        mounted: pb.MountResponse = message.mounted
+        if mounted.protocol_version != PROTOCOL_VERSION:
+            raise ProtocolViolation(reason=f"server speaks version {mounted.protocol_version}, this client {PROTOCOL_VERSION}: address={address}")
+    except TimeoutError:
+        await stream.cancel()
+        raise ConnectionLost(address=address, reason="no answer to the mount") from None
+    except BaseException:
+        await stream.cancel()
+        raise
+    return stream, mounted
+
+
+def ranges(packed: bytes, width: int) -> list[tuple[int, ...]]:
+    """The rows of a packed i8 column. Raises `ProtocolViolation`."""
+    if len(packed) % (8 * width):
+        raise ProtocolViolation(reason=f"column of {len(packed)} bytes is not rows of {width} numbers")
+    return list(struct.iter_unpack(f">{width}q", packed))

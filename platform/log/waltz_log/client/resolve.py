@@ -1,0 +1,99 @@
+"""Settles an unknown outcome from the log (design: Mount, resend, resolve).
+
+The answer "not in the log" is final only where the owner has decided everything the client sent before. For a sequence of this client that is so
+after a mount newer than the sending, or after a flush on the same stream. For a sequence of another client id — a process that died — it is so after
+a mount under that id, which fences the other process if it still lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from waltz_log.client.mounting import mount_for_appends, ranges
+from waltz_log.client.owners import Owners
+from waltz_log.client.producer import Producer
+from waltz_log.client.settings import ClientSettings
+from waltz_log.client.transaction import Receipt
+from waltz_log.errors import Fenced, OutcomeUnknown, OutOfRange, Unavailable, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import RESOLVE, TRANSACTIONS
+
+__all__ = ["resolve_foreign", "resolve_own"]
+
+FIRST_MOUNT = 1 << 40
+"""Mount sequence under another client's id: above what connections of a living process reach. Where it is not, the owner says what is."""
+
+PAUSE_S = 0.05
+"""Between two questions to an owner that is not ready to answer for good."""
+
+
+async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
+    """For a sequence sent under the producer's present client id."""
+    while True:
+        await producer.settle(error.sequence, deadline)
+        final, receipt = await _ask(error, owners, settings, deadline)
+        if receipt is not None or final:
+            return receipt
+        await asyncio.sleep(PAUSE_S)
+
+
+async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
+    """For a sequence of any other client id. Fences that client in this partition."""
+    mount_sequence = FIRST_MOUNT
+    mark = error.since
+    while True:
+        try:
+            async with _mounted(error, owners, settings, mount_sequence, mark):
+                final, receipt = await _ask(error, owners, settings, deadline)
+            if receipt is not None or final:
+                return receipt
+        except Fenced as fenced:
+            mount_sequence = max(mount_sequence, fenced.newer + 1)
+        except OutOfRange as range_error:
+            mark = max(mark, range_error.first - 1)
+        except WaltzError as failed:
+            if not failed.retriable:
+                raise
+        if asyncio.get_running_loop().time() >= deadline:
+            raise Unavailable(reason=f"not resolved before the deadline: partition={error.partition} sequence={error.sequence}")
+        await asyncio.sleep(PAUSE_S)
+
+
+@asynccontextmanager
+async def _mounted(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, mount_sequence: int, mark: int) -> AsyncGenerator[None, None]:
+    address = await owners.owner(error.partition, settings.request_timeout_s)
+    stream, _ = await mount_for_appends(owners, address, error.partition, error.client_id, mount_sequence, mark, settings.request_timeout_s)
+    try:
+        yield
+    finally:
+        await stream.cancel()
+
+
+async def _ask(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Receipt | None]:
+    """Whether the answer is final, and the receipt where the transaction is in the log."""
+    left = deadline - asyncio.get_running_loop().time()
+    if left <= 0:
+        raise Unavailable(reason=f"not resolved before the deadline: partition={error.partition} sequence={error.sequence}")
+    key = owners.parameters.key.bytes
+    answer: pb.ResolveResponse = await owners.ask(
+        error.partition,
+        RESOLVE,
+        pb.ResolveRequest(
+            partition=error.partition,
+            client_id=error.client_id,
+            first_sequence=error.sequence,
+            last_sequence=error.sequence,
+            since=error.since,
+            cluster_key=key,
+        ),
+        timeout_s=left,
+    )
+    for first, count, transaction_id in ranges(answer.committed, 3):
+        if first <= error.sequence < first + count:
+            found = transaction_id + error.sequence - first
+            request = pb.TransactionRequest(partition=error.partition, first_transaction_id=found, count=1, cluster_key=key)
+            blocks = (await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=settings.request_timeout_s)).blocks
+            return True, Receipt(error.partition, found, blocks[0].append_time_ms if blocks else 0)
+    return answer.final, None

@@ -1,0 +1,264 @@
+"""The client's blocking face: the same names, over an event loop in a background thread.
+
+Functions given to `follow` and `transactional` run in that thread, one at a time and never at once, so state that only they touch needs no lock; they
+must be short and must not call the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from functools import wraps
+from typing import Any, Self, TypeVar
+
+from waltz_log.client.background import Background
+from waltz_log.client.client import WaltzClient
+from waltz_log.client.follow import Follower
+from waltz_log.client.owners import ConnectCoordinator
+from waltz_log.client.settings import ClientSettings
+from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
+from waltz_log.core.metadata import ClusterParameters
+from waltz_log.core.ports import Network
+from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, WaltzError
+
+__all__ = ["SyncFollower", "SyncWaltzClient"]
+
+T = TypeVar("T")
+
+INBOX_MAX = 16_384
+"""Appends handed over by `append_nowait` and not yet in a partition's window. Full, the caller waits."""
+
+
+class SyncFollower:
+    """A follower whose waits block."""
+
+    def __init__(self, follower: Follower, background: Background) -> None:
+        self.follower = follower
+        self._background = background
+
+    @property
+    def partition(self) -> int:
+        return self.follower.partition
+
+    @property
+    def applied(self) -> int:
+        return self.follower.applied
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.follower.error
+
+    def wait(self, transaction_id: int, timeout_s: float | None = None) -> None:
+        """Returns once the transaction is applied; raises `TimeoutError` after `timeout_s`, or what ended the follower."""
+
+        async def wait() -> None:
+            async with asyncio.timeout(timeout_s):
+                await self.follower.wait(transaction_id)
+
+        self._background.call(wait())
+
+    def close(self) -> None:
+        self._background.call(self.follower.close())
+
+
+class SyncWaltzClient:
+    """`with SyncWaltzClient("host:port/root") as client:`. May be used by several threads."""
+
+    def __init__(self, cluster: str, settings: ClientSettings | None = None) -> None:
+        self._begin(lambda: WaltzClient.connect(cluster, settings))
+
+    @classmethod
+    def connect_over(cls, coordinator: ConnectCoordinator, network: Callable[[], Network], settings: ClientSettings | None = None) -> Self:
+        """Over any coordinator and network, made in the client's own thread."""
+        self = cls.__new__(cls)
+        self._begin(lambda: WaltzClient.connect_over(coordinator, network(), settings))
+        return self
+
+    def _begin(self, connect: Callable[[], Coroutine[Any, Any, WaltzClient]]) -> None:
+        self._background = Background()
+        self._inbox: deque[tuple[tuple[Any, ...], Future[Receipt]]] = deque()
+        self._inbox_room = threading.BoundedSemaphore(INBOX_MAX)
+        self._pump: asyncio.Task[None] | None = None
+        self._closed = False
+        try:
+            self._client = self._background.call(connect())
+        except BaseException:
+            self._background.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As the asynchronous one: what is pending gets `close_timeout_s`, the rest is unknown."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._background.forked:
+            self._background.call(self._close())
+        self._background.close()
+
+    async def _close(self) -> None:
+        while self._pump is not None and not self._pump.done():
+            await asyncio.wait({self._pump}, timeout=self._client.settings.close_timeout_s)
+            break
+        await self._client.close()
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        while self._inbox:
+            arguments, outcome = self._inbox.popleft()
+            self._inbox_room.release()
+            if outcome.set_running_or_notify_cancel():
+                outcome.set_exception(NotAppended(partition=arguments[0], reason="the client was closed"))
+
+    # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> int:
+        return self._client.partitions
+
+    @property
+    def client_id(self) -> int:
+        return self._client.client_id
+
+    @property
+    def parameters(self) -> ClusterParameters:
+        return self._client.parameters
+
+    def high_water_mark(self, partition: int) -> int:
+        return self._background.call(self._client.high_water_mark(partition))
+
+    # ---- appending -------------------------------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        partition: int,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+        high_water_mark: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Receipt:
+        """As `WaltzClient.append`."""
+        return self._background.call(self._client.append(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s))
+
+    def append_nowait(
+        self,
+        partition: int,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+        high_water_mark: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Future[Receipt]:
+        """Hands the transaction over; the future tells the outcome, also of what the client refuses. Waits only while too much is handed over."""
+        if self._closed or self._background.forked:
+            raise InvalidRequest(reason="the client is closed" if self._closed else "this client was made before the process forked")
+        wait_s = self._client.settings.append_timeout_s if timeout_s is None else timeout_s
+        if not self._inbox_room.acquire(timeout=wait_s):
+            raise NotAppended(partition=partition, reason="no room before the deadline")
+        outcome: Future[Receipt] = Future()
+        self._inbox.append(((partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s), outcome))
+        if len(self._inbox) == 1:
+            self._background.loop.call_soon_threadsafe(self._wake)
+        return outcome
+
+    def _wake(self) -> None:
+        if self._inbox and (self._pump is None or self._pump.done()):
+            self._pump = self._background.loop.create_task(self._empty_inbox(), name="waltz inbox")
+
+    async def _empty_inbox(self) -> None:
+        while self._inbox:
+            arguments, outcome = self._inbox[0]
+            if outcome.set_running_or_notify_cancel():
+                try:
+                    future = await self._client.append_nowait(*arguments)
+                except WaltzError as error:
+                    outcome.set_exception(error)
+                else:
+                    future.add_done_callback(_passing_to(outcome))
+            self._inbox.popleft()
+            self._inbox_room.release()
+
+    def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
+        """As `WaltzClient.append_many`: one crossing to the background thread for all of them, so the fast way to append much."""
+        return self._background.call(self._client.append_many(partition, drafts, timeout_s))
+
+    def flush(self) -> None:
+        """Returns when everything handed over before is decided."""
+
+        async def flush() -> None:
+            if self._pump is not None:
+                await asyncio.wait({self._pump})
+            await self._client.flush()
+
+        self._background.call(flush())
+
+    def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
+        return self._background.call(self._client.resolve(error, timeout_s))
+
+    # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
+
+    def feed(self, partition: int, after: int = -1, data: bool = True) -> Generator[Transaction, None, None]:
+        """As `WaltzClient.feed`; waits for what is not there yet. Close the generator to end it."""
+        for batch in self.feed_batches(partition, after, data):
+            yield from batch
+
+    def feed_batches(self, partition: int, after: int = -1, data: bool = True) -> Generator[list[Transaction], None, None]:
+        batches = self._client.feed_batches(partition, after, data)
+        try:
+            while True:
+                yield self._background.call(_next(batches))
+        finally:
+            if not self._closed:
+                self._background.call(batches.aclose())
+
+    def follow(self, partition: int, apply: Callable[[list[Transaction]], None], after: int = -1) -> SyncFollower:
+        """`apply` runs in the client's thread, in turn with transactional functions."""
+        return SyncFollower(self._background.call(self._client.follow(partition, apply, after)), self._background)
+
+    def transactional(
+        self, follower: SyncFollower, *, attempts: int = 16, timeout_s: float | None = None
+    ) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
+        """As `WaltzClient.transactional`; the function runs in the client's thread, in turn with `apply`, and the call blocks."""
+        make = self._client.transactional(follower.follower, attempts=attempts, timeout_s=timeout_s)
+
+        def decorate(body: Callable[..., None]) -> Callable[..., Receipt | None]:
+            run = make(body)
+
+            @wraps(body)
+            def blocking(*arguments: Any, **keywords: Any) -> Receipt | None:
+                receipt: Receipt | None = self._background.call(run(*arguments, **keywords))
+                return receipt
+
+            return blocking
+
+        return decorate
+
+
+async def _next(batches: Any) -> list[Transaction]:
+    found: list[Transaction] = await anext(batches)
+    return found
+
+
+def _passing_to(outcome: Future[Receipt]) -> Callable[[asyncio.Future[Receipt]], None]:
+    def settle(future: asyncio.Future[Receipt]) -> None:
+        if future.cancelled():
+            outcome.set_exception(InvalidRequest(reason="the append was cancelled"))
+        elif (error := future.exception()) is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(future.result())
+
+    return settle

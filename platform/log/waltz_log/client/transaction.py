@@ -1,0 +1,63 @@
+"""What applications hand in and get back: locks, drafts, receipts, transactions. Values; nothing here talks to anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["Draft", "Lock", "Receipt", "Transaction", "lock_hash"]
+
+
+class Lock(NamedTuple):
+    """A lock of one partition, by name and key. Locks with the same 64-bit hash are the same lock: a needless conflict, never a missed one."""
+
+    name: str
+    key: str | int
+
+
+class Draft(NamedTuple):
+    """A transaction to append. `high_water_mark`: the last transaction its author had seen when computing it; None: as the client knows it.
+
+    write locks are checked and set, read locks checked, append locks set only (seeds/client_server_communication.txt)."""
+
+    data: bytes
+    header: int = 0
+    write_locks: Sequence[Lock] = ()
+    read_locks: Sequence[Lock] = ()
+    append_locks: Sequence[Lock] = ()
+    high_water_mark: int | None = None
+
+
+class Receipt(NamedTuple):
+    """The transaction is in the log, on disk at a majority. `append_time_ms`: milliseconds since 1970, UTC, given by the owner; 0: not known,
+    where the outcome was found by `resolve`."""
+
+    partition: int
+    transaction_id: int
+    append_time_ms: int
+
+
+class Transaction(NamedTuple):
+    """One committed transaction as a feed gives it. `data` is empty in a feed without data."""
+
+    transaction_id: int
+    timestamp_ms: int
+    header: int
+    data: bytes
+    client_id: int
+    generation: int
+    sequence: int
+
+
+@lru_cache(maxsize=65_536)  # some MB; applications lock the same names again and again
+def lock_hash(lock: tuple[str, str | int]) -> bytes:
+    """The eight bytes that stand for a lock on the wire: BLAKE2b of name and key. A number and its decimal text are different keys."""
+    if not isinstance(lock, tuple) or len(lock) != 2 or not isinstance(lock[0], str) or not isinstance(lock[1], str | int):
+        raise InvalidRequest(reason=f"a lock is a name and a key, text or number: {lock!r}")
+    name = lock[0].encode()
+    key = b"s" + lock[1].encode() if isinstance(lock[1], str) else b"i%d" % lock[1]
+    return blake2b(len(name).to_bytes(4, "big") + name + key, digest_size=8).digest()
