@@ -1,7 +1,7 @@
 """Log servers without replicas, over any network: an in-memory log with the real lock rule, and faults on demand.
 
-For tests of clients. What one server answers is what the protocol says an owner answers; the servers of one `ScriptedCluster` share the log, as owners
-of one cluster do. Faults are taken in order, one by each frame that arrives. Nothing is durable, nothing is replicated.
+For tests of clients. What one server answers is what the protocol says an owner answers; the servers of one `ScriptedCluster` share the log, as
+owners of one cluster do. Faults are taken in order, one by each frame that arrives. Nothing is durable, nothing is replicated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from waltz_log.core.block import Block
 from waltz_log.core.columns import assign_ids, header_bytes, headers_array, slice_block, verify_records
 from waltz_log.core.locks import LockTable, unpack_i8
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterParameters, Ownership
-from waltz_log.core.ports import Coordinator, Listener, Network, Stream
+from waltz_log.core.ports import Coordinator, Listener, Network, Service, Stream
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, Fenced, NotOwner, OutOfRange, ProtocolViolation
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import BOUND, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS
@@ -60,6 +60,7 @@ class ScriptedLog:
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.blocks: list[Block] = []
+        self.first_id = 0
         self.next_id = 0
         self.locks = LockTable(-1, 1_000_000)
         self.faults: deque[Break | Refuse | None] = deque()
@@ -115,6 +116,11 @@ class ScriptedLog:
             rejected=struct.pack(f">{len(rejected)}q", *rejected),
             append_time_ms=time_ms,
         )
+
+    def trim(self, first_id: int) -> None:
+        """Forgets the blocks below; `first_id` begins one."""
+        self.blocks = [block for block in self.blocks if block.first_transaction_id >= first_id]
+        self.first_id = first_id
 
     def extend(self, block: Block) -> None:
         self.blocks.append(block)
@@ -188,7 +194,7 @@ class ScriptedServer:
         return self.listener.address
 
     async def listen(self, address: str) -> None:
-        service = {MOUNT: self.mount, BOUND: self.bound, RESOLVE: self.resolve, TRANSACTIONS: self.transactions}
+        service: Service = {MOUNT: self.mount, BOUND: self.bound, RESOLVE: self.resolve, TRANSACTIONS: self.transactions}
         self.listener = await self.cluster.network.serve(address, service)
 
     def _log(self, partition: int, key: bytes) -> ScriptedLog:
@@ -206,8 +212,8 @@ class ScriptedServer:
             raise ProtocolViolation(reason="a stream begins with a mount")
         request: pb.MountRequest = message.mount
         log = self._log(request.partition, request.cluster_key)
-        if not -1 <= request.client_high_water_mark <= log.high_water_mark:
-            raise OutOfRange(partition=log.partition, asked=request.client_high_water_mark, first=0, last=log.high_water_mark)
+        if not log.first_id - 1 <= request.client_high_water_mark <= log.high_water_mark:
+            raise OutOfRange(partition=log.partition, asked=request.client_high_water_mark + 1, first=log.first_id, last=log.high_water_mark)
         self.mounts += 1
         mounted = _Mounted(request.client_id, request.mount_sequence, stream)
         if request.client_id:
@@ -322,10 +328,10 @@ class ScriptedServer:
         log = self._log(request.partition, request.cluster_key)
         await log.gate.wait()
         found = []
-        for transaction_id, (client_id, sequence) in enumerate(log.sequences()):
-            if transaction_id > request.since and client_id == request.client_id:
-                if request.first_sequence <= sequence <= request.last_sequence:
-                    found += [sequence, 1, transaction_id]
+        for transaction_id, (client_id, sequence) in enumerate(log.sequences(), log.first_id):
+            asked = client_id == request.client_id and request.first_sequence <= sequence <= request.last_sequence
+            if asked and transaction_id > request.since:
+                found += [sequence, 1, transaction_id]
         ready = any(mounted.client_id == request.client_id and mounted.ready and not mounted.ended.done() for mounted in log.mounted)
         return pb.ResolveResponse(committed=struct.pack(f">{len(found)}q", *found), final=ready and log.final, high_water_mark=log.high_water_mark)
 
