@@ -30,9 +30,7 @@ class Run:
 
     def available_now(self, **options: str) -> Any:
         stream = self.spark.readStream.format("waltz_stub").option("cluster", self.cluster.address).options(**options).load()
-        query = (
-            stream.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
-        )
+        query = stream.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(60)
         finally:

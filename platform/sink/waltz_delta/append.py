@@ -79,7 +79,7 @@ class DeltaAppend:
                     metadata="",
                 )
             except Exception as error:
-                if not internal.is_conflict(error):
+                if not transaction.lost_to_another(error):
                     raise
             else:
                 return

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from delta import exceptions as conflicts
 from pyspark.sql import DataFrame, SparkSession
 
 from waltz_delta.errors import UnsupportedDelta
@@ -21,8 +22,16 @@ __all__ = ["DELTA_VERSION", "TableTransaction", "batch_offsets", "check_versions
 
 DELTA_VERSION = "4.4.0"
 
-_CONFLICT = "org.apache.spark.sql.delta.DeltaConcurrentModificationException"
-_PUBLIC_CONFLICT = "io.delta.exceptions.DeltaConcurrentModificationException"
+_CONFLICTS = (
+    conflicts.ConcurrentAppendException,
+    conflicts.ConcurrentDeleteDeleteException,
+    conflicts.ConcurrentDeleteReadException,
+    conflicts.ConcurrentTransactionException,
+    conflicts.ConcurrentWriteException,
+    conflicts.DeltaConcurrentModificationException,
+    conflicts.MetadataChangedException,
+    conflicts.ProtocolChangedException,
+)
 
 
 def check_versions(spark: SparkSession) -> None:
@@ -31,7 +40,7 @@ def check_versions(spark: SparkSession) -> None:
     if jvm is None:
         raise UnsupportedDelta(expected=DELTA_VERSION, got="a Spark Connect session, which has no JVM to reach")
     try:
-        got = str(jvm.io.delta.VERSION())
+        got = str(jvm.io.delta.package.VERSION())
     except TypeError:
         raise UnsupportedDelta(expected=DELTA_VERSION, got="none; add the jars of delta-spark to the session") from None
     if got != DELTA_VERSION:
@@ -59,6 +68,10 @@ class TableTransaction:
     def versions(self) -> dict[str, int]:
         """All identifiers, without a conflict check."""
         return dict(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(self._transaction.snapshot().transactions()))
+
+    def lost_to_another(self, error: BaseException) -> bool:
+        """Whether our commit failed because another one came first; also where the other one made the table, which shows as a mismatch only."""
+        return is_conflict(error) or (not self.exists and bool(self._log.tableExists()))
 
     def append(
         self,
@@ -117,15 +130,7 @@ def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:
 
 def is_conflict(error: BaseException) -> bool:
     """Whether a commit failed because another one came first. The table is as the other one left it."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while java is not None:
-        found = java.getClass()
-        while found is not None:
-            if found.getName() in (_CONFLICT, _PUBLIC_CONFLICT):
-                return True
-            found = found.getSuperclass()
-        java = java.getCause()
-    return False
+    return isinstance(error, _CONFLICTS)
 
 
 def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | None:

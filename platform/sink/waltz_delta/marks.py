@@ -85,7 +85,7 @@ def high_water_marks(
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        table = DeltaTable(path, storage_options=storage_options, without_files=True)
+        table = DeltaTable(path, storage_options=storage_options)
     except TableNotFoundError:
         raise NotADeltaTable(path=path, reason="no table there") from None
     found = {partition: table.transaction_version(app_id(cluster_key, partition)) for partition in range(partitions)}

@@ -1,0 +1,263 @@
+"""Append, exactly once: replays, lost and old checkpoints, a second driver, changed limits, other tables at the path."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from pyspark_waltz.testing import StubCluster
+from waltz_delta import (
+    DeltaAppend,
+    NotADeltaTable,
+    SchemaMismatch,
+    WriteContended,
+    high_water_marks,
+    internal,
+    shape,
+    starting_transaction_ids,
+)
+from waltz_log.errors import InvalidRequest, InvalidSetting
+
+Stub = Callable[..., StubCluster]
+KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
+
+
+def fill(cluster: StubCluster, partition: int, rows: int) -> None:
+    start = cluster.marks().get(partition, -1) + 1
+    cluster.append(partition, [json.dumps({"n": start + n, "name": f"row {start + n}"}).encode() for n in range(rows)])
+
+
+def rows(spark: Any, partition: int, first: int, end: int) -> Any:
+    return spark.range(first, end).selectExpr(f"cast({partition} AS INT) AS partition", "id AS transaction_id", "cast(id AS STRING) AS text")
+
+
+def held(spark: Any, path: Path) -> list[tuple[int, int]]:
+    return sorted((row[0], row[1]) for row in spark.read.format("delta").load(str(path)).select("partition", "transaction_id").collect())
+
+
+def ids(partition: int, first: int, end: int) -> list[tuple[int, int]]:
+    return [(partition, at) for at in range(first, end)]
+
+
+class Pipeline:
+    """An ingest as the job does it: source, JSON columns, append; the checkpoint may be lost, aged, or forget its last commit."""
+
+    def __init__(self, spark: Any, cluster: StubCluster, directory: Path) -> None:
+        self.spark, self.cluster = spark, cluster
+        self.table, self.checkpoint = directory / "table", directory / "checkpoint"
+
+    def run(self, **options: str) -> None:
+        start = starting_transaction_ids(self.spark, str(self.table), str(self.cluster.key))
+        given = {"cluster": self.cluster.address, "startingTransactionIds": start, **options}
+        stream = shape(self.spark.readStream.format("waltz_stub").options(**given).load(), schema="n BIGINT, name STRING")
+        sink = DeltaAppend(str(self.table), str(self.cluster.key))
+        sink.prepare(self.spark, stream.schema)
+        query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(90)
+        finally:
+            query.stop()
+
+    def forget_commit(self) -> None:
+        last = max(int(path.name) for path in (self.checkpoint / "commits").iterdir() if path.name.isdecimal())
+        for name in (str(last), f".{last}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    def versions(self) -> int:
+        return len(list((self.table / "_delta_log").glob("*.json")))
+
+    def check(self) -> None:
+        expected = [row for p, mark in sorted(self.cluster.marks().items()) for row in ids(p, 0, mark + 1)]
+        assert held(self.spark, self.table) == expected
+        assert high_water_marks(str(self.table), str(self.cluster.key)) == self.cluster.marks()
+
+
+@pytest.fixture
+def pipeline(spark: Any, stub: Stub, tmp_path: Path) -> Pipeline:
+    return Pipeline(spark, stub(), tmp_path)
+
+
+def test_decoded_rows_land_with_their_place_in_the_log(pipeline: Pipeline) -> None:
+    fill(pipeline.cluster, 0, 20)
+    fill(pipeline.cluster, 1, 10)
+    pipeline.run()
+    pipeline.check()
+    table = pipeline.spark.read.format("delta").load(str(pipeline.table))
+    assert table.columns == ["partition", "transaction_id", "timestamp", "header", "n", "name"]
+    assert table.where("n != transaction_id OR name != concat('row ', n)").count() == 0
+
+
+def test_replays_of_the_last_batch_add_nothing(pipeline: Pipeline) -> None:
+    for _ in range(2):
+        fill(pipeline.cluster, 0, 30)
+        fill(pipeline.cluster, 1, 7)
+        pipeline.run(maxTransactionsPerTrigger="20")
+        before = pipeline.versions()
+        for _ in range(2):
+            pipeline.forget_commit()
+            pipeline.run()
+        assert pipeline.versions() == before
+        pipeline.check()
+
+
+def test_a_deleted_checkpoint_goes_on_where_the_table_is(pipeline: Pipeline) -> None:
+    fill(pipeline.cluster, 0, 30)
+    pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    fill(pipeline.cluster, 0, 5)
+    fill(pipeline.cluster, 1, 5)
+    for node in pipeline.cluster.nodes:
+        node.reads.clear()
+    pipeline.run()
+    pipeline.check()
+    asked = [(partition, first) for node in pipeline.cluster.nodes for partition, first, _ in node.reads]
+    assert min(first for partition, first in asked if partition == 0) == 30, "what the table holds need not even be read"
+
+
+def test_an_older_checkpoint_is_replayed_and_dropped_whatever_its_limit(pipeline: Pipeline, tmp_path: Path) -> None:
+    fill(pipeline.cluster, 0, 30)
+    pipeline.run(maxTransactionsPerTrigger="20")
+    shutil.copytree(pipeline.checkpoint, tmp_path / "older")
+    fill(pipeline.cluster, 0, 30)
+    pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    (tmp_path / "older").rename(pipeline.checkpoint)
+    fill(pipeline.cluster, 0, 11)
+    pipeline.run(maxTransactionsPerTrigger="13")
+    pipeline.check()
+
+
+def test_two_drivers_on_one_table_write_each_row_once(pipeline: Pipeline, tmp_path: Path) -> None:
+    fill(pipeline.cluster, 0, 60)
+    fill(pipeline.cluster, 1, 40)
+    other = Pipeline(pipeline.spark, pipeline.cluster, tmp_path)
+    other.checkpoint = tmp_path / "other"
+    failures: list[BaseException] = []
+
+    def run(each: Pipeline, limit: str) -> None:
+        try:
+            each.run(maxTransactionsPerTrigger=limit)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=arguments) for arguments in ((pipeline, "25"), (other, "35"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failures
+    pipeline.check()
+
+
+def test_a_batch_lost_to_another_writer_is_judged_again_by_the_new_marks(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t"
+    sink, rival = DeltaAppend(str(path), KEY), DeltaAppend(str(path), KEY)
+    sink.write(rows(spark, 0, 0, 10))
+    original = internal.TableTransaction.append
+    raced = []
+
+    def slow(self: Any, *arguments: Any, **named: Any) -> int:
+        if not raced:
+            raced.append(True)
+            rival.write(rows(spark, 0, 10, 15))
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(internal.TableTransaction, "append", slow)
+    sink.write(rows(spark, 0, 5, 20))
+    assert held(spark, path) == ids(0, 0, 20)
+    assert high_water_marks(str(path), KEY) == {0: 19}
+
+
+def test_a_writer_that_always_loses_fails_clearly(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t"
+    DeltaAppend(str(path), KEY).write(rows(spark, 0, 0, 1))
+
+    def lose(self: Any, *arguments: Any, **named: Any) -> int:
+        raise internal.conflicts.ConcurrentTransactionException("lost")
+
+    monkeypatch.setattr(internal.TableTransaction, "append", lose)
+    with pytest.raises(WriteContended):
+        DeltaAppend(str(path), KEY, attempts=2).write(rows(spark, 0, 1, 2))
+
+
+def test_partial_overlap_keeps_only_what_is_new(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    sink = DeltaAppend(str(path), KEY)
+    sink.write(rows(spark, 0, 0, 120))
+    sink.write(rows(spark, 0, 100, 150).unionAll(rows(spark, 3, 7, 9)))
+    sink.write(rows(spark, 0, 100, 150))
+    assert held(spark, path) == ids(0, 0, 150) + ids(3, 7, 9)
+    assert json.loads(starting_transaction_ids(spark, str(path), KEY)) == {"0": 150, "3": 9}
+    assert starting_transaction_ids(spark, str(path), "another cluster") == "earliest"
+
+
+def test_a_table_behind_the_checkpoint_is_refused_with_what_it_would_miss(pipeline: Pipeline) -> None:
+    fill(pipeline.cluster, 0, 10)
+    pipeline.run()
+    saved = shutil.copytree(pipeline.table, pipeline.table.with_name("saved"))
+    fill(pipeline.cluster, 0, 10)
+    pipeline.run()
+    shutil.rmtree(pipeline.table)
+    saved.rename(pipeline.table)
+    pipeline.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    fill(pipeline.cluster, 0, 10)
+    with pytest.raises(Exception, match=r"batch begins after the table's mark: .* partition=0 first=10 last=19"):
+        pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.run()
+    pipeline.check()
+
+
+def test_rows_that_a_filter_drops_count_as_seen(spark: Any, stub: Stub, tmp_path: Path) -> None:
+    cluster = stub()
+    fill(cluster, 0, 10)
+    path = str(tmp_path / "t")
+    stream = spark.readStream.format("waltz_stub").option("cluster", cluster.address).load()
+    shaped = shape(stream, schema="n BIGINT", where="n < 4", select=("n * 2 AS twice",))
+    sink = DeltaAppend(path, str(cluster.key))
+    query = shaped.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert sorted(row.twice for row in spark.read.format("delta").load(path).collect()) == [0, 2, 4, 6]
+    assert high_water_marks(path, str(cluster.key)) == {0: 9}
+
+
+def test_a_path_that_is_no_delta_table_is_refused_before_the_first_batch(spark: Any, tmp_path: Path) -> None:
+    schema = rows(spark, 0, 0, 1).schema
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name, told in (("other", "notes.txt"), ("file", "a file")):
+        with pytest.raises(NotADeltaTable, match=told):
+            DeltaAppend(str(tmp_path / name), KEY).prepare(spark, schema)
+    (tmp_path / "empty").mkdir()
+    DeltaAppend(str(tmp_path / "empty"), KEY).prepare(spark, schema)
+    with pytest.raises(NotADeltaTable):
+        high_water_marks(str(tmp_path / "empty"), KEY)
+    assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
+
+
+def test_a_table_of_another_schema_is_refused_before_the_first_batch(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    spark.sql("SELECT 0 AS partition, 1L AS transaction_id, 'x' AS text, 5 AS extra").write.format("delta").save(path)
+    sink = DeltaAppend(path, KEY)
+    sink.prepare(spark, rows(spark, 0, 0, 1).schema)
+    for changed in (rows(spark, 0, 0, 1).withColumn("more", f.lit(1)), rows(spark, 0, 0, 1).withColumn("text", f.lit(1))):
+        with pytest.raises(SchemaMismatch):
+            sink.prepare(spark, changed.schema)
+    with pytest.raises(InvalidRequest, match="must keep the column transaction_id"):
+        sink.prepare(spark, spark.range(1).selectExpr("id AS partition").schema)
+
+
+def test_data_that_is_not_the_declared_json_fails_the_query_and_a_column_of_the_log_cannot_be_taken(spark: Any) -> None:
+    raw = spark.sql("SELECT 0 AS partition, 0L AS transaction_id, current_timestamp() AS timestamp, 0 AS header, CAST('{\"n\": ' AS BINARY) AS data")
+    with pytest.raises(Exception, match="MALFORMED_RECORD"):
+        shape(raw, schema="n BIGINT").collect()
+    with pytest.raises(InvalidSetting, match="already a column of the log"):
+        shape(raw, schema="header BIGINT")

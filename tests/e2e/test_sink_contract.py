@@ -1,0 +1,124 @@
+"""What the sink relies on in Delta's and Spark's internals, call by call. A failure here means: another Delta; look before anything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+
+from waltz_delta import internal
+
+APPEND = {"partition_by": (), "properties": {}, "query": "q", "batch": 1, "metadata": ""}
+
+
+def rows(spark: Any, first: int, end: int) -> Any:
+    return spark.range(first, end).selectExpr("cast(0 AS INT) AS partition", "id AS transaction_id")
+
+
+def test_the_pinned_delta_is_the_one_that_runs(spark: Any) -> None:
+    internal.check_versions(spark)
+    assert spark._jvm.io.delta.package.VERSION() == internal.DELTA_VERSION == "4.4.0"
+
+
+def test_rows_and_identifiers_stand_in_one_commit_that_makes_the_table(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    transaction = internal.TableTransaction(spark, path)
+    assert not transaction.exists
+    assert transaction.version("a") is None
+    version = transaction.append(
+        rows(spark, 0, 10), {"a": 9, "b": 2**40}, **{**APPEND, "metadata": "told", "properties": {"delta.appendOnly": "false"}}
+    )
+    assert version == 0
+    actions = [json.loads(line) for line in (tmp_path / "t" / "_delta_log" / "00000000000000000000.json").read_text().splitlines()]
+    assert {a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a} == {"a": 9, "b": 2**40}
+    assert sum(json.loads(a["add"]["stats"])["numRecords"] for a in actions if "add" in a) == 10
+    assert internal.transaction_versions(spark, path) == {"a": 9, "b": 2**40}
+    history = DeltaTable.forPath(spark, path).history(1).collect()[0]
+    assert (history.operation, history.userMetadata) == ("STREAMING UPDATE", "told")
+
+
+def test_another_schema_is_refused_by_the_writer_itself(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    internal.TableTransaction(spark, path).append(rows(spark, 0, 1), {"a": 1}, **APPEND)
+    with pytest.raises(Exception, match="DELTA_METADATA_MISMATCH"):
+        internal.TableTransaction(spark, path).append(spark.range(1).selectExpr("id AS other"), {"a": 2}, **APPEND)
+    assert internal.transaction_versions(spark, path) == {"a": 1}
+
+
+def test_two_transactions_that_read_one_identifier_cannot_both_commit(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    internal.TableTransaction(spark, path).append(rows(spark, 0, 1), {"a": 0}, **APPEND)
+    first, second, apart = (internal.TableTransaction(spark, path) for _ in range(3))
+    for transaction, name in ((first, "a"), (second, "a"), (apart, "c")):
+        transaction.version(name)
+    first.append(rows(spark, 1, 2), {"a": 1}, **APPEND)
+    with pytest.raises(Exception, match="DELTA_CONCURRENT_TRANSACTION") as caught:
+        second.append(rows(spark, 1, 2), {"a": 1}, **APPEND)
+    assert second.lost_to_another(caught.value)
+    apart.mark({"c": 5}, query="q", batch=1, metadata="")
+    assert internal.transaction_versions(spark, path) == {"a": 1, "c": 5}
+    assert not internal.TableTransaction(spark, path).lost_to_another(ValueError("another"))
+
+
+def test_two_transactions_that_make_the_table_conflict(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    first, second = (internal.TableTransaction(spark, path) for _ in range(2))
+    for transaction in (first, second):
+        transaction.version("a")
+    first.append(rows(spark, 0, 1), {"a": 0}, **APPEND)
+    with pytest.raises(Exception, match="DELTA_") as caught:
+        second.append(rows(spark, 0, 1), {"a": 0}, **APPEND)
+    assert second.lost_to_another(caught.value)
+
+
+def test_identifiers_survive_user_writes_compaction_and_vacuum(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    for n in range(3):
+        internal.TableTransaction(spark, path).append(rows(spark, n, n + 1), {"a": n}, **APPEND)
+    table = DeltaTable.forPath(spark, path)
+    table.update("transaction_id = 0", {"partition": "partition + 1"})
+    table.optimize().executeCompaction()
+    table.vacuum()
+    assert internal.transaction_versions(spark, path) == {"a": 2}
+
+
+def test_a_merge_whose_version_was_used_is_skipped_and_gives_no_row(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    rows(spark, 0, 3).write.format("delta").save(path)
+
+    def merge(version: int) -> list[Any]:
+        settings = {"write.txnAppId": "m", "write.txnVersion": str(version), "commitInfo.userMetadata": f"at {version}"}
+        for name, value in settings.items():
+            spark.conf.set(f"spark.databricks.delta.{name}", value)
+        try:
+            into = DeltaTable.forPath(spark, path).alias("t")
+            found = into.merge(rows(spark, 2, 5).alias("s"), "t.transaction_id = s.transaction_id").whenMatchedUpdateAll().whenNotMatchedInsertAll()
+            return list(found.execute().collect())
+        finally:
+            for name in settings:
+                spark.conf.unset(f"spark.databricks.delta.{name}")
+
+    assert [row.num_inserted_rows for row in merge(5)] == [2]
+    assert merge(5) == []
+    assert merge(4) == []
+    assert internal.transaction_versions(spark, path) == {"m": 5}
+    assert DeltaTable.forPath(spark, path).history(1).collect()[0].userMetadata == "at 5"
+
+
+def test_offsets_of_a_batch_are_those_of_the_checkpoint(spark: Any, stub: Any, tmp_path: Path) -> None:
+    cluster = stub()
+    cluster.append(0, [b"x"] * 10)
+    found = []
+
+    def keep(batch: Any, batch_id: int) -> None:
+        found.append((batch_id, internal.batch_offsets(batch, batch_id)))
+
+    stream = spark.readStream.format("waltz_stub").option("cluster", cluster.address).option("maxTransactionsPerTrigger", "6").load()
+    query = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    logged = [(tmp_path / "c" / "offsets" / str(n)).read_text().splitlines()[-1] for n in range(2)]
+    assert found == [(0, (None, logged[0])), (1, (logged[0], logged[1]))]
+    assert internal.batch_offsets(spark.range(1), 0) is None
