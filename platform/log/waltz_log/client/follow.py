@@ -35,6 +35,7 @@ class Follower:
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._error: BaseException | None = None
         self._task = asyncio.create_task(self._run(), name=f"waltz follower {partition}")
+        self._task.add_done_callback(self._finish)
 
     @property
     def applied(self) -> int:
@@ -63,26 +64,24 @@ class Follower:
         """Ends it after the batch in hand; whoever still waits gets `InvalidRequest`."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.sleep(0)  # the task's own callbacks first
 
     async def _run(self) -> None:
-        try:
-            async with aclosing(self._batches) as batches:
-                async for batch in batches:
-                    result = self._apply(batch)
-                    if inspect.isawaitable(result):
-                        await result
-                    self._applied = batch[-1].transaction_id
-                    self._wake()
-        except asyncio.CancelledError:
-            self._error = InvalidRequest(reason=f"the follower is closed: partition={self.partition}")
-            raise
-        except Exception as error:
-            self._error = error
-        finally:
-            self._ended(self)
-            for waiter in self._waiting:
-                if not waiter.done():
-                    waiter.set_exception(self._error or InvalidRequest(reason="the follower ended"))
+        async with aclosing(self._batches) as batches:
+            async for batch in batches:
+                result = self._apply(batch)
+                if inspect.isawaitable(result):
+                    await result
+                self._applied = batch[-1].transaction_id
+                self._wake()
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        self._error = error or InvalidRequest(reason=f"the follower is closed: partition={self.partition}")
+        self._ended(self)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(self._error)
 
     def _wake(self) -> None:
         for waiter, wanted in list(self._waiting.items()):

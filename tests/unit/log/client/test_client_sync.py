@@ -1,0 +1,209 @@
+"""The blocking face, the inspector, forks and what importing the client brings. The scripted cluster runs in the client's own thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from waltz_log.client import Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext
+from waltz_log.client.background import Background
+from waltz_log.client.inspect import ClusterInspector, PartitionBound
+from waltz_log.client.settings import ClientSettings
+from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting, LockConflict, Unavailable
+from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.network import MemoryNetwork
+from waltz_log.testing.scripted_server import ScriptedCluster
+
+SETTINGS = ClientSettings(retry_base_s=0.001, retry_cap_s=0.01, append_timeout_s=5, request_timeout_s=1, close_timeout_s=1)
+
+
+class Scripted:
+    """A scripted cluster in the background thread."""
+
+    def __init__(self) -> None:
+        self.background = Background()
+        self.ensemble = MemoryEnsemble()
+        self.network = MemoryNetwork()
+        self.cluster = self.background.call(self._start())
+
+    async def _start(self) -> ScriptedCluster:
+        cluster = ScriptedCluster(self.network, self.ensemble.session(), partitions=2)
+        await cluster.start()
+        return cluster
+
+    async def session(self) -> Coordinator:
+        return self.ensemble.session()
+
+    def client(self) -> SyncWaltzClient:
+        return SyncWaltzClient.connect_over(self.session, lambda: self.network, SETTINGS)
+
+    def close(self) -> None:
+        self.background.call(self.cluster.stop())
+        self.background.close()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    made = Scripted()
+    yield made
+    made.close()
+
+
+def test_the_blocking_client_appends_reads_and_settles(scripted: Scripted) -> None:
+    with scripted.client() as client:
+        assert client.partitions == 2
+        assert client.append(0, b"one", write_locks=[Lock("x", 1)]).transaction_id == 0
+        with pytest.raises(LockConflict):
+            client.append(0, b"late", write_locks=[Lock("x", 1)], high_water_mark=-1)
+        outcomes = client.append_many(0, [Draft(b"%d" % n) for n in range(10)])
+        assert [outcome.transaction_id for outcome in outcomes if isinstance(outcome, Receipt)] == list(range(1, 11))
+        futures = [client.append_nowait(0, b"%d" % n) for n in range(500)]
+        client.flush()
+        assert [future.result(timeout=5).transaction_id for future in futures] == list(range(11, 511))
+        assert client.high_water_mark(0) == 510
+        feed = client.feed(0, after=508)
+        assert [next(feed).transaction_id for _ in range(2)] == [509, 510]
+        feed.close()
+
+
+def test_refusals_of_a_handed_over_append_are_in_its_future(scripted: Scripted) -> None:
+    with scripted.client() as client:
+        with pytest.raises(InvalidRequest):
+            client.append_nowait(9, b"").result(timeout=5)
+        assert client.append_nowait(1, b"").result(timeout=5).transaction_id == 0
+
+
+def test_blocking_transactions_need_no_lock_around_their_state(scripted: Scripted) -> None:
+    with scripted.client() as client:
+        state = {"last": 0}
+
+        def apply(batch: list[Transaction]) -> None:
+            for each in batch:
+                assert int(each.data) == state["last"] + 1
+                state["last"] = int(each.data)
+
+        follower = client.follow(0, apply)
+
+        @client.transactional(follower, attempts=1000)
+        def count(tx: TransactionContext) -> None:
+            tx.append(b"%d" % (state["last"] + 1), write_locks=[Lock("counter", 1)])
+
+        threads = [threading.Thread(target=lambda: [count() for _ in range(10)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=20)
+        follower.wait(39, timeout_s=5)
+        assert state["last"] == 40
+        with pytest.raises(TimeoutError):
+            follower.wait(40, timeout_s=0.01)
+        follower.close()
+
+
+def test_a_blocking_call_from_the_clients_own_thread_is_refused(scripted: Scripted) -> None:
+    with scripted.client() as client:
+        follower = client.follow(0, lambda batch: client.append(0, b"again") and None)
+        client.append(0, b"first")
+        with pytest.raises(InvalidRequest, match="own thread"):
+            follower.wait(0, timeout_s=5)
+
+
+def test_a_closed_blocking_client_says_so_and_leaves_no_thread(scripted: Scripted) -> None:
+    client = scripted.client()
+    client.close()
+    client.close()
+    with pytest.raises(InvalidRequest, match="closed"):
+        client.append(0, b"")
+    with pytest.raises(InvalidRequest, match="closed"):
+        client.append_nowait(0, b"")
+    scripted.background.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "waltz client"]
+    scripted.background = Background()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_a_client_of_a_forked_parent_is_refused_with_a_clear_word(scripted: Scripted) -> None:
+    with scripted.client() as client:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            told = []
+            for call in (lambda: client.append(0, b""), lambda: client.append_nowait(0, b""), lambda: client.high_water_mark(0)):
+                try:
+                    call()
+                except InvalidRequest as error:
+                    told.append("forked" in str(error))
+            client.close()
+            os.write(writing, repr(told).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reading, 100) == b"[True, True, True]"
+        os.close(reading)
+        os.close(writing)
+        assert client.append(0, b"the parent goes on").transaction_id == 0
+
+
+# ---- the inspector -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_inspector_tells_bounds_and_replicas(scripted: Scripted) -> None:
+    async def register() -> None:
+        session = scripted.ensemble.session()
+        await session.create(REPLICAS, ReplicaAssignment({0: ("s0", "s1"), 1: ("s1", "s2")}).to_bytes())
+        for name in ("s0", "s1"):
+            await session.create(f"{STORAGE_NODES}/{name}", StorageNodeEntry(f"{name}:1", 1).to_bytes())
+
+    scripted.background.call(register())
+    with scripted.client() as client:
+        client.append(1, b"")
+        scripted.background.call(scripted.cluster.move(1, 2))
+        with ClusterInspector.connect_over(scripted.session, scripted.network) as cluster:
+            assert cluster.parameters.partitions == 2
+            assert cluster.bounds() == {0: PartitionBound(0, 1, 1, -1, 0), 1: PartitionBound(1, 2, 1, 0, 0)}
+            assert list(cluster.bounds([1])) == [1]
+            assert cluster.bounds([]) == {}
+            assert cluster.replicas() == {0: ["s0:1", "s1:1"], 1: ["s1:1"]}
+            with pytest.raises(InvalidRequest, match="no such partition"):
+                cluster.bounds([7])
+
+
+def test_the_inspector_waits_for_an_owner_and_names_what_has_none(scripted: Scripted) -> None:
+    scripted.background.call(scripted.cluster.move(1, None))
+    with ClusterInspector.connect_over(scripted.session, scripted.network, timeout_s=0.2) as cluster:
+        with pytest.raises(Unavailable, match=r"partitions=\[1\]"):
+            cluster.bounds()
+        scripted.background.loop.call_soon_threadsafe(
+            lambda: scripted.background.loop.call_later(0.05, lambda: scripted.background.loop.create_task(scripted.cluster.move(1, 2)))
+        )
+        assert cluster.bounds()[1].generation == 3
+
+
+# ---- what is not there, and what importing brings --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("open_", [lambda a: SyncWaltzClient(a, ClientSettings(connect_timeout_s=0.5)), lambda a: ClusterInspector(a, 0.5)])
+def test_no_cluster_at_the_address_is_told_in_time_and_by_name(open_: object) -> None:
+    assert callable(open_)
+    with pytest.raises(ClusterUnavailable, match=r"127\.0\.0\.1:9/nowhere"):
+        open_("127.0.0.1:9/nowhere")
+    with pytest.raises(InvalidSetting, match="cluster"):
+        open_("nonsense")
+
+
+def test_an_unknown_setting_is_refused_naming_the_nearest() -> None:
+    with pytest.raises(InvalidSetting, match="nearest=linger_ms"):
+        ClientSettings(**{"lingerms": 3})
+
+
+def test_importing_the_client_brings_neither_numpy_nor_spark_nor_arrow() -> None:
+    code = "import sys, waltz_log.client, waltz_log.client.inspect; print([n for n in ('numpy', 'pyspark', 'pyarrow', 'pandas') if n in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.strip() == "[]"
