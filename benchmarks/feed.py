@@ -16,10 +16,6 @@ __all__ = ["run"]
 
 
 class Feeding(Protocol):
-    partitions: int
-
-    async def high_water_mark(self, partition: int) -> int: ...
-
     def feed_batches(self, partition: int, after: int) -> Any: ...
 
 

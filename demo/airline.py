@@ -16,7 +16,6 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 from rich.console import Console
-from waltz_log.client.inspect import ClusterInspector
 
 from demo.checks import Result, check_aircraft, check_flight_legs
 from demo.dispatcher import Counts
@@ -27,6 +26,7 @@ from demo.lag import LagClock, committed, table_marks
 from demo.processes import Child, ChildFailed, Children, memory_bytes
 from demo.queries import ask
 from demo.spark import AIRCRAFT, FLIGHT_LEGS, submit_command, submit_environment
+from waltz_log.client.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.testing.local import LocalCluster
 

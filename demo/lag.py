@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from waltz_delta import NotADeltaTable, high_water_marks
 
 __all__ = ["LagClock", "committed", "table_marks"]
 
@@ -22,11 +21,10 @@ SAMPLES_MAX = 4_000
 def table_marks(path: Path, cluster_key: str, partitions: int) -> dict[int, int]:
     """The last transaction id of each partition that the table holds; -1: none, or no table yet."""
     try:
-        table = DeltaTable(str(path))
-    except TableNotFoundError:
-        return dict.fromkeys(range(partitions), -1)
-    found = {partition: table.transaction_version(f"waltz:{cluster_key}:{partition}") for partition in range(partitions)}
-    return {partition: -1 if mark is None else mark for partition, mark in found.items()}
+        found = high_water_marks(str(path), cluster_key, partitions=partitions)
+    except NotADeltaTable:
+        found = {}
+    return {partition: found.get(partition, -1) for partition in range(partitions)}
 
 
 def committed(marks: Mapping[int, int]) -> int:

@@ -150,13 +150,8 @@ def test_locks_do_not_come_round_within_the_window() -> None:
 
 
 class MemoryFeed:
-    partitions = 1
-
     def __init__(self, batches: list[list[int]]) -> None:
         self._batches = batches
-
-    async def high_water_mark(self, partition: int) -> int:
-        return 5
 
     async def feed_batches(self, partition: int, after: int) -> Any:
         for batch in self._batches:

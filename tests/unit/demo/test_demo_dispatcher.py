@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import pytest
 
@@ -30,7 +30,7 @@ class MemoryLog:
         self._faults = faults
         self._unknown: dict[int, Receipt | None] = {}
 
-    async def append(self, partition: int, data: bytes, *, header: int, write_locks: Iterable[Lock], high_water_mark: int | None) -> Receipt:
+    async def append(self, partition: int, data: bytes, *, header: int, write_locks: Sequence[Lock], high_water_mark: int | None) -> Receipt:
         for _ in range(self._chance.randrange(4)):
             await asyncio.sleep(0)
         if self._faults and self._chance.random() < 0.02:
