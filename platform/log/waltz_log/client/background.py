@@ -6,6 +6,7 @@ Started by the first user, ended by the last. A forked child starts its own.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -61,6 +62,15 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 _lock = threading.Lock()
 _current: list[_Loop] = []
+
+
+def _forked() -> None:
+    """Another thread may have held the lock when this process was forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Background:

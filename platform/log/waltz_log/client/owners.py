@@ -12,13 +12,17 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+import structlog
+
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, Assignment, ClusterParameters
 from waltz_log.core.ports import Channel, Coordinator, Method, Network
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
 
 __all__ = ["ConnectCoordinator", "Owners"]
+
+log = structlog.get_logger(__name__)
 
 ConnectCoordinator: TypeAlias = Callable[[], Awaitable[Coordinator]]
 """Makes a coordinator session; called again where the last one was used up."""
@@ -43,6 +47,7 @@ class Owners:
         self._streams: dict[str, Channel] = {}
         self._calls: dict[str, Channel] = {}
         self._watcher: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def open(self) -> None:
         """Raises `ClusterUnavailable` where there is no cluster."""
@@ -98,17 +103,23 @@ class Owners:
         return address
 
     async def wait_moved(self, partition: int, address: str, generation: int) -> None:
-        """Returns when the partition is assigned elsewhere, or anew."""
-        while self.address(partition) in (None, address) and self.generation(partition) == generation:
+        """Returns when the partition is assigned elsewhere, or anew, or this view of the cluster is closed."""
+        while not self._closed and self.address(partition) in (None, address) and self.generation(partition) == generation:
             await self._changed.wait()
 
     async def _read_assignment(self, coordinator: Coordinator) -> None:
         node = await coordinator.get(ASSIGNMENT)
         self._version = None if node is None else node.version
-        self._assignment = Assignment() if node is None else Assignment.from_bytes(node.data)
+        try:
+            self._assignment = Assignment() if node is None else Assignment.from_bytes(node.data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolViolation(reason=f"the assignment cannot be read: {type(error).__name__}: {error}") from None
+        self._wake()
+        await self._drop_channels(set(self._assignment.addresses.values()))
+
+    def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        await self._drop_channels(set(self._assignment.addresses.values()))
 
     async def _watch(self) -> None:
         backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
@@ -121,8 +132,9 @@ class Owners:
                 backoff.reset()
                 await coordinator.wait_changed(ASSIGNMENT, self._version)
                 await self._read_assignment(coordinator)
-            except WaltzError:
+            except WaltzError as error:
                 # The session is used up or the ensemble away. The last assignment stays good until another is known.
+                log.info("assignment watch starts over", reason=str(error))
                 if coordinator is not None:
                     self._coordinator = None
                     await coordinator.close()
@@ -148,16 +160,22 @@ class Owners:
     # ---- channels ------------------------------------------------------------------------------------------------------------------------------
 
     def stream_channel(self, address: str) -> Channel:
+        self._check()
         channel = self._streams.get(address)
         if channel is None:
             channel = self._streams[address] = self._network.connect(address)
         return channel
 
     def call_channel(self, address: str) -> Channel:
+        self._check()
         channel = self._calls.get(address)
         if channel is None:
             channel = self._calls[address] = self._network.connect(address)
         return channel
+
+    def _check(self) -> None:
+        if self._closed:
+            raise InvalidRequest(reason="the client is closed")
 
     async def _drop_channels(self, keep: set[str]) -> None:
         for channels in (self._streams, self._calls):
@@ -188,6 +206,8 @@ class Owners:
         raise last
 
     async def close(self) -> None:
+        self._closed = True
+        self._wake()
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)

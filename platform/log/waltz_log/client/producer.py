@@ -48,6 +48,9 @@ throughput falls tenfold."""
 STRIKES_MAX = 3
 """Streams in a row that end because of the bytes on them, before what was on them is no longer sent again. One can be a connection that was cut."""
 
+EXPIRE_PAUSE_S = 0.01
+"""Deadlines are looked after so often at most: one look goes over the whole window."""
+
 MOVE_GRACE_S = 0.5
 """How long an owner that is no longer assigned may go on answering what is in flight before its stream is left."""
 
@@ -104,10 +107,6 @@ class Producer:
             self._die(ProtocolViolation(reason=f"defect in the client: {type(error).__name__}: {error}"), str(error))
 
     # ---- what the client calls -----------------------------------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        if self._dead is not None:
-            raise self._dead
 
     async def submit(self, data: bytes, header: int, mark: int, counts: bytes, locks: bytes, size: int, timeout_s: float) -> asyncio.Future[Receipt]:
         """Takes a transaction into the window, waiting for room. The future is settled by the deadline at the latest."""
@@ -207,7 +206,7 @@ class Producer:
         self._timer = None
         earliest = self.window.expire(self._loop.time(), self.client_id, str(self._reason) if self._stream is None else "no answer yet")
         if earliest is not None:
-            self._watch_deadline(earliest)
+            self._watch_deadline(max(earliest, self._loop.time() + EXPIRE_PAUSE_S))
 
     # ---- the task ------------------------------------------------------------------------------------------------------------------------------
 

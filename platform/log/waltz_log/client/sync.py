@@ -82,6 +82,7 @@ class SyncWaltzClient:
         self._inbox: deque[tuple[tuple[Any, ...], Future[Receipt]]] = deque()
         self._inbox_room = threading.BoundedSemaphore(INBOX_MAX)
         self._pump: asyncio.Task[None] | None = None
+        self._waking = False
         self._closed = False
         try:
             self._client = self._background.call(connect())
@@ -105,9 +106,8 @@ class SyncWaltzClient:
         self._background.close()
 
     async def _close(self) -> None:
-        while self._pump is not None and not self._pump.done():
+        if self._pump is not None:
             await asyncio.wait({self._pump}, timeout=self._client.settings.close_timeout_s)
-            break
         await self._client.close()
         if self._pump is not None:
             self._pump.cancel()
@@ -170,11 +170,13 @@ class SyncWaltzClient:
             raise NotAppended(partition=partition, reason="no room before the deadline")
         outcome: Future[Receipt] = Future()
         self._inbox.append(((partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s), outcome))
-        if len(self._inbox) == 1:
+        if not self._waking:
+            self._waking = True
             self._background.loop.call_soon_threadsafe(self._wake)
         return outcome
 
     def _wake(self) -> None:
+        self._waking = False  # before the look: whoever hands something over from now on wakes again
         if self._inbox and (self._pump is None or self._pump.done()):
             self._pump = self._background.loop.create_task(self._empty_inbox(), name="waltz inbox")
 

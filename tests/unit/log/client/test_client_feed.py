@@ -186,6 +186,15 @@ async def test_positions_outside_the_log_are_told(client: WaltzClient, cluster: 
     assert (await take(client, 1, after=1))[0].transaction_id == 2
 
 
+async def test_closing_the_client_ends_its_feeds(connect: Connect) -> None:
+    client = await connect()
+    reading = asyncio.create_task(take(client, 1))
+    await asyncio.sleep(0.01)
+    await client.close()
+    with pytest.raises(InvalidRequest, match="closed"):
+        await reading
+
+
 # ---- followers -----------------------------------------------------------------------------------------------------------------------------------
 
 

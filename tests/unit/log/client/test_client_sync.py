@@ -200,7 +200,7 @@ def test_no_cluster_at_the_address_is_told_in_time_and_by_name(open_: object) ->
 
 def test_an_unknown_setting_is_refused_naming_the_nearest() -> None:
     with pytest.raises(InvalidSetting, match="nearest=linger_ms"):
-        ClientSettings(**{"lingerms": 3})
+        ClientSettings.load(None, prefix="WALTZ_TEST", lingerms=3)
 
 
 def test_importing_the_client_brings_neither_numpy_nor_spark_nor_arrow() -> None:
