@@ -1,6 +1,6 @@
 """The client of the log. What applications use stands in `__all__`.
 
-Importing it brings neither numpy nor Spark nor Arrow.
+The outcomes of an append that are not a receipt stand here too; all other errors are in `waltz_log.errors`. Importing it brings neither numpy nor Spark nor Arrow.
 """
 
 from waltz_log.client.client import WaltzClient
@@ -9,12 +9,16 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.client.sync import SyncWaltzClient
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.client.transactional import TransactionContext
+from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
 
 __all__ = [
     "ClientSettings",
     "Draft",
     "Follower",
     "Lock",
+    "LockConflict",
+    "NotAppended",
+    "OutcomeUnknown",
     "Receipt",
     "SyncWaltzClient",
     "Transaction",
