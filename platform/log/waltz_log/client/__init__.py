@@ -1,6 +1,8 @@
 """The client of the log. What applications use stands in `__all__`.
 
-The outcomes of an append that are not a receipt stand here too; all other errors are in `waltz_log.errors`. Importing it brings neither numpy nor Spark nor Arrow.
+The outcomes of an append that are not a receipt stand here too; all other errors are in `waltz_log.errors`.
+
+Importing it brings neither numpy nor Spark nor Arrow.
 """
 
 from waltz_log.client.client import WaltzClient
