@@ -7,8 +7,11 @@ the event loop's.
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 from uuid import UUID
 
+from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Clock, Coordinator, Listener
@@ -36,11 +39,19 @@ class LoopClock:
 class MemoryCluster:
     """`await start()`, then kill and restart parts by name: `storage-0`, `server-0`."""
 
-    def __init__(self, *, partitions: int = 1, storages: int = 3, servers: int = 2, settings: dict[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: int = 1,
+        storages: int = 3,
+        servers: int = 2,
+        settings: dict[str, object] | None = None,
+        delay_s: Callable[[], float] | None = None,
+    ) -> None:
         self.key = CLUSTER_KEY
         self.partitions = partitions
         self.ensemble = MemoryEnsemble()
-        self.network = MemoryNetwork()
+        self.network = MemoryNetwork(delay_s)
         self.clock: Clock = LoopClock()
         self.disks: dict[str, SimulatedDisk] = {}
         self.storages: dict[str, tuple[StorageNode, Listener]] = {}
@@ -64,6 +75,14 @@ class MemoryCluster:
             await self.kill_server(name)
         for name in list(self.storages):
             await self.stop_storage(name)
+
+    async def connect(self, settings: ClientSettings | None = None, *, seed: int = 0) -> WaltzClient:
+        """A client of this cluster. Close it before the cluster stops."""
+
+        async def coordinator() -> Coordinator:
+            return self.ensemble.session()
+
+        return await WaltzClient.connect_over(coordinator, self.network, settings, rng=random.Random(seed))
 
     # ---- storage nodes ---------------------------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Faults are switched by address: `cut(address)` ends what is open and refuses wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from waltz_log import errors
@@ -65,8 +65,17 @@ async def _first(work: Coroutine[Any, Any, Any], event: asyncio.Event) -> bool:
 class _End:
     """One end of a stream."""
 
-    def __init__(self, peer: str, out: _Pipe, into: _Pipe, send_type: type[Any], receive_type: type[Any], broken: asyncio.Event) -> None:
-        self._peer, self._out, self._into = peer, out, into
+    def __init__(
+        self,
+        peer: str,
+        out: _Pipe,
+        into: _Pipe,
+        send_type: type[Any],
+        receive_type: type[Any],
+        broken: asyncio.Event,
+        delay_s: Callable[[], float] | None,
+    ) -> None:
+        self._peer, self._out, self._into, self._delay_s = peer, out, into, delay_s
         self._send_type, self._receive_type = send_type, receive_type
         self.broken = broken
 
@@ -76,6 +85,8 @@ class _End:
     async def send(self, message: Any) -> None:
         if not isinstance(message, self._send_type):
             raise TypeError(f"expected {self._send_type.__name__}, got {type(message).__name__}")
+        if self._delay_s is not None:
+            await asyncio.sleep(self._delay_s())
         if self._out.ended.is_set() or not await self._out.put(message.SerializeToString(), self.broken):
             raise self._lost()
 
@@ -145,9 +156,10 @@ class _MemoryListener:
 
 
 class MemoryNetwork:
-    """Addresses are names; `host:0` gets a fresh number."""
+    """Addresses are names; `host:0` gets a fresh number. `delay_s` is asked for how long each message takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay_s: Callable[[], float] | None = None) -> None:
+        self._delay_s = delay_s
         self._services: dict[str, dict[Method, Any]] = {}
         self._open: dict[str, dict[asyncio.Task[None], list[_End]]] = {}
         self._cut: set[str] = set()
@@ -186,8 +198,8 @@ class MemoryNetwork:
 
     def start(self, address: str, method: Method, request: Any | None) -> _End:
         there, back, broken = _Pipe(), _Pipe(), asyncio.Event()
-        caller = _End(address, there, back, method.request, method.response, broken)
-        callee = _End("caller", back, there, method.response, method.request, broken)
+        caller = _End(address, there, back, method.request, method.response, broken, self._delay_s)
+        callee = _End("caller", back, there, method.response, method.request, broken, self._delay_s)
         service = self._services.get(address)
         if service is None or address in self._cut:
             caller.break_off("connection refused")
