@@ -58,14 +58,19 @@ def storage(
     directory: Annotated[Path | None, typer.Option(help="Where segments and the control file lie.")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port that servers and readers reach it at.")] = None,
     cluster: ClusterOption = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="The directory may be empty though the node held data: it copies all from its peers.")
+    ] = False,
     log_level: LogLevel = None,
 ) -> int:
     """Run a storage node."""
     from waltz_log.cli import storage as command
     from waltz_log.cli.logs import configure_logs
+    from waltz_log.storage import StorageSettings
 
     configure_logs(log_level)
-    command.run(config, name=name, directory=None if directory is None else str(directory), listen=listen, cluster=cluster)
+    settings = StorageSettings.load(config, prefix="WALTZ_STORAGE", name=name, directory=directory, listen=listen, cluster=cluster)
+    command.run(settings, replace=replace)
     return 0
 
 

@@ -7,10 +7,10 @@ partitions are others' by then.
 from __future__ import annotations
 
 import asyncio
-import time
 
 import structlog
 
+from waltz_log.cli.clock import WallClock
 from waltz_log.cli.serving import either, say_ready, serve
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.rpc.network import GrpcNetwork
@@ -24,11 +24,6 @@ log = structlog.get_logger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 AGAIN_PAUSE_S = 0.5
 """Before a server that lost its session looks for the coordinator again."""
-
-
-class _WallClock:
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
 
 
 def run(settings: ServerSettings) -> None:
@@ -49,7 +44,7 @@ async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
     """One server from its session's start to its end; gives the address it served at. Asked to stop, it hands its partitions over first."""
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
     try:
-        server = LogServer(settings, coordinator, GrpcNetwork(), _WallClock())
+        server = LogServer(settings, coordinator, GrpcNetwork(), WallClock())
         await server.start()
         address = server.address
         say_ready("server", address=address, cluster=settings.cluster)

@@ -1,0 +1,101 @@
+"""`waltz storage`: one storage node, until it is asked to stop.
+
+At the first start the directory is made for the cluster at the address and keeps that cluster's key; at each start the node tells the coordinator
+where it answers and how often its directory was started. Refused, before anything is served: a directory of another cluster; one that is older than
+what the coordinator knows of the node (a restored copy may have lost what it acknowledged); an empty one in place of one that held data, unless
+`replace` says that this is meant. A node that starts empty counts as absent in votes until it has copied everything from its peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from waltz_log.cli.clock import WallClock
+from waltz_log.cli.serving import say_ready, serve
+from waltz_log.core.metadata import CLUSTER, STORAGE_NODES, ClusterParameters, StorageNodeEntry
+from waltz_log.core.ports import Coordinator, Node
+from waltz_log.errors import ClusterUnavailable, Fenced, InvalidSetting
+from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.filesystem import FileSystemDisk, ThreadOffload
+from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+__all__ = ["check_start", "register", "run"]
+
+log = structlog.get_logger(__name__)
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+def run(settings: StorageSettings, *, replace: bool) -> None:
+    serve(lambda stop: _life(settings, stop, replace))
+
+
+async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -> None:
+    offload = ThreadOffload(settings.disk_threads)
+    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        node = await _open(settings, coordinator, offload, replace)
+        try:
+            listener = await GrpcNetwork().serve(settings.listen, node.service())
+            try:
+                await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
+                await coordinator.close()  # the node itself needs none: owners fence it, and tell it what it must know
+                say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
+                await stop.wait()
+            finally:
+                await listener.close()
+        finally:
+            await node.close()
+    finally:
+        await coordinator.close()
+        offload.close()
+    log.info("storage node closed", name=settings.name)
+
+
+async def _open(settings: StorageSettings, coordinator: Coordinator, offload: ThreadOffload, replace: bool) -> StorageNode:
+    found = await coordinator.get(CLUSTER)
+    if found is None:
+        raise ClusterUnavailable(address=settings.cluster, reason="no cluster there, `waltz cluster create` makes one")
+    cluster = ClusterParameters.from_bytes(found.data)
+    known = await coordinator.get(f"{STORAGE_NODES}/{settings.name}")
+    disk, clock = FileSystemDisk(settings.directory), WallClock()
+    if not StorageNode.exists(disk):
+        if known is not None and not replace:
+            reason = (
+                f"is empty, but {settings.name} held data: {settings.directory}; mount the right disk, or say --replace to copy all from its peers"
+            )
+            raise InvalidSetting(name="directory", reason=reason, nearest=None)
+        StorageNode.create(disk, clock, cluster.key, cluster.partitions)
+    node = StorageNode(settings, disk, clock, offload)
+    await node.open(cluster.key, cluster.partitions)
+    try:
+        check_start(known, node.start, replace=replace)
+    except Fenced:
+        await node.close()
+        raise
+    return node
+
+
+def check_start(known: Node | None, start: int, *, replace: bool) -> None:
+    """Raises `Fenced` where the coordinator knows of as many or more starts of the node: this directory is not the one that ran last."""
+    if known is not None and not replace:
+        recorded = StorageNodeEntry.from_bytes(known.data).start
+        if start <= recorded:
+            raise Fenced(what="storage directory is a copy of an earlier state, empty it and say --replace", partition=-1, mine=start, newer=recorded)
+
+
+async def register(coordinator: Coordinator, name: str, entry: StorageNodeEntry, *, replace: bool = False) -> None:
+    """Tells where the node answers. Raises `Fenced` where another directory of that name was started meanwhile."""
+    path = f"{STORAGE_NODES}/{name}"
+    while not await coordinator.create(path, entry.to_bytes()):
+        known = await coordinator.get(path)
+        if known is None:
+            continue
+        if StorageNodeEntry.from_bytes(known.data) == entry:
+            return  # by an earlier try whose answer was lost
+        check_start(known, entry.start, replace=replace)
+        if await coordinator.set(path, entry.to_bytes(), known.version) is not None:
+            return
