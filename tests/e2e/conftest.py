@@ -1,4 +1,5 @@
-"""One real local Spark for all of these tests, and logs to read from. A session costs ten seconds and a first batch five: share, and keep batches few."""
+"""One real local Spark for all of these tests, and logs to read from. A session costs ten seconds and a first batch five: share, and keep batches
+few."""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta import exceptions as conflicts
 from pyspark.sql import functions as f
 
+from pyspark_waltz.options import LATEST, Positions
 from pyspark_waltz.testing import StubCluster
 from waltz_delta import (
     DeltaAppend,
@@ -161,7 +163,7 @@ def test_a_batch_lost_to_another_writer_is_judged_again_by_the_new_marks(spark: 
     sink, rival = DeltaAppend(str(path), KEY), DeltaAppend(str(path), KEY)
     sink.write(rows(spark, 0, 0, 10))
     original = internal.TableTransaction.append
-    raced = []
+    raced: list[bool] = []
 
     def slow(self: Any, *arguments: Any, **named: Any) -> int:
         if not raced:
@@ -180,7 +182,7 @@ def test_a_writer_that_always_loses_fails_clearly(spark: Any, tmp_path: Path, mo
     DeltaAppend(str(path), KEY).write(rows(spark, 0, 0, 1))
 
     def lose(self: Any, *arguments: Any, **named: Any) -> int:
-        raise internal.conflicts.ConcurrentTransactionException("lost")
+        raise conflicts.ConcurrentTransactionException("lost")
 
     monkeypatch.setattr(internal.TableTransaction, "append", lose)
     with pytest.raises(WriteContended):
@@ -196,6 +198,8 @@ def test_partial_overlap_keeps_only_what_is_new(spark: Any, tmp_path: Path) -> N
     assert held(spark, path) == ids(0, 0, 150) + ids(3, 7, 9)
     assert json.loads(starting_transaction_ids(spark, str(path), KEY)) == {"0": 150, "3": 9}
     assert starting_transaction_ids(spark, str(path), "another cluster") == "earliest"
+    mixed = starting_transaction_ids(spark, str(path), KEY, partitions=(0, 1, 2), otherwise=Positions(LATEST, {2: 7}))
+    assert json.loads(mixed) == {"0": 150, "1": -1, "2": 7}
 
 
 def test_a_table_behind_the_checkpoint_is_refused_with_what_it_would_miss(pipeline: Pipeline) -> None:
@@ -220,7 +224,7 @@ def test_rows_that_a_filter_drops_count_as_seen(spark: Any, stub: Stub, tmp_path
     fill(cluster, 0, 10)
     path = str(tmp_path / "t")
     stream = spark.readStream.format("waltz_stub").option("cluster", cluster.address).load()
-    shaped = shape(stream, schema="n BIGINT", where="n < 4", select=("n * 2 AS twice",))
+    shaped = shape(stream, schema="n BIGINT", where="n < 4", select="n * 2 AS twice, concat(n, ',') AS text")
     sink = DeltaAppend(path, str(cluster.key))
     query = shaped.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
     assert query.awaitTermination(60)

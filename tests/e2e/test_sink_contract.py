@@ -11,7 +11,7 @@ from delta.tables import DeltaTable
 
 from waltz_delta import internal
 
-APPEND = {"partition_by": (), "properties": {}, "query": "q", "batch": 1, "metadata": ""}
+APPEND: dict[str, Any] = {"partition_by": (), "properties": {}, "query": "q", "batch": 1, "metadata": ""}
 
 
 def rows(spark: Any, first: int, end: int) -> Any:

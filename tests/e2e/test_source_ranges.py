@@ -81,7 +81,7 @@ def test_a_replica_of_an_older_session_is_skipped_though_its_tail_looks_right(st
     data = fill(cluster)
     dirty = cluster.nodes[0]
     dirty.session = 6
-    dirty.blocks = {0: [block for block in dirty.blocks[0][:-1]]}
+    dirty.blocks = {0: list(dirty.blocks[0][:-1])}
     other = stub(key=cluster.key)
     fill(other, blocks=9)
     dirty.blocks[0].append(other.append(0, [b"never committed"] * 100))

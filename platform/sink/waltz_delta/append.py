@@ -1,7 +1,8 @@
 """Appends micro-batches to a Delta table exactly once, whatever was lost: driver, executor, checkpoint.
 
-The rows and one transaction identifier per log partition stand in one commit. Before it, the marks are read through the same optimistic transaction, so
-that a second writer of the same partitions cannot slip in between: the loser's commit fails, it reads the marks again and drops what is there by now.
+The rows and one transaction identifier per log partition stand in one commit. Before it, the marks are read through the same optimistic
+transaction, so that a second writer of the same partitions cannot slip in between: the loser's commit fails, it reads the marks again and drops
+what is there by now.
 
 Invariant: a row of partition p is in the table exactly if its id is at or below the table's mark of p (and no filter dropped it).
 """
@@ -28,7 +29,8 @@ ATTEMPTS = 8
 class DeltaAppend:
     """For `foreachBatch`: `rows.writeStream.foreachBatch(DeltaAppend(path, cluster_key)).start()`. Also `write(rows)` for a batch DataFrame.
 
-    The rows keep `partition` and `transaction_id` as the source gave them. `partition_by` and `properties` shape the table when the first batch makes it."""
+    The rows keep `partition` and `transaction_id` as the source gave them. `partition_by` and `properties` shape the table when the first batch
+    makes it."""
 
     def __init__(
         self, path: str, cluster_key: str, *, partition_by: Sequence[str] = (), properties: Mapping[str, str] | None = None, attempts: int = ATTEMPTS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -15,21 +13,21 @@ __all__ = ["shape"]
 _KEPT = (PARTITION, TRANSACTION_ID, "timestamp", "header")
 
 
-def shape(rows: DataFrame, *, schema: str | None = None, where: str | None = None, select: Sequence[str] = ()) -> DataFrame:
+def shape(rows: DataFrame, *, schema: str | None = None, where: str | None = None, select: str | None = None) -> DataFrame:
     """`schema` (DDL) parses `data` as JSON into columns of its own; data that is not such JSON fails the query, naming the record. `where` is a SQL
-    condition over the columns; `select` SQL expressions. The place in the log is kept in any case, since the sink judges every row by it."""
+    condition over the columns; `select` a SQL select list. The place in the log is kept in any case, since the sink judges every row by it."""
     if schema is not None:
         fields = f.from_json(f.col("data").cast("string"), schema, {"mode": "FAILFAST"})
         rows = rows.select(*_KEPT, fields.alias("data"))
-        parsed = rows.schema["data"].dataType.fieldNames()
+        parsed = rows.select("data.*").columns
         for name in parsed:
             if name.lower() in _KEPT:
                 raise InvalidSetting(name="schema", reason=f"field {name} is already a column of the log; rename it in the data", nearest=None)
         rows = rows.select(*_KEPT, "data.*")
     if where is not None:
         rows = rows.where(where)
-    if select:
-        chosen = rows.selectExpr(*select)
-        missing = [name for name in (PARTITION, TRANSACTION_ID) if name not in chosen.columns]
-        rows = rows.selectExpr(*missing, *select)
+    if select is not None:
+        chosen = rows.select(*_KEPT[:2], f.expr(f"struct({select})").alias("chosen"))
+        own = [name for name in (PARTITION, TRANSACTION_ID) if name not in chosen.select("chosen.*").columns]
+        rows = chosen.select(*own, "chosen.*")
     return rows

@@ -1,8 +1,8 @@
 """Everything that reaches below the public interfaces of Spark and Delta, through py4j, in one place.
 
-Delta's public writers cannot set a transaction identifier per log partition in the commit that adds the rows; its own streaming sink does it with these
-classes. Verified with Delta 4.4.0 on Spark 4.2; `tests/e2e/test_sink_contract.py` holds each call to what we rely on and fails loudly on another
-version, and `check_versions` refuses one at the start. Not available over Spark Connect, which has no JVM to reach.
+Delta's public writers cannot set a transaction identifier per log partition in the commit that adds the rows; its own streaming sink does it with
+these classes. Verified with Delta 4.4.0 on Spark 4.2; `tests/e2e/test_sink_contract.py` holds each call to what we rely on and fails loudly on
+another version, and `check_versions` refuses one at the start. Not available over Spark Connect, which has no JVM to reach.
 
 Decides nothing about marks: `append` and `upsert` do.
 """
@@ -48,12 +48,14 @@ def check_versions(spark: SparkSession) -> None:
 
 
 class TableTransaction:
-    """One optimistic transaction on a table. Versions read through it are conflict-checked: if another commit changes one of them first, ours fails."""
+    """One optimistic transaction on a table. Versions read through it are conflict-checked: if another commit changes one of them first, ours
+    fails."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm
+        self._jvm = jvm
         self._session: Any = spark._jsparkSession
-        self._log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session, path)
+        self._log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session, path)
         self._transaction = self._log.startTransaction()
 
     @property

@@ -1,19 +1,17 @@
 """A Delta table states its own high-water marks: per log partition the last transaction id whose rows it holds.
 
-Each mark is a Delta transaction identifier, `waltz:<cluster key>:<partition>`, set in the very commit that adds the rows, so the marks and the rows can
-never disagree. A batch, a replay, a second driver and the start after a lost checkpoint are all judged by them. Reading them needs no JVM
-(`high_water_marks`). Here stand the names and the arithmetic; committing is `append` and `upsert`.
-"""
+Each mark is a Delta transaction identifier, `waltz:<cluster key>:<partition>`, set in the very commit that adds the rows, so the marks and the rows
+can never disagree. A batch, a replay, a second driver and the start after a lost checkpoint are all judged by them. Reading them needs no JVM
+(`high_water_marks`). Here stand the names and the arithmetic; committing is `append` and `upsert`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from waltz_delta.errors import GapInTable, NotADeltaTable
 
-__all__ = ["BatchRange", "app_id", "high_water_marks", "marks_among", "merge_app_id", "overlap", "position", "refuse_gaps", "starting_json"]
+__all__ = ["BatchRange", "app_id", "high_water_marks", "marks_among", "merge_app_id", "overlap", "position", "refuse_gaps"]
 
 PARTITIONS_PROBED = 4096
 """deltalake answers for a name, it does not list names: so many partitions are asked for where the caller does not say how many there are."""
@@ -70,11 +68,6 @@ def refuse_gaps(path: str, batch: BatchRange, marks: Mapping[int, int]) -> None:
             mark = marks.get(partition)
             if mark is not None and first > mark + 1 and batch.ends[partition] > first:
                 raise GapInTable(path=path, partition=partition, first=mark + 1, last=first - 1)
-
-
-def starting_json(marks: Mapping[int, int]) -> str:
-    """The source's `startingTransactionIds` that goes on where the marks end. Partitions without a mark start at the earliest."""
-    return json.dumps({str(partition): marks[partition] + 1 for partition in sorted(marks)}) if marks else "earliest"
 
 
 def high_water_marks(

@@ -1,12 +1,14 @@
-"""Merges micro-batches into a Delta table by key: one row per key, the one with the highest sequence; a replay or a late batch never moves a row back.
+"""Merges micro-batches into a Delta table by key: one row per key, the one with the highest sequence; a replay or a late batch never moves a row
+back.
 
-MERGE carries one transaction identifier only. Its version is the number of transactions at or below the marks (which rises with every batch), its commit's
-metadata holds the marks, and a second commit right after sets them, one identifier per log partition, as `append` does. A driver that dies between
-the two leaves a MERGE whose position is above that of the marks: the next batch, of whichever driver, finishes it from the metadata.
-That the marks may lag behind the rows for a moment is harmless, since every row is guarded by its own sequence; they never run ahead of them.
+MERGE carries one transaction identifier only. Its version is the number of transactions at or below the marks (which rises with every batch), its
+commit's metadata holds the marks, and a second commit right after sets them, one identifier per log partition, as `append` does. A driver that dies
+between the two leaves a MERGE whose position is above that of the marks: the next batch, of whichever driver, finishes it from the metadata. That
+the marks may lag behind the rows for a moment is harmless, since every row is guarded by its own sequence; they never run ahead of them.
 
 The rows carry the state of their key, not an increment: an increment merged twice with other batch boundaries would count twice. An application that
-appends under a lock on the key knows the state. The default sequence, `transaction_id`, orders the rows of one log partition, so a key must stay in one
+appends under a lock on the key knows the state. The default sequence, `transaction_id`, orders the rows of one log partition, so a key must stay in
+one
 partition (hash the key); otherwise name a column that orders across partitions.
 """
 
@@ -46,7 +48,8 @@ def latest_rows(rows: DataFrame, keys: Sequence[str], sequence: str) -> DataFram
 
 
 class DeltaUpsert:
-    """For `foreachBatch`, and `write(rows)` for a batch DataFrame. `keys` name the columns that identify a row; nulls are a key value like any other."""
+    """For `foreachBatch`, and `write(rows)` for a batch DataFrame. `keys` name the columns that identify a row; nulls are a key value like any
+    other."""
 
     def __init__(
         self,

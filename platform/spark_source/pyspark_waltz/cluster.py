@@ -141,7 +141,8 @@ class LogView:
         return self._inspector
 
     def _ask(self, question: Callable[[Inspector], Any]) -> Any:
-        """The answer, asked again after errors that pass. A cluster that was never reached fails at once: the address is wrong or nothing runs there."""
+        """The answer, asked again after errors that pass. A cluster that was never reached fails at once: the address is wrong or nothing runs
+        there."""
         deadline = self._monotonic() + self._patience_s
         while True:
             try:

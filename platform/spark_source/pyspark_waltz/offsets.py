@@ -9,13 +9,14 @@ anything that may have moved since:
   partitions found while the query was running. It overrides the start offset, so the batch is always what the offset log says.
 
 Invariants: an end never lies below its start; a limit is never exceeded; where there is a backlog every partition gets on (at least one transaction
-a batch, or in turns where the limit is below the number of partitions); no progress gives the start back unchanged, which Spark takes as "no new data".
-"""
+a batch, or in turns where the limit is below the number of partitions); no progress gives the start back unchanged, which Spark takes as "no new
+data"."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from pyspark_waltz.errors import DataLost
@@ -111,7 +112,8 @@ def latest_offset(start: Offset, extents: Mapping[int, Extent], limit: int | Non
 
 
 def split_limit(backlog: Mapping[int, int], limit: int, *, turn: int) -> dict[int, int]:
-    """`limit` (below the sum of the backlogs) shared out: one to each, the rest in proportion to what each still has, the largest remainders rounded up.
+    """`limit` (below the sum of the backlogs) shared out: one to each, the rest in proportion to what each still has, the largest remainders
+    rounded up.
 
     Below one each, partitions take turns: `turn` moves with what was read, so over the batches each is served."""
     waiting = [partition for partition in sorted(backlog) if backlog[partition] > 0]
@@ -168,5 +170,5 @@ def cut(starts: Mapping[int, int], ends: Mapping[int, int], *, min_partitions: i
     for partition, size in sizes.items():
         pieces = -(-size // piece)
         bounds = [starts[partition] + size * n // pieces for n in range(pieces + 1)] if pieces else []
-        spans += [Span(partition, low, high - 1) for low, high in zip(bounds, bounds[1:], strict=False)]
+        spans += [Span(partition, low, high - 1) for low, high in pairwise(bounds)]
     return spans

@@ -4,13 +4,16 @@
 |---|---|---|---|
 | `cluster` | required | both | address of the cluster, `host:port[,host:port]/root` |
 | `partitions` | all | both | log partitions to read, as `0-3,7` |
-| `startingTransactionIds` | `earliest` | both | `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}` (-2 earliest, -1 latest; a partition not named: earliest). A stream looks at it once, when its checkpoint is new |
+| `startingTransactionIds` | `earliest` | both | `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}`; see below |
 | `endingTransactionIds` | `latest` | batch | `latest`, or JSON `{"0": 42, "1": -1}`: the first id *not* read |
-| `maxTransactionsPerTrigger` | no limit | stream | most transactions of one micro-batch, shared in proportion to the backlogs, every partition with a backlog gets on |
+| `maxTransactionsPerTrigger` | no limit | stream | most transactions of one micro-batch, shared in proportion to the backlogs |
 | `failOnDataLoss` | `true` | both | fail where transactions were trimmed before they were read; `false` skips them |
 | `minPartitions` | none | both | cut ranges so that at least so many tasks run, where there are as many rows |
 | `maxRecordsPerPartition` | `250000` | both | most rows of one task; longer ranges are cut into even pieces |
 | `fetchTimeoutMs` | `60000` | both | how long to look for a replica (executors) or an owner (driver) that answers before giving up |
+
+In JSON -2 is the earliest and -1 the latest; a partition not named starts at the earliest and ends at the latest. A stream looks at its start once,
+when its checkpoint is new. A limit lets every partition with a backlog get on, in turns where it is below their number.
 
 Names are case-insensitive, as Spark passes them in lower case. Pure: nothing is connected here.
 """

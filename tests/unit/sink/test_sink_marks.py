@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch, UnsupportedDelta, WriteContended
-from waltz_delta.marks import BatchRange, app_id, marks_among, merge_app_id, overlap, position, refuse_gaps, starting_json
+from waltz_delta.marks import BatchRange, app_id, marks_among, merge_app_id, overlap, position, refuse_gaps
 
 KEY = "5e7b1f0c-54d1-4f3c-9c59-0b8ac2f7f0a1"
 marks = st.dictionaries(st.integers(0, 5), st.integers(0, 60))
@@ -50,11 +49,6 @@ def test_a_batch_beyond_the_mark_is_refused_with_what_would_be_missing() -> None
         refuse_gaps("t", batch, {0: 1})
     assert (caught.value.partition, caught.value.first, caught.value.last) == (0, 2, 3)
     refuse_gaps("t", BatchRange(ends=batch.ends, starts=batch.starts, exact=False), {0: 1})
-
-
-def test_the_start_follows_the_marks() -> None:
-    assert json.loads(starting_json({1: 4, 0: 9})) == {"0": 10, "1": 5}
-    assert starting_json({}) == "earliest"
 
 
 def test_errors_survive_pickling() -> None:

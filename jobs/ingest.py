@@ -1,0 +1,10 @@
+"""Appends the log to a Delta table, exactly once: `spark-submit --properties-file conf/spark-defaults.conf jobs/ingest.py --help`."""
+
+from __future__ import annotations
+
+import sys
+
+from waltz_delta.job import ingest
+
+if __name__ == "__main__":
+    sys.exit(ingest(sys.argv[1:]))

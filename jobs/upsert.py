@@ -1,0 +1,10 @@
+"""Merges the log into a Delta table by key, exactly once: `spark-submit --properties-file conf/spark-defaults.conf jobs/upsert.py --help`."""
+
+from __future__ import annotations
+
+import sys
+
+from waltz_delta.job import upsert
+
+if __name__ == "__main__":
+    sys.exit(upsert(sys.argv[1:]))
