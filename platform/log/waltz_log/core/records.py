@@ -16,10 +16,11 @@ from zlib import crc32
 from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.errors import CorruptData
 
-__all__ = ["Record", "decode_record", "encode_record"]
+__all__ = ["Record", "decode_record", "encode_record", "measure_records"]
 
 _HEADER = Struct(">qiiiiiiI")
 _CHECKSUM = Struct(">I")
+_DATA_LENGTH = Struct(">i")
 _pack_header = _HEADER.pack
 _pack_checksum = _CHECKSUM.pack
 
@@ -60,3 +61,20 @@ def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tu
 
 def _corrupt(offset: int, transaction_id: int, reason: str) -> CorruptData:
     return CorruptData(where="record", offset=offset, transaction_id=transaction_id, reason=reason)
+
+
+def measure_records(buffer: bytes | memoryview) -> tuple[list[int], int]:
+    """The lengths of the whole records at the start of a buffer, as their headers tell, and where the first that is not whole starts. Checks nothing
+    else: the bytes may still be wrong."""
+    lengths: list[int] = []
+    size = len(buffer)
+    start = 0
+    unpack = _DATA_LENGTH.unpack_from
+    while start + RECORD_OVERHEAD_BYTES <= size:
+        (data_length,) = unpack(buffer, start + 28)
+        end = start + RECORD_OVERHEAD_BYTES + data_length
+        if data_length < 0 or end > size:
+            break
+        lengths.append(end - start)
+        start = end
+    return lengths, start

@@ -1,0 +1,63 @@
+"""One owner's stream of blocks into one partition: what it sent, what of that is on disk, and why it ended, if it did."""
+
+from __future__ import annotations
+
+import asyncio
+
+from waltz_log.errors import WaltzError
+
+__all__ = ["Appender"]
+
+
+class Appender:
+    """The partition tells it what happened; the stream's receiver waits for room, its sender for news. Event loop only."""
+
+    def __init__(self, session: int, pending_bytes_max: int) -> None:
+        self.session = session
+        self.acknowledged: int | None = None
+        """The last transaction of what came through here and is on disk."""
+        self.failed: WaltzError | None = None
+        self._pending_bytes = 0
+        self._pending_bytes_max = pending_bytes_max
+        self._finished = False
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def queued(self, size: int) -> None:
+        self._pending_bytes += size
+        if self._pending_bytes >= self._pending_bytes_max:
+            self._room.clear()
+
+    def written(self, last_transaction_id: int, size: int) -> None:
+        self._pending_bytes -= size
+        if self._pending_bytes < self._pending_bytes_max:
+            self._room.set()
+        self.acknowledged = last_transaction_id if self.acknowledged is None else max(self.acknowledged, last_transaction_id)
+        self._changed.set()
+
+    def fail(self, error: WaltzError) -> None:
+        """The first reason stays."""
+        if self.failed is None:
+            self.failed = error
+        self._room.set()
+        self._changed.set()
+
+    def finish(self) -> None:
+        """Nothing more is sent."""
+        self._finished = True
+        self._changed.set()
+
+    @property
+    def done(self) -> bool:
+        """Nothing more is sent, and what was is on disk."""
+        return self._finished and self._pending_bytes == 0
+
+    async def room(self) -> None:
+        """Returns when there is room for one more block, or none is wanted any more."""
+        await self._room.wait()
+
+    async def changed(self) -> None:
+        """Returns at the next change since the last return, at once where there was one."""
+        await self._changed.wait()
+        self._changed.clear()

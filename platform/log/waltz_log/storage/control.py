@@ -1,0 +1,169 @@
+"""The two small files of a storage directory: what each replica was last made clean at, and what fences it (core/control_format.py has the bytes).
+
+Every change is one write of the older half of a pair and one sync, done when the call returns. A failed write or sync is final: the file is not
+written again until the node starts anew, because what the medium holds is no longer known. All calls block.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from waltz_log.core.control_format import (
+    CONTROL_FILE,
+    CONTROL_HEADER_BYTES,
+    COUNTER_BYTES,
+    ENTRY_BYTES,
+    FENCE_FILE,
+    MARK_BYTES,
+    ControlHeader,
+    SessionMark,
+    counter_offset,
+    decode_counter,
+    decode_mark,
+    encode_counter,
+    encode_entry,
+    encode_mark,
+    mark_offset,
+    newest,
+)
+from waltz_log.core.ports import Clock, Disk, DiskFile
+from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, StorageFailed
+
+__all__ = ["ControlFiles"]
+
+START_SLOT = 0
+
+
+class ControlFiles:
+    """Both files, open. `start` counts the starts of the directory. Made by `open`."""
+
+    def __init__(self, disk: Disk, header: ControlHeader, control: DiskFile, fence: DiskFile) -> None:
+        self._disk = disk
+        self.header = header
+        self.start = -1
+        self._control = control
+        self._fence = fence
+        self._broken: str | None = None
+        self._marks: list[tuple[SessionMark, int] | None] = []
+        self._counters: list[tuple[int, int] | None] = []
+
+    @staticmethod
+    def create(disk: Disk, clock: Clock, cluster_key: UUID, partitions: int) -> None:
+        """Makes both files. The control file comes last: where it is, the other is too. Raises `InvalidSetting` where there is one already."""
+        if disk.exists(CONTROL_FILE):
+            raise InvalidSetting(name="directory", reason="holds a control file already", nearest=None)
+        header = ControlHeader(clock.now_ms(), cluster_key, partitions)
+        _put(disk, FENCE_FILE, header.to_bytes() + b"".join(2 * encode_counter(value) for value in [0] + [-1] * partitions))
+        _put(disk, CONTROL_FILE, header.to_bytes() + b"".join(encode_entry(partition, SessionMark()) for partition in range(partitions)))
+
+    @classmethod
+    def open(cls, disk: Disk) -> ControlFiles:
+        """Reads both files and raises the start count on the medium. Raises `InvalidSetting` where there is no control file, `CorruptData` where one
+        cannot be used at all. A partition whose two structs are both invalid is told by `mark`, not here: the others are served."""
+        for name in (CONTROL_FILE, FENCE_FILE):
+            if not disk.exists(name):
+                raise InvalidSetting(name="directory", reason=f"holds no {name}: no storage node was created here", nearest=None)
+        control, fence = disk.open(CONTROL_FILE, "write"), disk.open(FENCE_FILE, "write")
+        header = ControlHeader.from_bytes(control.read(0, CONTROL_HEADER_BYTES), CONTROL_FILE)
+        other = ControlHeader.from_bytes(fence.read(0, CONTROL_HEADER_BYTES), FENCE_FILE)
+        if other.cluster_key != header.cluster_key:
+            raise ClusterKeyMismatch(expected=str(header.cluster_key), got=str(other.cluster_key))
+        expected = CONTROL_HEADER_BYTES + header.partitions * ENTRY_BYTES
+        if control.size() != expected:
+            reason = f"{control.size()} bytes for {header.partitions} partitions, expected {expected}; a directory of Java Waltz must be migrated"
+            raise CorruptData(where=CONTROL_FILE, offset=0, transaction_id=-1, reason=reason)
+        found = cls(disk, header, control, fence)
+        for partition in range(header.partitions):
+            pair = [decode_mark(control.read(mark_offset(partition, which), MARK_BYTES)) for which in (0, 1)]
+            found._marks.append(newest(pair))
+        for slot in range(header.partitions + 1):
+            counters = [decode_counter(fence.read(counter_offset(slot, which), COUNTER_BYTES)) for which in (0, 1)]
+            found._counters.append(newest(counters))
+        start = found._counters[START_SLOT]
+        if start is None:
+            raise CorruptData(where=FENCE_FILE, offset=counter_offset(START_SLOT, 0), transaction_id=-1, reason="start count is unreadable")
+        found._count(START_SLOT, start[0] + 1, partition=-1)
+        found.start = start[0] + 1
+        return found
+
+    def grow(self, partitions: int) -> ControlFiles:
+        """Makes room for more partitions: new files, renamed over the old ones, the fences first. Gives the files anew."""
+        added = partitions - self.header.partitions
+        if added <= 0:
+            return self
+        header = ControlHeader(self.header.creation_time_ms, self.header.cluster_key, partitions).to_bytes()
+        fences = self._fence.read(CONTROL_HEADER_BYTES, counter_offset(self.header.partitions + 1, 0) - CONTROL_HEADER_BYTES)
+        _put(self._disk, FENCE_FILE, header + fences + added * 2 * encode_counter(-1))
+        entries = self._control.read(CONTROL_HEADER_BYTES, self.header.partitions * ENTRY_BYTES)
+        more = b"".join(encode_entry(partition, SessionMark()) for partition in range(self.header.partitions, partitions))
+        _put(self._disk, CONTROL_FILE, header + entries + more)
+        self.close()
+        return ControlFiles.open(self._disk)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
+
+    def mark(self, partition: int) -> SessionMark:
+        """Raises `CorruptData` where neither struct of the partition is valid."""
+        found = self._marks[partition]
+        if found is None:
+            where = mark_offset(partition, 0)
+            raise CorruptData(where=CONTROL_FILE, offset=where, transaction_id=-1, reason=f"both structs are invalid partition={partition}")
+        return found[0]
+
+    def fence(self, partition: int) -> int:
+        """The newest session seen. Raises `CorruptData` where it cannot be read: guessing low would let an old owner write."""
+        found = self._counters[1 + partition]
+        if found is None:
+            where = counter_offset(1 + partition, 0)
+            raise CorruptData(where=FENCE_FILE, offset=where, transaction_id=-1, reason=f"both fences are unreadable partition={partition}")
+        return max(found[0], self.mark(partition).session)
+
+    # ---- writing ---------------------------------------------------------------------------------------------------------------------------------
+
+    def set_mark(self, partition: int, mark: SessionMark) -> None:
+        """Durable when it returns. Raises `StorageFailed`."""
+        current = self._marks[partition]
+        assert current is not None, "a partition without a valid struct is not opened"
+        assert mark >= current[0], "session marks never go back"
+        which = 1 - current[1]
+        self._write(self._control, mark_offset(partition, which), encode_mark(mark), partition)
+        self._marks[partition] = (mark, which)
+
+    def raise_fence(self, partition: int, session: int) -> None:
+        """Durable when it returns. Raises `StorageFailed`."""
+        assert session >= self.fence(partition), "fences never go back"
+        self._count(1 + partition, session, partition)
+
+    def _count(self, slot: int, value: int, partition: int) -> None:
+        current = self._counters[slot]
+        assert current is not None
+        which = 1 - current[1]
+        self._write(self._fence, counter_offset(slot, which), encode_counter(value), partition)
+        self._counters[slot] = (value, which)
+
+    def _write(self, file: DiskFile, offset: int, data: bytes, partition: int) -> None:
+        if self._broken is not None:
+            raise StorageFailed(partition=partition, reason=self._broken)
+        try:
+            file.write(offset, data)
+            file.sync()
+        except OSError as error:
+            self._broken = f"control files failed: {error}"
+            raise StorageFailed(partition=partition, reason=self._broken) from None
+
+    def close(self) -> None:
+        self._control.close()
+        self._fence.close()
+
+
+def _put(disk: Disk, name: str, content: bytes) -> None:
+    """A whole file at once: temporary, synced, renamed, directory synced."""
+    temporary = f"{name}.new"
+    if disk.exists(temporary):
+        disk.remove(temporary)
+    file = disk.open(temporary, "create")
+    file.write(0, content)
+    file.sync()
+    file.close()
+    disk.rename(temporary, name)
+    disk.sync_directory("")

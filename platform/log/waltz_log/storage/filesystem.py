@@ -1,0 +1,152 @@
+"""The disk port over a directory of the real file system, and the offload port over threads."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from waltz_log.core.ports import Disk, DiskFile, Offload
+
+__all__ = ["FileSystemDisk", "ThreadOffload"]
+
+T = TypeVar("T")
+
+LOCK_FILE = "waltz-storage.lock"
+WRITE_BYTES_MAX = 1 << 30
+"""Linux writes at most 2 GiB - 4 KiB a call; short writes are continued, but there is no reason to provoke them."""
+
+
+class _OpenFile:
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        found = os.pread(self._descriptor, length, offset)
+        if len(found) == length or not found:
+            return found
+        parts = [found]
+        got = len(found)
+        while got < length and (more := os.pread(self._descriptor, length - got, offset + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def write(self, offset: int, data: bytes) -> None:
+        written = os.pwrite(self._descriptor, data[:WRITE_BYTES_MAX] if len(data) > WRITE_BYTES_MAX else data, offset)
+        while written < len(data):
+            more = os.pwrite(self._descriptor, memoryview(data)[written : written + WRITE_BYTES_MAX], offset + written)
+            if more == 0:
+                raise OSError(errno.EIO, "nothing written", self._path)
+            written += more
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class FileSystemDisk:
+    """`root` is made, with its parents, where it does not exist."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._lock: int | None = None
+
+    def _at(self, path: str) -> str:
+        return os.path.join(self._root, path) if path else str(self._root)
+
+    def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
+        flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_EXCL}[mode]
+        descriptor = os.open(self._at(path), flags | os.O_CLOEXEC, 0o644)
+        if mode == "write":
+            # After a failed sync the page cache may hold bytes that the medium does not. Who opens a file to go on writing must see the medium.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return _OpenFile(path, descriptor)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._at(path)))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._at(path))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(self._at(path), exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(self._at(old), self._at(new))
+
+    def link(self, old: str, new: str) -> None:
+        os.link(self._at(old), self._at(new))
+
+    def remove(self, path: str) -> None:
+        os.unlink(self._at(path))
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        found = os.statvfs(self._root)
+        return found.f_bavail * found.f_frsize
+
+    def total_bytes(self) -> int:
+        found = os.statvfs(self._root)
+        return found.f_blocks * found.f_frsize
+
+    def lock(self) -> None:
+        descriptor = os.open(self._at(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """For a process that goes on without the directory; otherwise its end is the unlocking."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class ThreadOffload:
+    """Blocking calls on threads of their own, so that a slow disk never takes the threads that something else waits for."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="waltz-disk")
+
+    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True)
+
+
+_disk: type[Disk] = FileSystemDisk  # holds the classes to the ports when types are checked
+_offload: type[Offload] = ThreadOffload

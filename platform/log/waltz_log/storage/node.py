@@ -1,0 +1,173 @@
+"""The storage node: a directory, its partitions, and the procedures it offers for them.
+
+Partitions open when the node does, where they have files, and otherwise when a session first asks; one that does not open says why to everybody who
+asks and leaves the others alone. The node knows no coordinator and no cluster beyond the key: whoever starts it says what it belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from waltz_log.core.control_format import CONTROL_FILE
+from waltz_log.core.ports import Clock, Disk, Offload, Service
+from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, StorageFailed, WaltzError
+from waltz_log.storage.control import ControlFiles
+from waltz_log.storage.partition import PartitionStatistics, PartitionStore
+from waltz_log.storage.service import service_of
+from waltz_log.storage.settings import StorageSettings
+from waltz_log.storage.space import DiskSpace
+
+__all__ = ["NodeStatistics", "StorageNode"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatistics:
+    """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why."""
+
+    name: str
+    cluster_key: str
+    start: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+    space: str
+    partitions: tuple[PartitionStatistics, ...]
+    stopped: dict[int, str]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class StorageNode:
+    """`create` once for a directory, then `open`, `service`, `close`."""
+
+    def __init__(self, settings: StorageSettings, disk: Disk, clock: Clock, offload: Offload) -> None:
+        self.settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._offload = offload
+        self._space = DiskSpace(disk, warn_free_bytes=settings.disk_warn_free_bytes, refuse_free_bytes=settings.disk_refuse_free_bytes)
+        self._control: ControlFiles | None = None
+        self._control_turn = asyncio.Lock()
+        self._opening: dict[int, asyncio.Lock] = {}
+        self._partitions: dict[int, PartitionStore] = {}
+        self._stopped: dict[int, WaltzError] = {}
+
+    @staticmethod
+    def exists(disk: Disk) -> bool:
+        """Whether a node was created in the directory."""
+        return disk.exists(CONTROL_FILE)
+
+    @staticmethod
+    def create(disk: Disk, clock: Clock, cluster_key: UUID, partitions: int) -> None:
+        """Makes the directory that of an empty node of the cluster. Raises `InvalidSetting` where it is one already. Never done on the quiet: a
+        node whose directory is gone must not come back as if it had never held anything."""
+        ControlFiles.create(disk, clock, cluster_key, partitions)
+
+    async def open(self, cluster_key: UUID | None = None, partitions: int | None = None) -> None:
+        """Takes the directory and opens what is in it. Where they are given, another cluster's directory is refused (`ClusterKeyMismatch`), and
+        there is room for that many partitions afterwards. Raises `InvalidSetting` where no node was created here or another process has it."""
+        try:
+            self._disk.lock()
+        except OSError as error:
+            raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+        try:
+            control = await self._offload(ControlFiles.open, self._disk)
+            if cluster_key is not None and control.header.cluster_key != cluster_key:
+                raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
+            if partitions is not None:
+                control = await self._offload(control.grow, partitions)
+        except OSError as error:
+            self._disk.unlock()
+            raise StorageFailed(partition=-1, reason=f"cannot open the control files: {error}") from None
+        except WaltzError:
+            self._disk.unlock()
+            raise
+        self._control = control
+        present = set(self._disk.list(""))
+        for partition in range(control.header.partitions):
+            if str(partition) in present:
+                try:
+                    await self.partition(partition)
+                except WaltzError as error:
+                    log.error("partition does not open", partition=partition, error=str(error))
+        log.info("storage node open", name=self.settings.name, start=control.start, partitions=control.header.partitions)
+
+    @property
+    def control(self) -> ControlFiles:
+        if self._control is None:
+            raise StorageFailed(partition=-1, reason="the node is not open")
+        return self._control
+
+    @property
+    def start(self) -> int:
+        """How often this directory was started."""
+        return self.control.start
+
+    @property
+    def cluster_key(self) -> UUID:
+        return self.control.header.cluster_key
+
+    async def partition(self, partition: int) -> PartitionStore:
+        """The partition's store, opened if it was not. Raises `InvalidRequest` where there is no such partition, or why it does not open."""
+        found = self._partitions.get(partition)
+        if found is not None:
+            return found
+        control = self.control
+        if not 0 <= partition < control.header.partitions:
+            raise InvalidRequest(reason=f"no such partition partition={partition} partitions={control.header.partitions}")
+        async with self._opening.setdefault(partition, asyncio.Lock()):
+            if partition in self._stopped:
+                raise self._stopped[partition]
+            if partition not in self._partitions:
+                try:
+                    self._partitions[partition] = await PartitionStore.open(
+                        partition,
+                        self._disk,
+                        self._clock,
+                        control.header.cluster_key,
+                        self.settings.segment_bytes,
+                        control,
+                        self._space,
+                        self._offload,
+                        self._control_turn,
+                    )
+                except WaltzError as error:
+                    self._stopped[partition] = error
+                    raise
+            return self._partitions[partition]
+
+    def service(self) -> Service:
+        """What a network serves for this node."""
+        return service_of(self)
+
+    def statistics(self) -> NodeStatistics:
+        return NodeStatistics(
+            name=self.settings.name,
+            cluster_key=str(self.cluster_key),
+            start=self.start,
+            disk_free_bytes=self._disk.free_bytes(),
+            disk_total_bytes=self._disk.total_bytes(),
+            space=self._space.state,
+            partitions=tuple(self._partitions[partition].statistics() for partition in sorted(self._partitions)),
+            stopped={partition: str(self._stopped[partition]) for partition in sorted(self._stopped)},
+        )
+
+    async def close(self) -> None:
+        """Writes what is queued and gives the directory back. The listener is closed before."""
+        partitions, self._partitions = self._partitions, {}
+        control, self._control = self._control, None
+        results: list[Any] = await asyncio.gather(*(store.close() for store in partitions.values()), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException):
+                log.error("partition did not close", error=repr(error))
+        if control is not None:
+            control.close()
+            self._disk.unlock()

@@ -1,0 +1,413 @@
+"""One partition on a storage node: who may change it, in which order things happen to it, and what is told of it.
+
+Everything that changes the partition takes its turn, one at a time: opening a session, write rounds, truncation, marks. A session that was raised
+is on the medium before anybody is answered in its name, and from then on nothing of an older session is written, not even what was queued before.
+A write round takes every block that is queued, writes and syncs them once off the event loop, then tells their appenders.
+
+Invariants: what is acknowledged is on the medium; a partition whose disk failed answers nothing but that until the node starts anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+import structlog
+
+from waltz_log.core.block import Block
+from waltz_log.core.columns import slice_block, verify_records
+from waltz_log.core.control_format import SessionMark
+from waltz_log.core.ports import Clock, Disk, Offload
+from waltz_log.errors import Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, WaltzError
+from waltz_log.storage.appender import Appender
+from waltz_log.storage.control import ControlFiles
+from waltz_log.storage.segment_log import SegmentLog
+from waltz_log.storage.space import DiskSpace
+
+__all__ = ["PartitionStatistics", "PartitionStore", "ReplicaState"]
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """What a session learns when it opens the partition."""
+
+    mark: SessionMark
+    first_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """`write_rounds` and what they carried since the node started; `failed`: why the partition serves nothing, None while it does."""
+
+    partition: int
+    session: int
+    fence: int
+    low_water_mark: int
+    first_transaction_id: int
+    last_transaction_id: int
+    segments: int
+    write_rounds: int
+    transactions_written: int
+    bytes_written: int
+    failed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    block: Block
+    appender: Appender
+
+
+class PartitionStore:
+    """Made by `open`."""
+
+    def __init__(
+        self, partition: int, files: SegmentLog, control: ControlFiles, space: DiskSpace, offload: Offload, control_turn: asyncio.Lock
+    ) -> None:
+        self.partition = partition
+        self._log = files
+        self._control = control
+        self._space = space
+        self._offload = offload
+        self._turn = asyncio.Lock()
+        self._control_turn = control_turn
+        self._mark = control.mark(partition)
+        self._fence = control.fence(partition)
+        self._failed: WaltzError | None = None
+        self._pending: deque[_Pending] = deque()
+        self._appenders: dict[Appender, None] = {}
+        self._queued_last = files.tail.last_id
+        self._truncations = 0
+        self._writing = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._write_rounds = 0
+        self._transactions_written = 0
+        self._bytes_written = 0
+
+    @classmethod
+    async def open(
+        cls,
+        partition: int,
+        disk: Disk,
+        clock: Clock,
+        key: UUID,
+        segment_bytes: int,
+        control: ControlFiles,
+        space: DiskSpace,
+        offload: Offload,
+        control_turn: asyncio.Lock,
+    ) -> PartitionStore:
+        """Opens the log. Raises `CorruptData` or `StorageFailed`, which is then all there is to say of the partition."""
+        known_good = control.mark(partition).local_low_water_mark
+        files = await offload(SegmentLog.open, disk, clock, key, partition, segment_bytes, known_good)
+        log.info("partition open", partition=partition, first=files.first_id, last=files.tail.last_id, segments=files.segments)
+        return cls(partition, files, control, space, offload, control_turn)
+
+    # ---- sessions --------------------------------------------------------------------------------------------------------------------------------
+
+    def _check(self, session: int) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if session < self._fence:
+            raise self._fenced(session)
+
+    def _fenced(self, session: int) -> Fenced:
+        return Fenced(what="store session", partition=self.partition, mine=session, newer=self._fence)
+
+    async def _admit(self, session: int) -> None:
+        """Within a turn: refuses an older session; a newer one is on the medium when this returns, and nothing older is queued any more."""
+        self._check(session)
+        if session == self._fence:
+            return
+        async with self._control_turn:
+            await self._guarded(self._offload(self._control.raise_fence, self.partition, session))
+        self._fence = session
+        # Every queued block came through a stream of an older session.
+        dropped = len(self._pending)
+        self._drop(list(self._pending), None)
+        for appender in self._appenders:
+            appender.fail(self._fenced(appender.session))
+        log.info("session admitted", partition=self.partition, session=session, dropped_blocks=dropped)
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a turn to its end even where its caller is cancelled meanwhile: a disk call on a thread cannot be taken back."""
+        return await asyncio.shield(self._start(work))
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, WaltzError):
+            log.error("a turn broke", partition=self.partition, exc_info=error)
+            self._stop(StorageFailed(partition=self.partition, reason=f"a turn broke: {error!r}"))
+
+    async def _guarded(self, work: Awaitable[Any]) -> None:
+        """A failure of the disk stops the partition."""
+        try:
+            await work
+        except StorageFailed as error:
+            self._stop(error)
+            raise
+
+    def _stop(self, error: WaltzError) -> None:
+        if self._failed is None:
+            log.error("partition stopped", partition=self.partition, error=str(error))
+            self._failed = error
+        self._drop(list(self._pending), error)
+
+    def _drop(self, dropped: list[_Pending], error: WaltzError | None) -> None:
+        """Forgets queued blocks and everything queued after the first of them; their appenders learn why (None: each is fenced)."""
+        kept = 0 if not dropped else next(place for place, pending in enumerate(self._pending) if pending is dropped[0])
+        gone = [self._pending.pop() for _ in range(len(self._pending) - kept)]
+        self._queued_last = self._pending[-1].block.last_transaction_id if self._pending else self._log.tail.last_id
+        for pending in gone:
+            pending.appender.fail(error or self._fenced(pending.appender.session))
+
+    async def open_session(self, session: int) -> ReplicaState:
+        """Fences older sessions, then tells what is here. Raises `Fenced`."""
+        return await self._whole(self._open_session(session))
+
+    async def _open_session(self, session: int) -> ReplicaState:
+        async with self._turn:
+            await self._admit(session)
+            return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id)
+
+    async def set_low_water_mark(self, session: int, low_water_mark: int) -> None:
+        """Makes the replica a clean member of the session: all it holds is committed. Raises `ProtocolViolation` where the mark goes back,
+        `OutOfRange` where there is more than the mark."""
+        await self._whole(self._set_low_water_mark(session, low_water_mark))
+
+    async def _set_low_water_mark(self, session: int, low_water_mark: int) -> None:
+        async with self._turn:
+            await self._admit(session)
+            last = self._log.tail.last_id
+            if low_water_mark < self._mark.low_water_mark:
+                reason = f"low-water mark goes back partition={self.partition} from={self._mark.low_water_mark} to={low_water_mark}"
+                raise ProtocolViolation(reason=reason)
+            if last > low_water_mark or self._pending:
+                raise OutOfRange(partition=self.partition, asked=low_water_mark, first=self._queued_last, last=self._queued_last)
+            mark = SessionMark(session, low_water_mark, last)
+            if mark != self._mark:
+                async with self._control_turn:
+                    await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
+                self._mark = mark
+            log.info("session clean", partition=self.partition, session=session, low_water_mark=low_water_mark, last=last)
+
+    async def truncate(self, session: int, last_id: int) -> int:
+        """Cuts away what is above the id. Durable when it returns. Raises `OutOfRange` where the id is above the log or below what is known clean."""
+        return await self._whole(self._truncate(session, last_id))
+
+    async def _truncate(self, session: int, last_id: int) -> int:
+        async with self._turn:
+            await self._admit(session)
+            tail = self._log.tail
+            lowest = max(self._log.first_id - 1, self._mark.local_low_water_mark)
+            if not lowest <= last_id <= tail.last_id:
+                raise OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=tail.last_id)
+            if last_id < tail.last_id:
+                self._truncations += 1
+                await self._guarded(self._offload(self._log.truncate, last_id))
+                self._drop(list(self._pending), OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=last_id))
+                log.info("truncated", partition=self.partition, session=session, was=tail.last_id, last=last_id)
+            return self._log.tail.last_id
+
+    # ---- appending -------------------------------------------------------------------------------------------------------------------------------
+
+    async def attach(self, session: int, pending_bytes_max: int) -> Appender:
+        """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`."""
+        await self._admit_apart(session)
+        appender = Appender(session, pending_bytes_max)
+        self._appenders[appender] = None
+        return appender
+
+    def detach(self, appender: Appender) -> None:
+        """The stream ended. What it queued is written all the same."""
+        self._appenders.pop(appender, None)
+
+    async def _admit_apart(self, session: int) -> None:
+        """Outside a turn, and taking one only where there is something to change."""
+        self._check(session)
+        if session != self._fence:
+            await self._whole(self._open_session(session))
+            self._check(session)
+
+    async def append(self, appender: Appender, block: Block) -> None:
+        """Queues a block; the appender learns when it is on disk. What is here already is compared and skipped. Raises `CorruptData`, `OutOfRange`
+        where a block is missing before it, `ProtocolViolation` where other transactions have its ids, `Fenced`, `StorageFailed`."""
+        self._check(appender.session)
+        if appender.failed is not None:
+            raise appender.failed
+        first = block.first_transaction_id
+        if not block.lengths or first < 0:
+            raise ProtocolViolation(reason=f"empty block partition={self.partition} first_transaction_id={first}")
+        verify_records(
+            block.records, block.lengths, first_transaction_id=first, partition=self.partition, where=f"block for partition {self.partition}"
+        )
+        if first <= self._queued_last:
+            known = await self._whole(self._skip_known(appender, block))
+            if known is None:
+                return
+            block, first = known, known.first_transaction_id
+        if first != self._queued_last + 1:
+            raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._queued_last)
+        self._queued_last = block.last_transaction_id
+        self._pending.append(_Pending(block, appender))
+        appender.queued(len(block.records))
+        if not self._writing:
+            self._writing = True
+            self._start(self._write_pending())
+
+    async def _skip_known(self, appender: Appender, block: Block) -> Block | None:
+        """What of a resent block is not here yet, None where all of it is. Nothing of it is taken on trust: the bytes are compared."""
+        async with self._turn:
+            while self._pending and self._failed is None:
+                await self._write_round()
+            self._check(appender.session)
+            last = min(block.last_transaction_id, self._log.tail.last_id)
+            async with aclosing(self._blocks(block.first_transaction_id, last, 1024 * 1024)) as stored:
+                async for found in stored:
+                    sent = slice_block(block, found.first_transaction_id, found.last_transaction_id)
+                    if sent.records != found.records:
+                        ids = f"{found.first_transaction_id}..{found.last_transaction_id}"
+                        raise ProtocolViolation(reason=f"other transactions hold the ids partition={self.partition} ids={ids}")
+        appender.written(last, 0)
+        return None if last == block.last_transaction_id else slice_block(block, last + 1, block.last_transaction_id)
+
+    async def _write_pending(self) -> None:
+        try:
+            while self._pending and self._failed is None:
+                async with self._turn:
+                    await self._write_round()
+        finally:
+            self._writing = False
+
+    async def _write_round(self) -> None:
+        """Everything queued, with one write and one sync; then the answers; then the checkpoint, if one is due, before the next round."""
+        batch = list(self._pending)
+        blocks = [pending.block for pending in batch]
+        if not blocks:
+            return
+        size = sum(len(block.records) for block in blocks)
+        try:
+            await self._offload(self._append, blocks, size)
+        except WaltzError as error:
+            if self._log.failed is not None:
+                self._stop(self._log.failed)
+            else:
+                self._drop(batch, error)
+            return
+        self._write_rounds += 1
+        self._bytes_written += size
+        for pending in batch:
+            self._transactions_written += pending.block.count
+            self._pending.popleft()
+            pending.appender.written(pending.block.last_transaction_id, len(pending.block.records))
+        if self._log.checkpoint_due:
+            try:
+                await self._offload(self._log.checkpoint)
+            except StorageFailed as error:
+                self._stop(error)
+
+    def _append(self, blocks: list[Block], size: int) -> None:
+        self._space.require(size, self.partition)
+        self._log.append(blocks)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def read(self, session: int, fence: int, first: int, last: int, max_bytes: int) -> AsyncGenerator[Block, None]:
+        """Stored blocks from `first` to `last`, ending earlier where this replica holds no more. A session of 0 or more asks for a replica that is
+        clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`."""
+        if session >= 0:
+            if self._failed is not None:
+                raise self._failed
+            if self._mark.session < session:
+                raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
+        else:
+            await self._admit_apart(fence)
+        if first < self._log.first_id or first > last + 1:
+            raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
+        async with aclosing(self._blocks(first, last, max_bytes)) as blocks:
+            async for block in blocks:
+                yield block
+
+    async def _blocks(self, first: int, last: int, max_bytes: int) -> AsyncGenerator[Block, None]:
+        truncations = self._truncations
+        while first <= min(last, self._log.tail.last_id):
+            try:
+                reader = await self._offload(self._log.reader, first)
+            except OSError as error:
+                raise self._read_failed(error, truncations, first) from None
+            try:
+                while True:
+                    try:
+                        block = await self._offload(self._log.read, reader, first, last, max_bytes)
+                    except (OSError, WaltzError) as error:
+                        raise self._read_failed(error, truncations, first) from None
+                    if truncations != self._truncations:
+                        raise self._moved(first)
+                    if block is None:
+                        break
+                    yield block
+                    first = block.last_transaction_id + 1
+            finally:
+                reader.close()
+
+    def _read_failed(self, error: OSError | WaltzError, truncations: int, first: int) -> WaltzError:
+        if truncations != self._truncations:
+            return self._moved(first)
+        if isinstance(error, WaltzError):
+            log.error("read failed", partition=self.partition, error=str(error))
+            return error
+        log.error("read failed", partition=self.partition, error=str(error))
+        return StorageFailed(partition=self.partition, reason=f"cannot read: {error}")
+
+    def _moved(self, first: int) -> OutOfRange:
+        """The log was cut while it was read."""
+        return OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
+
+    # ---- telling, ending -------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def last_id(self) -> int:
+        """The last transaction on the medium."""
+        return self._log.tail.last_id
+
+    def statistics(self) -> PartitionStatistics:
+        return PartitionStatistics(
+            partition=self.partition,
+            session=self._mark.session,
+            fence=self._fence,
+            low_water_mark=self._mark.low_water_mark,
+            first_transaction_id=self._log.first_id,
+            last_transaction_id=self._log.tail.last_id,
+            segments=self._log.segments,
+            write_rounds=self._write_rounds,
+            transactions_written=self._transactions_written,
+            bytes_written=self._bytes_written,
+            failed=None if self._failed is None else str(self._failed),
+        )
+
+    async def close(self) -> None:
+        """Writes what is queued, then leaves the files."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        async with self._turn:
+            if self._failed is None:
+                self._failed = StorageFailed(partition=self.partition, reason="the node is closing")
+            self._drop(list(self._pending), self._failed)
+            await self._offload(self._log.close)

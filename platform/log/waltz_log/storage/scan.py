@@ -1,0 +1,88 @@
+"""Walks the records of a segment data file and verifies each: how a file is trusted again after nobody watched it.
+
+Never changes anything. What to do about damage is decided by who asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import pack
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.columns import offsets_array, verify_records
+from waltz_log.core.ports import DiskFile
+from waltz_log.core.records import measure_records
+from waltz_log.errors import CorruptData
+
+__all__ = ["RECORD_BYTES_MAX", "Scan"]
+
+RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""No record is larger: none fits a message otherwise. A length above it is damage."""
+
+CHUNK_BYTES: Final = 1024 * 1024
+
+
+class Scan:
+    """From `offset`, where the record of `next_id` is expected, to `end`. `damage` is what stopped it earlier."""
+
+    def __init__(self, file: DiskFile, where: str, partition: int, *, next_id: int, offset: int, end: int) -> None:
+        self._file = file
+        self._where = where
+        self._partition = partition
+        self._end = end
+        self.next_id = next_id
+        self.offset = offset
+        self.damage: CorruptData | None = None
+
+    def run(self) -> Iterator[NDArray[np.int64]]:
+        """The offsets of good records, in chunks. `next_id` and `offset` have moved past what was given."""
+        size = CHUNK_BYTES
+        while self.offset < self._end and self.damage is None:
+            chunk = self._file.read(self.offset, min(size, self._end - self.offset))
+            size = CHUNK_BYTES
+            lengths, used = measure_records(chunk)
+            if lengths:
+                yield from self._verified(chunk[:used], lengths)
+            elif (needed := self._needed(chunk)) is not None:
+                size = needed
+
+    def _verified(self, records: bytes, lengths: list[int]) -> Iterator[NDArray[np.int64]]:
+        packed = pack(f">{len(lengths)}i", *lengths)
+        good = len(records)
+        try:
+            verify_records(records, packed, first_transaction_id=self.next_id, partition=self._partition, where=self._where)
+        except CorruptData as error:
+            good = error.offset
+            self._damaged(error.reason, offset=self.offset + good, transaction_id=error.transaction_id)
+        starts = offsets_array(packed)[:-1]
+        starts = starts[: int(np.searchsorted(starts, good))]
+        if len(starts):
+            found = starts + self.offset
+            self.next_id += len(starts)
+            self.offset += good
+            yield found
+
+    def _needed(self, chunk: bytes) -> int | None:
+        """No whole record stands in the chunk: how much must be read for it, or None where there is none."""
+        if len(chunk) < RECORD_OVERHEAD_BYTES:
+            self._damaged(f"cut off: bytes={len(chunk)}")
+            return None
+        data_length = int.from_bytes(chunk[28:32], "big", signed=True)
+        length = RECORD_OVERHEAD_BYTES + data_length
+        if data_length < 0 or length > RECORD_BYTES_MAX:
+            self._damaged(f"impossible length: data_length={data_length}")
+        elif self.offset + length > self._end or length <= len(chunk):
+            self._damaged(f"cut off: data_length={data_length} left={self._end - self.offset}")
+        return length if self.damage is None else None
+
+    def _damaged(self, reason: str, *, offset: int | None = None, transaction_id: int | None = None) -> None:
+        self.damage = CorruptData(
+            where=self._where,
+            offset=self.offset if offset is None else offset,
+            transaction_id=self.next_id if transaction_id is None else transaction_id,
+            reason=reason,
+        )

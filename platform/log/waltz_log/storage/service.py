@@ -1,0 +1,144 @@
+"""What a storage node answers on the wire: messages checked, handed to the partition, answers built. Decides nothing else.
+
+A `Replicate` stream is two loops: one receives blocks and waits for room, one tells what is on disk. An owner that does not read its acknowledgements
+holds up its own stream and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from waltz_log.core.block import Block
+from waltz_log.core.columns import header_bytes
+from waltz_log.core.ports import Service, Stream
+from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.storage.appender import Appender
+from waltz_log.storage.partition import PartitionStore
+
+if TYPE_CHECKING:
+    from waltz_log.storage.node import StorageNode
+
+__all__ = ["service_of"]
+
+READ_BYTES_MAX = 8 * 1024 * 1024
+"""However much a reader asks for: half of the largest message."""
+
+
+def service_of(node: StorageNode) -> Service:
+    service = _Service(node)
+    return {
+        methods.OPEN: service.open,
+        methods.SET_LOW_WATER_MARK: service.set_low_water_mark,
+        methods.TRUNCATE: service.truncate,
+        methods.REPLICATE: service.replicate,
+        methods.READ: service.read,
+        methods.STORAGE_STATUS: service.status,
+    }
+
+
+class _Service:
+    def __init__(self, node: StorageNode) -> None:
+        self._node = node
+
+    async def _partition(self, request: Any) -> PartitionStore:
+        if request.cluster_key != self._node.cluster_key.bytes:
+            raise ClusterKeyMismatch(expected=str(self._node.cluster_key), got=request.cluster_key.hex())
+        return await self._node.partition(request.partition)
+
+    async def open(self, request: Any) -> Any:
+        store = await self._partition(request)
+        state = await store.open_session(request.session)
+        return pb.OpenResponse(
+            session=state.mark.session,
+            low_water_mark=state.mark.low_water_mark,
+            local_low_water_mark=state.mark.local_low_water_mark,
+            last_transaction_id=state.last_id,
+            first_transaction_id=state.first_id,
+            start=self._node.start,
+        )
+
+    async def set_low_water_mark(self, request: Any) -> Any:
+        store = await self._partition(request)
+        await store.set_low_water_mark(request.session, request.low_water_mark)
+        return pb.LowWaterMarkResponse()
+
+    async def truncate(self, request: Any) -> Any:
+        store = await self._partition(request)
+        return pb.TruncateResponse(last_transaction_id=await store.truncate(request.session, request.last_transaction_id))
+
+    async def status(self, _request: Any) -> Any:
+        return pb.StorageStatusResponse(json=self._node.statistics().to_json())
+
+    # ---- streams ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def replicate(self, stream: Stream) -> None:
+        opening = await stream.receive()
+        if opening is None:
+            return
+        if opening.WhichOneof("kind") != "open":
+            raise ProtocolViolation(reason="a replicate stream begins with open")
+        store = await self._partition(opening.open)
+        appender = await store.attach(opening.open.session, self._node.settings.pending_bytes_max)
+        try:
+            await _both(_receive_blocks(stream, store, appender), _acknowledge(stream, appender))
+        finally:
+            store.detach(appender)
+
+    async def read(self, request: Any, stream: Stream) -> None:
+        store = await self._partition(request)
+        max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
+        found = store.read(request.session, request.fence, request.first_transaction_id, request.last_transaction_id, max_bytes)
+        async with aclosing(found) as blocks:
+            async for block in blocks:
+                records = header_bytes(block.records, block.lengths) if request.headers_only else block.records
+                answer = pb.Block(
+                    first_transaction_id=block.first_transaction_id,
+                    lengths=block.lengths,
+                    records=records,
+                    append_time_ms=block.append_time_ms,
+                )
+                await stream.send(pb.ReadResponse(block=answer, replica_last_transaction_id=store.last_id))
+
+
+async def _receive_blocks(stream: Stream, store: PartitionStore, appender: Appender) -> None:
+    """Until the owner ends its side and all it sent is on disk, or anything fails."""
+    while (message := await stream.receive()) is not None:
+        if message.WhichOneof("kind") != "block":
+            raise ProtocolViolation(reason="a replicate stream is opened once, then carries blocks")
+        sent = message.block
+        await store.append(appender, Block(sent.first_transaction_id, sent.lengths, sent.records, sent.append_time_ms))
+        await appender.room()
+    appender.finish()
+
+
+async def _acknowledge(stream: Stream, appender: Appender) -> None:
+    """Tells the last transaction that is on disk whenever it moved, until the stream is finished and all is told."""
+    told = None
+    while True:
+        await appender.changed()
+        if appender.acknowledged is not None and appender.acknowledged != told:
+            told = appender.acknowledged
+            await stream.send(pb.ReplicateResponse(last_transaction_id=told))
+        if appender.failed is not None:
+            raise appender.failed
+        if appender.done and told == appender.acknowledged:
+            return
+
+
+async def _both(*work: Coroutine[Any, Any, None]) -> None:
+    """Runs the loops until all are done or one fails; the first failure ends the others."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,38 @@
+"""How full the disk is: warns below one mark, refuses appends below the next, and lets them through again when space returns.
+
+Holds for the whole node; every partition asks before it appends. Reads, truncation and the control files are never refused.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from waltz_log.core.ports import Disk
+from waltz_log.errors import StorageFailed
+
+__all__ = ["DiskSpace"]
+
+log = structlog.get_logger(__name__)
+
+
+class DiskSpace:
+    def __init__(self, disk: Disk, *, warn_free_bytes: int, refuse_free_bytes: int) -> None:
+        self._disk = disk
+        self._warn = warn_free_bytes
+        self._refuse = refuse_free_bytes
+        self._state = "ample"
+
+    @property
+    def state(self) -> str:
+        """`ample`, `low` or `refusing`, as of the last append."""
+        return self._state
+
+    def require(self, size: int, partition: int) -> None:
+        """Raises `StorageFailed` where `size` more bytes would leave less than must stay free."""
+        left = self._disk.free_bytes() - size
+        state = "refusing" if left < self._refuse else "low" if left < self._warn else "ample"
+        if state != self._state:
+            (log.info if state == "ample" else log.warning)("disk space", state=state, free_bytes=left, was=self._state)
+            self._state = state
+        if state == "refusing":
+            raise StorageFailed(partition=partition, reason=f"disk is almost full: free_bytes={left} kept_free_bytes={self._refuse}")
