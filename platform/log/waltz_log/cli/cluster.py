@@ -36,14 +36,18 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
     return OK
 
 
-async def status(address: str, *, output: str, wait_s: float, timeout_s: float) -> int:
-    """Exit code 0 where every partition is served; with `wait_s`, as soon as also every node answers."""
+async def status(address: str, *, output: str, wait_s: float, served: bool, timeout_s: float) -> int:
+    """Exit code 0 where every partition is served and, where it waits and not for `served` alone, every node answers."""
+
+    def enough(found: Survey) -> bool:
+        return found.complete if wait_s and not served else found.ready
+
     deadline = time.monotonic() + wait_s
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
     network = GrpcNetwork()
     try:
         found = await survey(coordinator, network, address)
-        while wait_s and not found.complete and time.monotonic() < deadline:
+        while wait_s and not enough(found) and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S)
             found = await survey(coordinator, network, address)
     finally:
@@ -52,7 +56,7 @@ async def status(address: str, *, output: str, wait_s: float, timeout_s: float) 
         print(json.dumps(asdict(found) | {"ready": found.ready, "complete": found.complete, "missing": found.missing}, indent=2))
     else:
         _show(found)
-    return OK if (found.complete if wait_s else found.ready) else UNAVAILABLE
+    return OK if enough(found) else UNAVAILABLE
 
 
 def _show(found: Survey) -> None:

@@ -138,12 +138,13 @@ def status(
     cluster: Cluster,
     output: Output = "table",
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every partition is served and every node answers.")] = 0.0,
+    served: Annotated[bool, typer.Option("--served", help="Wait for the partitions alone; nodes may be down.")] = False,
     timeout: Timeout = 10.0,
 ) -> int:
     """Show who owns what, and who answers. Exit code 3 where a partition is not served."""
     from waltz_log.cli import cluster as command
 
-    return asyncio.run(command.status(cluster, output=_output(output), wait_s=wait, timeout_s=timeout))
+    return asyncio.run(command.status(cluster, output=_output(output), wait_s=wait, served=served, timeout_s=timeout))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -60,6 +60,14 @@ def _free_port(taken: set[int]) -> int:
             return port
 
 
+def _missing(told: str) -> str:
+    """What `cluster status` found wanting, or what it said instead."""
+    try:
+        return str(json.loads(told)["missing"])
+    except (ValueError, KeyError):
+        return told.strip()
+
+
 class LocalCluster:
     """`with LocalCluster(directory) as cluster:` runs from ready to stopped. Process names: `zookeeper`, `storage-<n>`, `server-<n>`."""
 
@@ -193,15 +201,15 @@ class LocalCluster:
         return subprocess.run([*WALTZ, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Returns when every partition has an owner that serves. Raises `ClusterUnavailable` at `timeout_s`, or as soon as a process of ours that
-        should run has ended by itself."""
+        """Returns when every partition has an owner that serves and, where all processes run, all of them answer. Raises `ClusterUnavailable`
+        at `timeout_s`, or as soon as a process has ended by itself."""
         gone = self.ended
-        command = [*WALTZ, "cluster", "status", self.cluster, "--wait", str(timeout_s), "--output", "json"]
+        command = [*WALTZ, "cluster", "status", self.cluster, "--wait", str(timeout_s), "--output", "json", *(["--served"] if gone else [])]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
             try:
                 while True:
                     try:
-                        _, told = waiting.communicate(timeout=0.2)
+                        told, complaint = waiting.communicate(timeout=0.2)
                         break
                     except subprocess.TimeoutExpired:
                         fresh = [name for name in self.ended if name not in gone]
@@ -212,7 +220,7 @@ class LocalCluster:
             finally:
                 waiting.kill()
         if waiting.returncode != 0:
-            raise ClusterUnavailable(address=self.cluster, reason=told.strip() or f"not ready within {timeout_s:g} s")
+            raise ClusterUnavailable(address=self.cluster, reason=f"not ready within {timeout_s:g} s, {_missing(told or complaint)}")
 
     def close(self) -> None:
         """Stops servers, then storage nodes, then ZooKeeper; kills who does not stop. Does nothing where nothing runs."""

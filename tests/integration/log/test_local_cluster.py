@@ -1,0 +1,273 @@
+"""A cluster of real processes under one directory: `LocalCluster`, `waltz dev`, and what the nodes refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from waltz_log.errors import ClusterUnavailable, InvalidRequest
+from waltz_log.testing.local import LocalCluster
+
+WALTZ = [sys.executable, "-m", "waltz_log.cli.main"]
+
+
+def _waltz(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*WALTZ, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def _status(cluster: str, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_waltz("cluster", "status", cluster, "--output", "json", *arguments).stdout)
+    return found
+
+
+def _until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def cluster(directory: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(directory, partitions=2, session_timeout_s=2) as cluster:
+        yield cluster
+
+
+def test_all_processes_run_and_every_partition_is_served(cluster: LocalCluster) -> None:
+    names = {"zookeeper", "storage-0", "storage-1", "storage-2", "server-0", "server-1"}
+    assert set(cluster.processes) == names
+    kept = json.loads((cluster.directory / "dev.json").read_text())
+    assert kept["cluster"] == cluster.cluster
+    assert kept["pids"] == cluster.processes
+    found = _status(cluster.cluster)
+    assert found["complete"]
+    assert [each["partition"] for each in found["partitions"]] == [0, 1]
+    assert {each["server_id"] for each in found["partitions"]} == {each["server_id"] for each in found["servers"]}, "work is shared"
+
+
+def test_status_is_shown_as_a_table(cluster: LocalCluster) -> None:
+    shown = _waltz("cluster", "status", cluster.cluster)
+    assert shown.returncode == 0
+    assert "storage-2" in shown.stdout
+
+
+def test_a_killed_storage_node_is_told_and_comes_back(cluster: LocalCluster) -> None:
+    cluster.kill("storage-1")
+    cluster.wait_ready()
+    found = _status(cluster.cluster)
+    assert found["ready"]
+    assert found["missing"] == "storage nodes that do not answer: storage-1"
+    cluster.start("storage-1")
+    cluster.wait_ready()
+    assert _status(cluster.cluster)["complete"]
+
+
+def test_partitions_move_when_a_server_is_killed(cluster: LocalCluster) -> None:
+    before = {each["partition"]: each["generation"] for each in _status(cluster.cluster)["partitions"]}
+    cluster.kill("server-0")
+    cluster.wait_ready()
+    _until(lambda: len(_status(cluster.cluster)["servers"]) == 1)
+    cluster.wait_ready()
+    found = _status(cluster.cluster)
+    assert {each["server_id"] for each in found["partitions"]} == {found["servers"][0]["server_id"]}
+    assert any(each["generation"] > before[each["partition"]] for each in found["partitions"])
+    cluster.start("server-0")
+    cluster.wait_ready()
+
+
+def test_a_server_that_stood_still_joins_again_as_a_new_one(cluster: LocalCluster) -> None:
+    def servers() -> set[int]:
+        return {each["server_id"] for each in _status(cluster.cluster)["servers"]}
+
+    before = servers()
+    cluster.pause("server-1")
+    _until(lambda: len(servers()) == 1)
+    cluster.resume("server-1")
+    _until(lambda: len(servers()) == 2 and servers() != before)
+    cluster.wait_ready()
+
+
+def test_a_killed_zookeeper_costs_no_session(cluster: LocalCluster) -> None:
+    before = _status(cluster.cluster)["servers"]
+    cluster.kill("zookeeper")
+    cluster.start("zookeeper")
+    cluster.wait_ready()
+    assert {each["server_id"] for each in _status(cluster.cluster)["servers"]} == {each["server_id"] for each in before}
+
+
+def test_a_cluster_is_created_once(cluster: LocalCluster) -> None:
+    again = _waltz("cluster", "create", cluster.cluster, "--name", "dev", "--partitions", "2", "--storages", "a,b,c")
+    assert again.returncode == 2
+    assert "there is a cluster already: name=dev" in again.stderr
+    assert again.stderr.count("\n") == 1
+    assert _waltz("cluster", "create", cluster.cluster, "--name", "x", "--partitions", "9", "--storages", "a", "--if-missing").returncode == 0
+
+
+def test_a_second_cluster_in_the_same_directory_is_refused(cluster: LocalCluster) -> None:
+    with pytest.raises(InvalidRequest, match="runs already"):
+        LocalCluster(cluster.directory).open()
+
+
+def test_a_directory_of_another_shape_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="holds a cluster of partitions=2, not 7"):
+        LocalCluster(cluster.directory, partitions=7)
+    (tmp_path / "dev.json").write_text("nonsense")
+    with pytest.raises(InvalidRequest, match="is not what waltz dev writes"):
+        LocalCluster(tmp_path)
+
+
+class TestStorageNodeRefuses:
+    @pytest.fixture
+    def settings(self, cluster: LocalCluster, tmp_path: Path) -> dict[str, Any]:
+        return {"cluster": cluster.cluster, "name": "storage-9", "directory": str(tmp_path / "data"), "listen": "127.0.0.1:0"}
+
+    def _run(self, settings: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+        """One that is to be refused; where it is not, the timeout says so."""
+        path = Path(settings["directory"]).with_suffix(".yaml")
+        path.write_text(yaml.safe_dump(settings))
+        return _waltz("storage", "--config", path, "--log-level", "error", *arguments)
+
+    @contextlib.contextmanager
+    def _serving(self, settings: dict[str, Any], *arguments: str) -> Iterator[None]:
+        path = Path(settings["directory"]).with_suffix(".yaml")
+        path.write_text(yaml.safe_dump(settings))
+        with subprocess.Popen([*WALTZ, "storage", "--config", path, *arguments], stdout=subprocess.PIPE, text=True) as node:
+            try:
+                assert node.stdout is not None
+                assert node.stdout.readline().startswith(f"ready storage name={settings['name']} address=127.0.0.1:")
+                yield
+            finally:
+                node.terminate()
+                assert node.wait(60) == 0
+
+    def test_a_directory_of_another_cluster(self, cluster: LocalCluster, settings: dict[str, Any]) -> None:
+        with self._serving(settings):
+            pass
+        other = cluster.cluster.replace("/waltz/dev", "/waltz/other")
+        assert _waltz("cluster", "create", other, "--name", "other", "--partitions", "2", "--storages", "a", "--replication", "1").returncode == 0
+        refused = self._run(settings | {"cluster": other})
+        assert refused.returncode == 4
+        assert refused.stderr.startswith("waltz: cluster key mismatch: expected=")
+        assert refused.stderr.count("\n") == 1
+
+    def test_a_restored_copy_and_an_empty_directory_unless_that_is_meant(self, settings: dict[str, Any], tmp_path: Path) -> None:
+        settings = settings | {"name": "storage-8"}
+        data, copy = Path(settings["directory"]), tmp_path / "copy"
+        with self._serving(settings):
+            pass
+        shutil.copytree(data, copy)
+        for _ in range(2):
+            with self._serving(settings):
+                pass
+        refused = self._run(settings | {"directory": str(copy)})
+        assert refused.returncode == 4
+        assert "mine=2 newer=3" in refused.stderr
+        shutil.rmtree(data)
+        refused = self._run(settings)
+        assert refused.returncode == 2
+        assert "--replace" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        with self._serving(settings, "--replace"):
+            pass
+
+    def test_a_directory_that_runs_already(self, cluster: LocalCluster, settings: dict[str, Any]) -> None:
+        refused = self._run(settings | {"name": "storage-0"}, "--directory", str(cluster.directory / "storage-0"))
+        assert refused.returncode == 2
+        assert "taken by another process" in refused.stderr
+
+    def test_an_address_that_is_taken(self, settings: dict[str, Any]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            refused = self._run(settings | {"name": "storage-7", "listen": f"127.0.0.1:{taken.getsockname()[1]}"})
+        assert refused.returncode == 5
+        assert "cannot listen on" in refused.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", ["server", "storage"])
+def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: LocalCluster, kind: str, tmp_path: Path) -> None:
+    address = cluster.cluster.replace("/waltz/dev", "/nobody/here")
+    start = time.monotonic()
+    more = ["--name", "storage-0", "--directory", str(tmp_path)] if kind == "storage" else []
+    refused = _waltz(kind, "--cluster", address, *more)
+    assert time.monotonic() - start < 10
+    assert refused.returncode == 3
+    assert refused.stderr.count("\n") == 1
+    assert address in refused.stderr
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _dev(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """`waltz dev` when it is ready, and what it said until then. In a process group of its own, so that Ctrl-C can be sent to all of it."""
+    command = [*WALTZ, "dev", "--directory", str(directory), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as dev:
+        try:
+            said: list[str] = []
+            assert dev.stdout is not None
+            while not (said and said[-1].startswith("ready ")):
+                said.append(dev.stdout.readline())
+                assert said[-1], "waltz dev ended before it was ready"
+            yield dev, said
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(dev.pid, signal.SIGKILL)
+
+
+def _kept(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "dev.json").read_text())
+    return found
+
+
+def test_dev_runs_until_ctrl_c_and_brings_the_same_cluster_again(tmp_path: Path) -> None:
+    with _dev(tmp_path, "--partitions", "1", "--servers", "1", "--storages", "1") as (dev, said):
+        first = _kept(tmp_path)
+        assert said[-1] == f"ready cluster={first['cluster']}\n"
+        key = _status(first["cluster"])["key"]
+        os.killpg(dev.pid, signal.SIGINT)
+        assert dev.wait(60) == 0
+    assert not any(_alive(pid) for pid in first["pids"].values())
+    assert _kept(tmp_path)["pids"] == {}
+    with socket.create_server(("127.0.0.1", first["ports"]["storage-0"])), _dev(tmp_path) as (dev, _):
+        second = _kept(tmp_path)
+        assert (second["cluster"], second["partitions"], second["storages"], second["servers"]) == (first["cluster"], 1, 1, 1)
+        assert second["ports"]["storage-0"] != first["ports"]["storage-0"], "another port where one is taken"
+        assert _status(second["cluster"])["key"] == key
+        dev.kill()
+        dev.wait()
+        _until(lambda: not any(_alive(pid) for pid in second["pids"].values()))
+    with _dev(tmp_path) as (dev, _):
+        dev.terminate()
+        assert dev.wait(60) == 0
+
+
+def test_what_a_process_said_last_is_told_when_it_does_not_start(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, partitions=1, servers=1, storages=1, server_settings={"block_bytes_max": 1})
+    with pytest.raises(ClusterUnavailable, match=r"server-0 ended while starting: .*block_bytes_max"), cluster:
+        pass
+    assert cluster.processes == {}

@@ -1,0 +1,54 @@
+"""Which directory may be a storage node: the one that ran last, told by the number of its starts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from waltz_log.cli.storage import register
+from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import Fenced
+from waltz_log.testing.coordinator import MemoryEnsemble
+
+
+async def _entry(coordinator: Coordinator) -> StorageNodeEntry:
+    node = await coordinator.get(f"{STORAGE_NODES}/a")
+    assert node is not None
+    return StorageNodeEntry.from_bytes(node.data)
+
+
+async def test_a_node_tells_its_address_at_each_start() -> None:
+    coordinator = MemoryEnsemble().session()
+    for start, port in ((1, 5001), (2, 5002), (5, 5001)):
+        await register(coordinator, "a", StorageNodeEntry(f"h:{port}", start))
+        assert await _entry(coordinator) == StorageNodeEntry(f"h:{port}", start)
+
+
+@pytest.mark.parametrize("start", [3, 4])
+async def test_a_directory_that_is_not_the_one_that_ran_last_is_refused(start: int) -> None:
+    coordinator = MemoryEnsemble().session()
+    await register(coordinator, "a", StorageNodeEntry("h:1", 4))
+    with pytest.raises(Fenced, match=f"mine={start} newer=4"):
+        await register(coordinator, "a", StorageNodeEntry("h:2", start))
+    assert await _entry(coordinator) == StorageNodeEntry("h:1", 4)
+
+
+async def test_a_replacement_that_is_meant_is_taken() -> None:
+    coordinator = MemoryEnsemble().session()
+    await register(coordinator, "a", StorageNodeEntry("h:1", 4))
+    await register(coordinator, "a", StorageNodeEntry("h:2", 1), replace=True)
+    assert await _entry(coordinator) == StorageNodeEntry("h:2", 1)
+
+
+async def test_telling_the_same_twice_is_no_conflict() -> None:
+    coordinator = MemoryEnsemble().session()
+    for _ in range(2):
+        await register(coordinator, "a", StorageNodeEntry("h:1", 1))
+
+
+async def test_of_two_new_directories_of_one_name_one_is_taken() -> None:
+    ensemble = MemoryEnsemble()
+    told = await asyncio.gather(*(register(ensemble.session(), "a", StorageNodeEntry(f"h:{port}", 1)) for port in (1, 2)), return_exceptions=True)
+    assert [type(each) for each in told].count(Fenced) == 1
