@@ -55,6 +55,13 @@ def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzE
     return ConnectionLost(address=address, reason=f"{code.name.lower()}: {details}")
 
 
+def _task_is_cancelled() -> bool:
+    """gRPC tells a call that was cancelled here, or whose channel was closed, as if the task that uses it had been cancelled. This tells
+    them apart."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class _CallStream:
     """The calling end of a stream."""
 
@@ -73,6 +80,10 @@ class _CallStream:
             raise error_of(self._address, error.code(), error.details()) from None
         except asyncio.InvalidStateError:
             raise await self._end() from None
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            raise ConnectionLost(address=self._address, reason="cancelled") from None
 
     async def receive(self) -> Any | None:
         try:
@@ -81,6 +92,10 @@ class _CallStream:
             raise error_of(self._address, error.code(), error.details()) from None
         except asyncio.InvalidStateError:
             raise await self._end() from None
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            raise ConnectionLost(address=self._address, reason="cancelled") from None
         if message is not _EOF:
             return message
         code = await self._call.code()
@@ -145,6 +160,10 @@ class _GrpcChannel:
             return await stub(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise error_of(self._address, error.code(), error.details()) from None
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            raise ConnectionLost(address=self._address, reason="cancelled") from None
 
     def open(self, method: Method, request: Any | None = None) -> Stream:
         if method.kind == "read":

@@ -1,0 +1,186 @@
+"""The client against real processes: ZooKeeper, three storage nodes, two log servers, with kills and pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from waltz_log.client import ClientSettings, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext, WaltzClient
+from waltz_log.client.inspect import ClusterInspector
+from waltz_log.errors import ClusterUnavailable, LockConflict, NotAppended, OutcomeUnknown
+from waltz_log.testing.local import LocalCluster
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory: Path = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(directory, partitions=2, servers=2) as running:
+        yield running
+
+
+def test_the_three_outcomes_on_a_real_cluster(cluster: LocalCluster) -> None:
+    with SyncWaltzClient(cluster.cluster) as client:
+        before = client.high_water_mark(0)
+        first = client.append(0, b"Ada", header=3, write_locks=[Lock("seat", "12A")])
+        assert first.transaction_id == before + 1
+        with pytest.raises(LockConflict) as caught:
+            client.append(0, b"Bob", write_locks=[Lock("seat", "12A")], high_water_mark=before)
+        assert caught.value.winner == first.transaction_id
+        never = OutcomeUnknown(partition=0, client_id=client.client_id, sequence=2_000_000, since=before, reason="made up")
+        there = OutcomeUnknown(partition=0, client_id=client.client_id, sequence=1, since=before, reason="made up")
+        assert client.resolve(there) == first
+        assert client.resolve(never) is None
+        for transaction in client.feed(0, after=before):
+            assert (transaction.transaction_id, transaction.data, transaction.header) == (first.transaction_id, b"Ada", 3)
+            assert transaction.timestamp_ms == first.append_time_ms
+            break
+
+
+def test_the_inspector_sees_what_a_client_appended(cluster: LocalCluster) -> None:
+    with SyncWaltzClient(cluster.cluster) as client:
+        receipts = [outcome for outcome in client.append_many(1, [Draft(b"%d" % n) for n in range(1000)]) if isinstance(outcome, Receipt)]
+    assert [receipt.transaction_id for receipt in receipts] == list(range(receipts[0].transaction_id, receipts[0].transaction_id + 1000))
+    with ClusterInspector(cluster.cluster) as inspector:
+        bound = inspector.bounds()[1]
+        assert bound.high_water_mark == receipts[-1].transaction_id
+        assert bound.first_transaction_id == 0
+        assert [len(addresses) for addresses in inspector.replicas().values()] == [3, 3]
+
+
+def test_another_root_holds_no_cluster(cluster: LocalCluster) -> None:
+    address = cluster.cluster.rpartition("/")[0] + "/elsewhere"
+    began_s = time.monotonic()
+    with pytest.raises(ClusterUnavailable, match="elsewhere"):
+        SyncWaltzClient(address)
+    assert time.monotonic() - began_s < 10
+
+
+class Appender:
+    """Appends numbered transactions in bursts and notes what it was told of each."""
+
+    def __init__(self, client: WaltzClient, name: int) -> None:
+        self.client = client
+        self.name = name
+        self.told: dict[bytes, int | None] = {}
+        self.stopping = False
+        self._chance = random.Random(name)
+
+    async def run(self) -> None:
+        number = 0
+        while not self.stopping:
+            burst = []
+            for _ in range(self._chance.randrange(1, 200)):
+                data = b"fault %d:%d" % (self.name, number)
+                number += 1
+                burst.append((data, await self.client.append_nowait(0, data, write_locks=[Lock("k", self._chance.randrange(5000))])))
+            for data, future in burst:
+                try:
+                    receipt: Receipt | None = await future
+                except OutcomeUnknown as unknown:
+                    receipt = await self.client.resolve(unknown)
+                except (LockConflict, NotAppended):
+                    receipt = None
+                self.told[data] = None if receipt is None else receipt.transaction_id
+            await asyncio.sleep(0.005)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError("the condition did not come true in time")
+        await asyncio.sleep(0.02)
+
+
+async def test_nothing_is_lost_or_repeated_while_processes_are_killed(cluster: LocalCluster) -> None:
+    async with WaltzClient.open(cluster.cluster) as mine, WaltzClient.open(cluster.cluster) as other:
+        after = await mine.high_water_mark(0)
+        appenders = [Appender(mine, 0), Appender(other, 1)]
+        seen: list[Transaction] = []
+        follower = await mine.follow(0, seen.extend, after=after)
+        running = [asyncio.create_task(appender.run()) for appender in appenders]
+
+        async def progress() -> None:
+            before = [len(appender.told) for appender in appenders]
+            await until(lambda: all(len(appender.told) > count + 200 for appender, count in zip(appenders, before, strict=True)))
+
+        await progress()
+        for name in ("server-0", "storage-1", "server-1"):
+            await asyncio.to_thread(cluster.kill, name)
+            await progress()
+            await asyncio.to_thread(cluster.start, name)
+            await asyncio.to_thread(cluster.wait_ready)
+            await progress()
+        for appender in appenders:
+            appender.stopping = True
+        await asyncio.gather(*running)
+        mark = await other.high_water_mark(0)
+        await follower.wait(mark)
+        assert [each.transaction_id for each in seen] == list(range(after + 1, mark + 1))
+        found = {each.data: each.transaction_id for each in seen}
+        assert len(found) == len(seen)
+        assert {data: found.get(data) for appender in appenders for data in appender.told} == appenders[0].told | appenders[1].told
+        for appender in appenders:
+            numbers = [int(data.partition(b":")[2]) for data in found if data.startswith(b"fault %d:" % appender.name)]
+            assert numbers == sorted(numbers)
+
+
+async def test_a_server_that_hangs_is_left_for_the_one_that_took_over(cluster: LocalCluster) -> None:
+    async with WaltzClient.open(cluster.cluster, ClientSettings(append_timeout_s=60)) as client:
+        receipt = await client.append(0, b"before")
+        await asyncio.to_thread(cluster.pause, "server-0")
+        try:
+            async with aclosing(client.feed(0, after=receipt.transaction_id)) as feed:
+                appended = asyncio.create_task(client.append(0, b"meanwhile"))
+                other = asyncio.create_task(client.append(1, b"meanwhile"))
+                found = await anext(feed)
+                assert found.data == b"meanwhile"
+                assert (await appended).transaction_id == found.transaction_id
+                assert (await other).partition == 1
+        finally:
+            await asyncio.to_thread(cluster.resume, "server-0")
+
+
+async def test_transactions_of_two_clients_number_densely(cluster: LocalCluster) -> None:
+    last: list[dict[int, int]] = [{}, {}]
+
+    def apply_to(state: dict[int, int]) -> Callable[[list[Transaction]], None]:
+        def apply(batch: list[Transaction]) -> None:
+            for each in batch:
+                if each.data.startswith(b"leg "):
+                    aircraft, number = map(int, each.data.split()[1:])
+                    assert number == state.get(aircraft, 0) + 1
+                    state[aircraft] = number
+
+        return apply
+
+    async def one(state: dict[int, int]) -> None:
+        async with WaltzClient.open(cluster.cluster) as client:
+            after = await client.high_water_mark(1)
+            follower = await client.follow(1, apply_to(state), after=after if not state else -1)
+
+            @client.transactional(follower, attempts=1000)
+            async def leg(tx: TransactionContext, aircraft: int) -> None:
+                tx.append(b"leg %d %d" % (aircraft, state.get(aircraft, 0) + 1), write_locks=[Lock("aircraft", aircraft)])
+
+            started.append(client)
+            await until(lambda: len(started) == 2)
+            for number in range(60):
+                receipt = await leg(number % 3)
+                await follower.wait(receipt.transaction_id)
+            done.append(client)
+            await until(lambda: len(done) == 2)
+            await follower.wait(await client.high_water_mark(1))
+
+    started: list[WaltzClient] = []
+    done: list[WaltzClient] = []
+    await asyncio.gather(*(one(state) for state in last))
+    assert last[0] == last[1] == {0: 40, 1: 40, 2: 40}

@@ -1,0 +1,105 @@
+"""The client over real connections, against a scripted cluster in the same loop: what only the transport can get wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import ConnectionLost, InvalidRequest, NotAppended, OutcomeUnknown, WaltzError
+from waltz_log.rpc.methods import MOUNT
+from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.scripted_server import Break, ScriptedCluster
+
+
+@pytest.fixture
+async def ensemble() -> MemoryEnsemble:
+    return MemoryEnsemble()
+
+
+@pytest.fixture
+async def cluster(ensemble: MemoryEnsemble) -> AsyncIterator[ScriptedCluster]:
+    made = ScriptedCluster(GrpcNetwork(), ensemble.session(), partitions=2, address="127.0.0.1:0")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def client(cluster: ScriptedCluster, ensemble: MemoryEnsemble) -> AsyncIterator[WaltzClient]:
+    async def coordinator() -> Coordinator:
+        return ensemble.session()
+
+    settings = ClientSettings(retry_base_s=0.001, retry_cap_s=0.01, append_timeout_s=10, frame_bytes=4096)
+    async with await WaltzClient.connect_over(coordinator, GrpcNetwork(), settings) as made:
+        yield made
+
+
+async def test_breaks_on_a_real_connection_cost_nothing_and_repeat_nothing(client: WaltzClient, cluster: ScriptedCluster) -> None:
+    cluster.logs[0].faults.extend([None, Break("before"), None, Break("after"), None, Break("after")])
+    futures = [await client.append_nowait(0, b"%d" % n) for n in range(1000)]
+    assert [(await future).transaction_id for future in futures] == list(range(1000))
+    assert cluster.logs[0].data() == [b"%d" % n for n in range(1000)]
+
+
+async def test_a_feed_leaves_an_owner_that_does_not_know_it_was_deposed(client: WaltzClient, cluster: ScriptedCluster) -> None:
+    async with asyncio.timeout(10), aclosing(client.feed(0)) as feed:
+        for number in range(4):
+            await client.append(0, b"%d" % number)
+            assert (await anext(feed)).data == b"%d" % number
+            await cluster.move(0, 2 - number % 2, tell=False)
+
+
+async def test_a_server_that_closes_is_followed_by_the_next(client: WaltzClient, cluster: ScriptedCluster) -> None:
+    await client.append(0, b"0")
+    first = cluster.servers[0].listener
+    assert first is not None
+    await first.close()
+    cluster.servers[0].listener = None
+    appended = asyncio.create_task(client.append(0, b"1"))
+    await cluster.move(0, 2)
+    assert (await appended).transaction_id == 1
+
+
+async def test_closing_the_client_ends_what_waits_on_its_connections(client: WaltzClient, cluster: ScriptedCluster) -> None:
+    async with aclosing(client.feed(0)) as feed:
+        reading = asyncio.ensure_future(anext(feed))
+        await client.append(0, b"0")
+        await reading
+        reading = asyncio.ensure_future(anext(feed))
+        cluster.logs[1].gate.clear()
+        stuck = asyncio.create_task(client.append(1, b"", timeout_s=0.2))
+        await asyncio.sleep(0.05)
+        await client.close()
+        with pytest.raises(InvalidRequest, match="closed"):
+            await reading
+        with pytest.raises((OutcomeUnknown, NotAppended)):
+            await stuck
+
+
+async def test_a_stream_cancelled_here_is_a_lost_connection_and_not_a_cancelled_task(cluster: ScriptedCluster) -> None:
+    channel = GrpcNetwork().connect(cluster.servers[0].address)
+    stream = channel.open(MOUNT)
+    reading = asyncio.ensure_future(stream.receive())
+    await asyncio.sleep(0.05)
+    await stream.cancel()
+    with pytest.raises(ConnectionLost):
+        await reading
+    other = channel.open(MOUNT)
+    reading = asyncio.ensure_future(other.receive())
+    await asyncio.sleep(0.05)
+    await channel.close()
+    with pytest.raises(WaltzError):
+        await reading
+    waiting = GrpcNetwork().connect(cluster.servers[0].address)
+    task = asyncio.ensure_future(waiting.open(MOUNT).receive())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await waiting.close()
