@@ -72,7 +72,7 @@ class Survey:
     @property
     def complete(self) -> bool:
         """Ready, and every node of the cluster answers."""
-        return self.ready and all(each.answers for each in (*self.servers, *self.storages))
+        return self.ready and all(server.answers for server in self.servers) and all(storage.answers for storage in self.storages)
 
     @property
     def missing(self) -> str:
