@@ -245,6 +245,10 @@ class StoreSession:
         """Ends the session; the first reason stays."""
         if self.failed is None:
             log.warning("store session ended", partition=self.partition, session=self.session, error=str(error))
+            self._end(error)
+
+    def _end(self, error: WaltzError) -> None:
+        if self.failed is None:
             self.failed = error
             self.appended.fail(error)
             self.advanced.notify()
@@ -265,7 +269,7 @@ class StoreSession:
 
     async def close(self) -> None:
         """Ends every replica session. What is in flight stays undecided; the next session decides it."""
-        self.fail(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
+        self._end(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
