@@ -35,7 +35,7 @@ START_SLOT = 0
 
 
 class ControlFiles:
-    """Both files, open. `start` counts the starts of the directory. Made by `open`."""
+    """Both files, open. `start`: how often the directory was started. Made by `open`."""
 
     def __init__(self, disk: Disk, header: ControlHeader, control: DiskFile, fence: DiskFile) -> None:
         self._disk = disk
@@ -58,8 +58,8 @@ class ControlFiles:
 
     @classmethod
     def open(cls, disk: Disk) -> ControlFiles:
-        """Reads both files and raises the start count on the medium. Raises `InvalidSetting` where there is no control file, `CorruptData` where one
-        cannot be used at all. A partition whose two structs are both invalid is told by `mark`, not here: the others are served."""
+        """Reads both files. Raises `InvalidSetting` where there is no control file, `CorruptData` where one cannot be used at all. A partition
+        whose two structs are both invalid is told by `mark`, not here: the others are served."""
         for name in (CONTROL_FILE, FENCE_FILE):
             if not disk.exists(name):
                 raise InvalidSetting(name="directory", reason=f"holds no {name}: no storage node was created here", nearest=None)
@@ -82,9 +82,13 @@ class ControlFiles:
         start = found._counters[START_SLOT]
         if start is None:
             raise CorruptData(where=FENCE_FILE, offset=counter_offset(START_SLOT, 0), transaction_id=-1, reason="start count is unreadable")
-        found._count(START_SLOT, start[0] + 1, partition=-1)
-        found.start = start[0] + 1
+        found.start = start[0]
         return found
+
+    def count_start(self) -> None:
+        """One more start of the directory. Durable when it returns. Raises `StorageFailed`."""
+        self._count(START_SLOT, self.start + 1, partition=-1)
+        self.start += 1
 
     def grow(self, partitions: int) -> ControlFiles:
         """Makes room for more partitions: new files, renamed over the old ones, the fences first. Gives the files anew."""

@@ -84,6 +84,7 @@ class StorageNode:
                 raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
             if partitions is not None:
                 control = await self._offload(control.grow, partitions)
+            await self._offload(control.count_start)
         except OSError as error:
             self._disk.unlock()
             raise StorageFailed(partition=-1, reason=f"cannot open the control files: {error}") from None

@@ -39,7 +39,7 @@ KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - any state of the node may be waited for, and not all of it has an event
+        while not condition():
             await asyncio.sleep(0)
 
 

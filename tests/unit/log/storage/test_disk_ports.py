@@ -1,0 +1,192 @@
+"""One suite for the disk port, on the simulated disk and on the file system; then what only the simulated one does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from waltz_log.core.ports import Disk
+from waltz_log.storage.filesystem import FileSystemDisk, ThreadOffload
+from waltz_log.testing.disk import Operation, SimulatedDisk
+
+
+@pytest.fixture(params=["simulated", "file system"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    return SimulatedDisk() if request.param == "simulated" else FileSystemDisk(tmp_path / "root")
+
+
+def test_a_file_is_created_once_and_must_exist_to_be_opened(disk: Disk) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.open("a", "read")
+    with pytest.raises(FileNotFoundError):
+        disk.open("a", "write")
+    disk.open("a", "create").close()
+    with pytest.raises(FileExistsError):
+        disk.open("a", "create")
+    assert disk.exists("a")
+    assert not disk.exists("b/c")
+
+
+def test_bytes_are_written_at_offsets_and_read_up_to_the_end(disk: Disk) -> None:
+    file = disk.open("a", "create")
+    file.write(3, b"abc")
+    assert file.size() == 6
+    assert file.read(0, 100) == b"\0\0\0abc"
+    file.write(4, b"X")
+    assert file.read(3, 3) == b"aXc"
+    assert file.read(6, 10) == b""
+    assert file.read(100, 10) == b""
+    file.sync()
+    file.truncate(4)
+    assert (file.size(), disk.open("a", "read").read(0, 9)) == (4, b"\0\0\0a")
+    file.truncate(6)
+    assert file.read(0, 9) == b"\0\0\0a\0\0"
+
+
+def test_a_file_opened_for_reading_is_not_written_and_a_closed_one_not_at_all(disk: Disk) -> None:
+    disk.open("a", "create").close()
+    file = disk.open("a", "read")
+    with pytest.raises(OSError):
+        file.write(0, b"x")
+    file.close()
+    file.close()
+    with pytest.raises(OSError):
+        file.read(0, 1)
+
+
+def test_names_are_listed_in_order_renamed_linked_and_removed(disk: Disk) -> None:
+    assert disk.list("d/e") == []
+    disk.make_directory("d/e")
+    disk.make_directory("d/e")
+    for name in ("z", "b"):
+        disk.open(f"d/e/{name}", "create").write(0, name.encode())
+    assert disk.list("d/e") == ["b", "z"]
+    assert disk.list("") == ["d"]
+    disk.rename("d/e/z", "d/e/b")
+    assert disk.open("d/e/b", "read").read(0, 9) == b"z"
+    disk.link("d/e/b", "d/c")
+    with pytest.raises(FileExistsError):
+        disk.link("d/e/b", "d/c")
+    disk.remove("d/e/b")
+    assert disk.open("d/c", "read").read(0, 9) == b"z"
+    with pytest.raises(FileNotFoundError):
+        disk.remove("d/e/b")
+    with pytest.raises(FileNotFoundError):
+        disk.rename("d/e/b", "d/x")
+    disk.sync_directory("d/e")
+    disk.sync_directory("")
+    with pytest.raises(OSError):
+        disk.open("none/a", "create")
+    assert 0 < disk.free_bytes() <= disk.total_bytes()
+
+
+def test_a_directory_is_locked_once_until_it_is_unlocked(tmp_path: Path) -> None:
+    simulated = SimulatedDisk()
+    for first, second in ((simulated, simulated), (FileSystemDisk(tmp_path), FileSystemDisk(tmp_path))):
+        first.lock()
+        with pytest.raises(OSError):
+            second.lock()
+        first.unlock()
+        first.unlock()
+        second.lock()
+        second.unlock()
+
+
+def test_a_large_write_reaches_the_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltz_log.storage.filesystem.WRITE_BYTES_MAX", 1000)
+    file = FileSystemDisk(tmp_path).open("a", "create")
+    data = bytes(range(256)) * 20
+    file.write(7, data)
+    assert file.read(7, len(data)) == data
+
+
+async def test_offloaded_calls_run_beside_the_event_loop() -> None:
+    offload = ThreadOffload(2)
+    assert await offload(lambda a, b: (a + b, threading.current_thread().name[:10]), 1, 2) == (3, "waltz-disk")
+    with pytest.raises(ZeroDivisionError):
+        await offload(lambda: 1 // 0)
+    await asyncio.gather(offload(int), offload(int))
+    offload.close()
+
+
+# ---- crashes -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_synced_is_lost_in_a_crash() -> None:
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    file.write(0, b"abc")
+    assert not disk.crash().exists("a"), "neither the name nor the bytes were synced"
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    file.write(0, b"abc")
+    disk.sync_directory("")
+    assert disk.crash().content("a") == b"", "the name was synced"
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    file.write(0, b"abc")
+    file.sync()
+    disk.sync_directory("")
+    file.write(3, b"def")
+    file.truncate(1)
+    assert disk.crash().content("a") == b"abc"
+
+
+def test_a_killed_process_leaves_all_it_wrote() -> None:
+    disk = SimulatedDisk()
+    disk.open("a", "create").write(0, b"abc")
+    after = disk.crash(keep=True)
+    assert after.content("a") == b"abc"
+    assert after.crash().content("a") == b"abc"
+
+
+def test_names_and_bytes_of_unsynced_changes_come_in_every_combination() -> None:
+    seen = set()
+    for seed in range(1000):
+        disk = SimulatedDisk()
+        for name in ("a", "b"):
+            disk.open(name, "create").write(0, name.encode() * 3)
+        after = disk.crash(Random(seed))
+        seen.add(tuple((name, after.content(name)) for name in after.list("")))
+    assert () in seen
+    assert (("b", b"bbb"),) in seen
+    assert (("a", b""), ("b", b"b")) in seen
+    assert len(seen) > 15
+
+
+def test_the_same_seed_tears_the_same_way() -> None:
+    def run() -> bytes:
+        disk = SimulatedDisk()
+        file = disk.open("a", "create")
+        disk.sync_directory("")
+        for n in range(20):
+            file.write(5 * n, b"abcde")
+        return disk.crash(Random(4)).content("a")
+
+    assert run() == run()
+
+
+def test_a_dead_machine_does_nothing_more() -> None:
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    disk.crash()
+    for call in (lambda: file.write(0, b"x"), lambda: file.read(0, 1), lambda: disk.list(""), disk.lock):
+        with pytest.raises(OSError):
+            call()
+
+
+def test_faults_are_planted_before_an_operation_and_a_full_disk_takes_what_fits() -> None:
+    disk = SimulatedDisk(total=5)
+    seen: list[Operation] = []
+    disk.before = seen.append
+    file = disk.open("a", "create")
+    with pytest.raises(OSError, match="no space"):
+        file.write(0, b"abcdefg")
+    assert file.read(0, 9) == b"abcde"
+    assert disk.free_bytes() == 0
+    file.sync()
+    assert seen == [Operation("create", "a"), Operation("write", "a"), Operation("sync", "a")]
