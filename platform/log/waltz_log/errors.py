@@ -65,8 +65,8 @@ class WaltzError(Exception):
     facts: dict[str, Any]
 
     def __init__(self, **facts: Any) -> None:
-        declared = {name for cls in type(self).__mro__ for name in vars(cls).get("__annotations__", {}) if issubclass(cls, WaltzError)}
-        declared -= {"text", "outcome", "retriable", "advice", "facts"}
+        # The class that says anything says it all: a refinement has its own facts, not its parent's as well.
+        declared = next(set(found) for cls in type(self).__mro__ if (found := vars(cls).get("__annotations__")))
         if declared != set(facts):
             raise TypeError(f"{type(self).__name__} takes {sorted(declared)}, got {sorted(facts)}")
         self.facts = facts
@@ -90,7 +90,7 @@ class InvalidRequest(WaltzError):
     reason: str
 
 
-class InvalidSetting(WaltzError):
+class InvalidSetting(InvalidRequest):
     """A setting or option is unknown or unusable. Nothing was started; fix the configuration."""
 
     text = "invalid setting"
@@ -106,10 +106,11 @@ class InvalidSetting(WaltzError):
         return cls(name=name, reason=f"no such {what}", nearest=original[near[0]] if near else None)
 
 
-class TransactionTooLarge(WaltzError):
+class TransactionTooLarge(InvalidRequest):
     """One transaction is above a limit. Nothing was sent; split it or raise the limit on clients and servers alike."""
 
     text = "transaction too large"
+    reason = "above a limit"
     what: str
     size: int
     limit: int
@@ -154,7 +155,7 @@ class Unavailable(WaltzError):
     reason: str
 
 
-class ClusterUnavailable(WaltzError):
+class ClusterUnavailable(Unavailable):
     """No coordinator answers at the address, or no cluster is there. Check the address; retry later."""
 
     text = "cluster unavailable"
@@ -163,7 +164,7 @@ class ClusterUnavailable(WaltzError):
     reason: str
 
 
-class ConnectionLost(WaltzError):
+class ConnectionLost(Unavailable):
     """One connection could not be made or ended. Retry, here or at another node."""
 
     text = "connection lost"
@@ -173,7 +174,7 @@ class ConnectionLost(WaltzError):
     reason: str
 
 
-class NotOwner(WaltzError):
+class NotOwner(Unavailable):
     """This server does not own the partition, or not yet. Look up the owner again."""
 
     text = "not the owner"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient
@@ -58,7 +59,7 @@ class MemoryCluster:
         self.servers: dict[str, tuple[LogServer, MemoryCoordinator]] = {}
         self._storage_names = [f"storage-{index}" for index in range(storages)]
         self._server_names = [f"server-{index}" for index in range(servers)]
-        self._settings: dict[str, object] = {"replica_retry_s": 0.01, "replica_retry_max_s": 0.1, **(settings or {})}
+        self._settings: dict[str, Any] = {"replica_retry_s": 0.01, "replica_retry_max_s": 0.1, **(settings or {})}
         self._coordinator: Coordinator = self.ensemble.session()
 
     async def start(self) -> None:

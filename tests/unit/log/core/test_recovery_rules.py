@@ -241,7 +241,6 @@ def _dumbest_resolve(levels: dict[str, int], old: list[str]) -> int | None:
     """All voters: the highest level every possible majority of the old replicas could still agree on being committed, by trying what the absent
     ones may hold."""
     absent = [name for name in old if name not in levels]
-    top = max(levels.values(), default=-1)
     quorum = majority(len(old))
     for level in sorted(set(levels.values()), reverse=True):
         now = sum(1 for own in levels.values() if own >= level)
@@ -251,7 +250,7 @@ def _dumbest_resolve(levels: dict[str, int], old: list[str]) -> int | None:
             for _ in combinations(absent, count):
                 if now + count >= quorum:
                     return None
-    return None if top >= 0 else None
+    return None
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 6)), st.integers(3, 5))

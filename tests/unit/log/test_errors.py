@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from waltz_log import errors
+from waltz_log.errors import WaltzError
+
+SAMPLES: list[WaltzError] = [
+    errors.InvalidRequest(reason="no"),
+    errors.InvalidSetting.unknown("lisen", ["listen", "name"]),
+    errors.TransactionTooLarge(what="data", size=3, limit=2),
+    errors.LockConflict(partition=1, winner=7),
+    errors.NotAppended(partition=1, reason="moving"),
+    errors.OutcomeUnknown(partition=1, client_id=2, sequence=3, since=4, reason="deadline"),
+    errors.Unavailable(reason="no"),
+    errors.ClusterUnavailable(address="host:1/x", reason="no"),
+    errors.ConnectionLost(address="host:1", reason="gone"),
+    errors.NotOwner(partition=1, reason="moved"),
+    errors.Fenced(what="session", partition=1, mine=2, newer=3),
+    errors.SessionTooOld(partition=1, asked=3, session=2),
+    errors.ClusterKeyMismatch(expected="a", got="b"),
+    errors.OutOfRange(partition=1, asked=2, first=3, last=4),
+    errors.CorruptData(where="x", offset=1, transaction_id=2, reason="checksum"),
+    errors.StorageFailed(partition=1, reason="full"),
+    errors.ProtocolViolation(reason="junk"),
+]
+
+
+def test_the_samples_are_all_there_is() -> None:
+    assert {type(error).__name__ for error in SAMPLES} | {"WaltzError"} == {name for name in errors.__all__ if name[0].isupper()}
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling_and_the_wire_with_its_facts(error: WaltzError) -> None:
+    for again in (pickle.loads(pickle.dumps(error)), errors.decode(errors.encode(error))):
+        assert type(again) is type(error)
+        assert again.facts == error.facts
+        assert str(again) == str(error)
+        for name, value in error.facts.items():
+            assert getattr(again, name) == value
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_the_tree_is_the_one_in_the_docstring(error: WaltzError) -> None:
+    drawn: dict[str, str] = {}
+    parents: list[tuple[int, str]] = []
+    for line in (errors.__doc__ or "").splitlines():
+        bare = line.lstrip(" │├└─")
+        if not bare or bare.split()[0] not in {*(type(e).__name__ for e in SAMPLES), "WaltzError"} or (bare == line.strip() and bare != "WaltzError"):
+            continue
+        depth = len(line) - len(bare)
+        while parents and parents[-1][0] >= depth:
+            parents.pop()
+        drawn[bare.split()[0]] = parents[-1][1] if parents else ""
+        parents.append((depth, bare.split()[0]))
+    assert type(error).__mro__[1].__name__ == drawn[type(error).__name__]
+
+
+def test_facts_that_are_missing_or_foreign_are_a_defect() -> None:
+    with pytest.raises(TypeError):
+        errors.LockConflict(partition=1)
+    with pytest.raises(TypeError):
+        errors.LockConflict(partition=1, winner=2, more=3)
+
+
+def test_an_unknown_setting_names_the_nearest() -> None:
+    assert errors.InvalidSetting.unknown("lisen", ["listen", "name"]).nearest == "listen"
+    assert errors.InvalidSetting.unknown("zzz", ["listen", "name"]).nearest is None
+
+
+def test_foreign_text_is_not_an_error_of_ours() -> None:
+    for text in ("", "{}", "null", "[]", '{"error": "OSError", "facts": {}}', '{"error": "LockConflict", "facts": {}}'):
+        assert errors.decode(text) is None
