@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "delta-jars"
 
 
+@pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
     """For processes that start Spark: this interpreter for workers, the project's settings, and nothing of the caller's Spark."""
     kept = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")}
@@ -22,10 +23,10 @@ def spark_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str, str]) -> Iterator[Any]:
     jars = sorted(str(path) for path in JARS.glob("*.jar"))
     assert jars, f"no jars in {JARS}: run make setup"
-    os.environ.update(spark_environment())
+    os.environ.update(spark_environment)
     from pyspark.sql import SparkSession
 
     from pyspark_waltz.testing import StubSource

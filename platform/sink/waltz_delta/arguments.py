@@ -42,9 +42,6 @@ class JobArguments:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        missing = re.fullmatch(r"the following arguments are required: (.*)", message)
-        if missing:
-            raise InvalidSetting(name=missing[1], reason="is required", nearest=None)
         told = re.fullmatch(r"argument ([^:]+): (.*)", message, re.DOTALL)
         raise InvalidSetting(name=told[1] if told else self.prog, reason=told[2] if told else message, nearest=None)
 
@@ -56,6 +53,9 @@ def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobA
     if unknown:
         known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
         raise InvalidSetting.unknown(unknown[0].split("=")[0], known, what="argument")
+    for name in ("cluster", "table", "checkpoint", *(("keys",) if upsert else ())):
+        if not getattr(found, name):
+            raise InvalidSetting(name=f"--{name}", reason="is required", nearest=None)
     source = {"cluster": found.cluster}
     for text in found.option:
         name, equals, value = text.partition("=")
@@ -92,13 +92,12 @@ def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobA
 def _parser(job: str, upsert: bool) -> _Parser:
     what = "Merges the log into a Delta table, one row per key." if upsert else "Appends the log to a Delta table, each transaction once."
     parser = _Parser(prog=job, description=f"{what} Goes on where the table ends, with or without a checkpoint.", allow_abbrev=False)
-    need: dict[str, Any] = {"required": True, "metavar": "…"}
     text: dict[str, Any] = {"metavar": "…"}
-    parser.add_argument("--cluster", **need, help="address of the cluster, host:port/root")
-    parser.add_argument("--table", **need, help="path of the Delta table; made by the first batch")
-    parser.add_argument("--checkpoint", **need, help="directory for Spark's progress; may be deleted, the table knows better")
+    parser.add_argument("--cluster", **text, help="address of the cluster, host:port/root")
+    parser.add_argument("--table", **text, help="path of the Delta table; made by the first batch")
+    parser.add_argument("--checkpoint", **text, help="directory for Spark's progress; may be deleted, the table knows better")
     if upsert:
-        parser.add_argument("--keys", **need, help="columns that identify a row, comma between them")
+        parser.add_argument("--keys", **text, help="columns that identify a row, comma between them")
         parser.add_argument("--sequence", default="transaction_id", **text, help="column that tells which of two rows is newer (transaction_id)")
     parser.add_argument("--partitions", **text, help="log partitions, as 0-3,7 (all)")
     parser.add_argument(

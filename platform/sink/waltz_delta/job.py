@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pyspark_waltz.cluster import CONNECT_TIMEOUT_S
 from waltz_delta.append import DeltaAppend
 from waltz_delta.arguments import JobArguments, parse_arguments
 from waltz_delta.decode import shape
@@ -81,7 +82,7 @@ def _from_spark(error: Exception) -> tuple[int, str]:
 
 
 def _run(job: JobArguments, sink_for: Callable[[str], Any]) -> None:
-    with ClusterInspector(job.options.cluster) as inspector:
+    with ClusterInspector(job.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
         key, count = str(inspector.parameters.key), inspector.parameters.partitions
     partitions = job.partitions if job.partitions is not None else tuple(range(count))
     spark = SparkSession.builder.appName(f"waltz {job.job}").getOrCreate()

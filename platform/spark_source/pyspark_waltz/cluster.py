@@ -18,10 +18,10 @@ from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
 
-__all__ = ["Connect", "Inspector", "Location", "LogView"]
+__all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView"]
 
-CONNECT_TIMEOUT_S = 10.0
-"""No cluster at the address: an error within this time."""
+CONNECT_TIMEOUT_S = 8.0
+"""No cluster at the address: an error within ten seconds, starting Python included."""
 
 PAUSE_S = 0.2
 """Between two questions to a cluster that has just failed to answer."""

@@ -1,0 +1,174 @@
+"""The jobs as anybody submits them, over a real cluster: a driver killed at the worst moment, SIGTERM, and the one line that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from waltz_delta import high_water_marks, job
+from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch
+from waltz_log.client import SyncWaltzClient
+from waltz_log.client.inspect import ClusterInspector
+from waltz_log.errors import ClusterUnavailable, Unavailable
+from waltz_log.testing.local import LocalCluster
+
+pytestmark = pytest.mark.timeout(400)
+
+ROOT = Path(__file__).resolve().parents[2]
+SUBMIT = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
+Submit = Callable[..., "subprocess.Popen[str]"]
+
+PATIENCE_S = 180
+"""A submission takes ten seconds alone, a minute on a machine that does other things."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), partitions=2) as running:
+        yield running
+
+
+@pytest.fixture
+def submit(spark_environment: dict[str, str]) -> Iterator[Submit]:
+    """Starts spark-submit; what still runs at the end of a test is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [*SUBMIT, str(ROOT / script), *arguments]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, cwd=ROOT, env=spark_environment, stdout=pipe, stderr=subprocess.STDOUT, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out
+
+
+def append_legs(cluster: LocalCluster, legs: range, *, aircraft: int = 10) -> None:
+    """Each aircraft's legs, counted up, all in the partition of that aircraft."""
+    with SyncWaltzClient(cluster.cluster) as client:
+        for leg in legs:
+            for tail in range(aircraft):
+                client.append(tail % 2, json.dumps({"tail": f"N{tail}", "leg": leg}).encode())
+
+
+def key_of(cluster: LocalCluster) -> str:
+    with ClusterInspector(cluster.cluster) as inspector:
+        return str(inspector.parameters.key)
+
+
+def marks_of(table: Path, cluster: LocalCluster) -> dict[int, int]:
+    try:
+        return high_water_marks(str(table), key_of(cluster), partitions=2)
+    except NotADeltaTable:
+        return {}
+
+
+def rows_of(table: Path, *columns: str) -> list[tuple[Any, ...]]:
+    found = DeltaTable(str(table)).to_pyarrow_table(columns=list(columns))
+    return sorted(zip(*(found[name].to_pylist() for name in columns), strict=True))
+
+
+def test_a_driver_killed_between_commit_and_checkpoint_loses_and_repeats_nothing(cluster: LocalCluster, submit: Submit, tmp_path: Path) -> None:
+    append_legs(cluster, range(1, 21))
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    shared = [f"--cluster={cluster.cluster}", f"--table={table}", f"--checkpoint={checkpoint}", "--schema=tail STRING, leg INT"]
+    code, out = finished(submit("tests/e2e/killed_driver.py", *shared, "--trigger=1 second", "--max-transactions-per-trigger=60"))
+    assert code == -signal.SIGKILL, out
+    written = DeltaTable(str(table)).version()
+    assert sorted(path.name for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()) == ["0"], "batch 1 is in the table only"
+    append_legs(cluster, range(21, 23))
+    cluster.kill("storage-1")
+    try:
+        code, out = finished(submit("jobs/ingest.py", *shared, "--trigger=available-now"))
+    finally:
+        cluster.start("storage-1")
+    assert code == 0, out
+    assert rows_of(table, "partition", "transaction_id") == [(partition, at) for partition in range(2) for at in range(110)]
+    assert rows_of(table, "tail", "leg") == sorted((f"N{tail}", leg) for tail in range(10) for leg in range(1, 23))
+    assert high_water_marks(str(table), key_of(cluster)) == {0: 109, 1: 109}
+    assert DeltaTable(str(table)).version() == written + 1, "the replayed batch was dropped whole"
+
+
+def test_upsert_follows_the_log_until_sigterm_and_stops_in_good_order(cluster: LocalCluster, submit: Submit, tmp_path: Path) -> None:
+    append_legs(cluster, range(1, 4))
+    table = tmp_path / "aircraft"
+    shared = [f"--cluster={cluster.cluster}", f"--table={table}", f"--checkpoint={tmp_path / 'checkpoint'}"]
+    running = submit("jobs/upsert.py", *shared, "--schema=tail STRING, leg INT", "--keys=tail", "--select=tail, leg AS legs")
+    with ClusterInspector(cluster.cluster) as inspector:
+        until = {partition: bound.high_water_mark for partition, bound in inspector.bounds().items()}
+    deadline = time.monotonic() + PATIENCE_S
+    while marks_of(table, cluster) != until:
+        assert running.poll() is None, running.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    running.send_signal(signal.SIGTERM)
+    code, out = finished(running)
+    assert code == 0, out
+    assert f"ready upsert table={table}" in out
+    assert "Traceback" not in out
+    assert rows_of(table, "tail", "legs") == [(f"N{tail}", 3) for tail in range(10)]
+
+
+def direct(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Without spark-submit: what is wrong shows before a JVM is started."""
+    command = [sys.executable, str(ROOT / "jobs" / "ingest.py"), *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_unknown_argument_is_one_line_with_the_nearest_and_code_2(spark_environment: dict[str, str]) -> None:
+    done = direct(spark_environment, "--cluster=x", "--tabel=/t")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["ingest: invalid setting: name=--tabel reason=no such argument nearest=--table"]
+
+
+def test_no_cluster_at_the_address_is_one_line_that_names_it_within_ten_seconds(spark_environment: dict[str, str]) -> None:
+    start = time.monotonic()
+    done = direct(spark_environment, "--cluster=127.0.0.1:1/nowhere", "--table=/t", "--checkpoint=/c")
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert "127.0.0.1:1/nowhere" in done.stderr
+    assert time.monotonic() - start < 10 + 15 * (os.getloadavg()[0] > 4), "interpreter and imports included"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (SchemaMismatch(path="p", column="c", reason="r"), 2, "table holds another schema: path=p column=c reason=r"),
+        (ClusterUnavailable(address="a", reason="r"), 3, "cluster unavailable: address=a reason=r"),
+        (RuntimeError("boom\nat somewhere"), 1, "boom"),
+        (RuntimeError(f"[STREAM_FAILED] x\n  waltz_delta.errors.GapInTable: {GapInTable(path='p', partition=0, first=1, last=2)}\n at"), 4, None),
+        (RuntimeError(f"y\nwaltz_log.errors.Unavailable: {Unavailable(reason='nobody')}\n"), 3, "unavailable: reason=nobody"),
+        (RuntimeError("z\npyspark_waltz.errors.RangeUnreadable: no replica could serve the range: partition=0\n"), 3, None),
+        (RuntimeError("z\npyspark_waltz.errors.DataLost: transactions lost to this query: partition=0\n"), 1, None),
+    ],
+)
+def test_every_error_becomes_one_line_and_a_code(
+    error: Exception, code: int, line: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(job, "_run", fail)
+    assert job.ingest(["--cluster=x", "--table=t", "--checkpoint=c"]) == code
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert told[0].startswith("ingest: ")
+    if line is not None:
+        assert told == [f"ingest: {line}"]
