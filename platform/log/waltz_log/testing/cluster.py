@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -46,7 +47,7 @@ class MemoryCluster:
         partitions: int = 1,
         storages: int = 3,
         servers: int = 2,
-        settings: dict[str, object] | None = None,
+        settings: dict[str, Any] | None = None,
         delay_s: Callable[[], float] | None = None,
     ) -> None:
         self.key = CLUSTER_KEY
@@ -92,7 +93,7 @@ class MemoryCluster:
         if disk is None:
             disk = self.disks[name] = SimulatedDisk()
             StorageNode.create(disk, self.clock, self.key, self.partitions)
-        settings = StorageSettings(name=name, directory="/unused", cluster="memory/test")
+        settings = StorageSettings(name=name, directory=Path("unused"), cluster="memory/test")
         node = StorageNode(settings, disk, self.clock, run_in_place)
         await node.open()
         listener = await self.network.serve(f"{name}:0", node.service())
