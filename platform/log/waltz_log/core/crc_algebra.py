@@ -27,7 +27,7 @@ _QUARTERS = np.array([[0], [256], [512], [768]], dtype=np.intp)
 @cache
 def _byte_table() -> NDArray[np.uint32]:
     """The register after one byte, for each byte."""
-    table = np.arange(256, dtype=np.uint32)
+    table: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
     table.setflags(write=False)
