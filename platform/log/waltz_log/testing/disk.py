@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -120,21 +121,11 @@ class SimulatedDisk:
 
     def crash(self, random: Random | None = None, *, keep: bool = False) -> SimulatedDisk:
         """The disk after the machine died: without `random` all that was not synced is lost; with it each change is kept, lost or torn by chance.
-        `keep`: only the process died, and everything it wrote is there."""
+        `keep`: only the process died; everything it wrote is there, but what it did not sync is not on the medium yet."""
         self._dead = True
         after = SimulatedDisk(self.total)
-        if keep:
-            self._settle(self._root)
-        after._root = self._root.survivor(random, {})
+        after._root = deepcopy(self._root) if keep else self._root.survivor(random, {})
         return after
-
-    def _settle(self, directory: _Directory) -> None:
-        directory.durable, directory.changes = dict(directory.now), []
-        for entry in directory.now.values():
-            if isinstance(entry, _Directory):
-                self._settle(entry)
-            else:
-                entry.durable, entry.changes = bytes(entry.now), []
 
     def content(self, path: str) -> bytes:
         return bytes(self._file(path).now)

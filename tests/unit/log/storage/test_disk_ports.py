@@ -136,11 +136,16 @@ def test_what_was_not_synced_is_lost_in_a_crash() -> None:
     assert disk.crash().content("a") == b"abc"
 
 
-def test_a_killed_process_leaves_all_it_wrote() -> None:
+def test_a_killed_process_leaves_all_it_wrote_but_not_on_the_medium() -> None:
     disk = SimulatedDisk()
-    disk.open("a", "create").write(0, b"abc")
+    file = disk.open("a", "create")
+    disk.sync_directory("")
+    file.write(0, b"abc")
     after = disk.crash(keep=True)
     assert after.content("a") == b"abc"
+    assert after.crash().content("a") == b""
+    after = disk.crash(keep=True)
+    after.open("a", "write").sync()
     assert after.crash().content("a") == b"abc"
 
 

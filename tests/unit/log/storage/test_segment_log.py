@@ -105,6 +105,16 @@ def test_a_tail_torn_at_every_byte_is_dropped_with_a_logged_line() -> None:
         assert read_all(again).endswith(following.records)
 
 
+def test_what_opening_finds_in_the_page_cache_is_on_the_medium_before_it_is_told() -> None:
+    disk = SimulatedDisk()
+    open_log(disk).append([block(0, [b"abc"])])
+    written = block(1, [b"never synced by the process that wrote it"])
+    disk.open(SEG, "write").write(len(disk.content(SEG)), written.records)
+    killed = disk.crash(keep=True)
+    assert open_log(killed).tail.last_id == 1
+    assert open_log(killed.crash()).tail.last_id == 1
+
+
 def test_a_tail_of_garbage_is_dropped() -> None:
     for garbage in (bytes(500), b"\xff" * 500, encode_record(1, 1, 3, 1, 1, b"x", 9), encode_record(1, 1, 9, 1, 1, b"x", 3)):
         disk = SimulatedDisk()
