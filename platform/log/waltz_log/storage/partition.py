@@ -355,15 +355,16 @@ class PartitionStore:
             try:
                 while True:
                     try:
-                        block = await self._offload(self._log.read, reader, first, last, max_bytes)
+                        blocks = await self._offload(self._log.read, reader, first, last, max_bytes)
                     except (OSError, WaltzError) as error:
                         raise self._read_failed(error, truncations, first) from None
-                    if truncations != self._truncations:
-                        raise self._moved(first)
-                    if block is None:
+                    for block in blocks:
+                        if truncations != self._truncations:
+                            raise self._moved(first)
+                        yield block
+                        first = block.last_transaction_id + 1
+                    if not blocks:
                         break
-                    yield block
-                    first = block.last_transaction_id + 1
             finally:
                 reader.close()
 

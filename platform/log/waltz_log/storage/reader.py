@@ -1,4 +1,4 @@
-"""Reads ranges of one segment as raw slices of the stored bytes, cut by size and where the append time changes, verified before they leave.
+"""Reads ranges of one segment as raw slices of the stored bytes, verified at once, then cut where the append time changes.
 
 Has files of its own, so any number of readers run beside the appends and beside each other. Blocks; one thread at a time per reader.
 """
@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from waltz_log.core.append_times import AppendTimes
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
@@ -50,12 +51,9 @@ class SegmentReader:
                 times_file.close()
         self._times = times
 
-    def read(self, first: int, last: int, max_bytes: int, end: int | None) -> Block:
-        """Transactions from `first` up to `last` or earlier, at least one. `end`: where the segment's synced data ends, None for a closed segment.
-        Raises `CorruptData` where anything does not match."""
-        append_time_ms, following = self._times.at(first)
-        if following is not None:
-            last = min(last, following - 1)
+    def read(self, first: int, last: int, max_bytes: int, end: int | None) -> list[Block]:
+        """Transactions from `first` up to `last` or earlier, at least one, of `max_bytes` together where they are more than one. `end`: where the
+        segment's synced data ends, None for a closed segment. Raises `CorruptData` where anything does not match."""
         count = min(last - first + 1, INDEX_ENTRIES)
         place = FILE_HEADER_BYTES + 8 * (first - self.first)
         raw = self._index.read(place, 8 * (count + 1))
@@ -74,7 +72,21 @@ class SegmentReader:
             verify_records(records, lengths, first_transaction_id=first, partition=self._partition, where=self._where)
         except CorruptData as error:
             raise CorruptData(where=self._where, offset=start + error.offset, transaction_id=error.transaction_id, reason=error.reason) from None
-        return Block(first, lengths, records, append_time_ms)
+        return self._cut(first, lengths, records, offsets[: count + 1] - start)
+
+    def _cut(self, first: int, lengths: bytes, records: bytes, offsets: NDArray[np.int64]) -> list[Block]:
+        blocks = []
+        count = len(lengths) // 4
+        done = 0
+        while done < count:
+            append_time_ms, following = self._times.at(first + done)
+            stop = count if following is None else min(count, following - first)
+            if done == 0 and stop == count:
+                return [Block(first, lengths, records, append_time_ms)]
+            part = records[offsets[done] : offsets[stop]]
+            blocks.append(Block(first + done, lengths[4 * done : 4 * stop], part, append_time_ms))
+            done = stop
+        return blocks
 
     def close(self) -> None:
         self._data.close()

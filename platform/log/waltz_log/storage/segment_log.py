@@ -130,7 +130,7 @@ class SegmentLog:
 
     def _roll(self) -> None:
         """Closes the active segment for good and begins the next. A crash at any step leaves what opens by itself."""
-        self._active.checkpoint()
+        self._active.complete()
         first = self._active.next_id
         create_files(self._disk, self.directory, SegmentHeader(self._clock.now_ms(), self._key, self.partition, first))
         following = open_last(self._disk, self.directory, self._key, self.partition, first, first - 1)
@@ -144,7 +144,7 @@ class SegmentLog:
         return self._active.checkpoint_due
 
     def checkpoint(self) -> None:
-        """Syncs index and times. `append` does it where nobody did before. Raises `StorageFailed`."""
+        """Syncs what is due of index and times. `append` does it where nobody did before. Raises `StorageFailed`."""
         with self._writing():
             self._active.checkpoint()
 
@@ -180,8 +180,8 @@ class SegmentLog:
         last = firsts[place + 1] - 1 if place + 1 < len(firsts) else None
         return SegmentReader(self._disk, self.directory, self._key, self.partition, first, last=last)
 
-    def read(self, reader: SegmentReader, first: int, last: int, max_bytes: int) -> Block | None:
-        """The next block of the reader's segment, or None where `first` is beyond it. Never beyond what is on the medium."""
+    def read(self, reader: SegmentReader, first: int, last: int, max_bytes: int) -> list[Block]:
+        """The next blocks of the reader's segment, none where `first` is beyond it. Never beyond what is on the medium."""
         tail = self.tail
         if tail.segment == reader.first:
             last, end = min(last, tail.last_id), tail.end
@@ -191,13 +191,13 @@ class SegmentLog:
                 place = bisect_right(self._firsts, reader.first)
                 reader.last = (self._firsts[place] if place < len(self._firsts) else tail.last_id + 1) - 1
             last, end = min(last, reader.last), None
-        return reader.read(first, last, max_bytes, end) if first <= last else None
+        return reader.read(first, last, max_bytes, end) if first <= last else []
 
     def close(self) -> None:
         """Leaves the index and the times on the medium, where the disk still does what it should."""
         try:
             if self.failed is None:
-                self._active.checkpoint()
+                self._active.complete()
         except OSError as error:
             log.warning("checkpoint at closing failed", partition=self.partition, error=str(error))
         finally:

@@ -47,10 +47,11 @@ def read_all(log: SegmentLog) -> bytes:
     position = log.first_id
     while position <= log.tail.last_id:
         reader = log.reader(position)
-        while (got := log.read(reader, position, log.tail.last_id, 1 << 20)) is not None:
-            assert got.first_transaction_id == position
-            found += got.records
-            position = got.last_transaction_id + 1
+        while blocks := log.read(reader, position, log.tail.last_id, 1 << 20):
+            for got in blocks:
+                assert got.first_transaction_id == position
+                found += got.records
+                position = got.last_transaction_id + 1
         reader.close()
     return found
 
@@ -249,8 +250,7 @@ def test_lost_and_torn_times_fall_back_to_the_time_before_then_to_the_creation_o
         found = []
         for n in range(3):
             reader = again.reader(n)
-            got = again.read(reader, n, n, 1000)
-            assert got is not None
+            (got,) = again.read(reader, n, n, 1000)
             found.append(got.append_time_ms)
             reader.close()
         again.close()
@@ -277,8 +277,7 @@ def test_times_of_what_was_cut_away_are_forgotten() -> None:
     log.close()
     again = open_log(disk)
     reader = again.reader(1)
-    got = again.read(reader, 1, 1, 1000)
-    assert got is not None
+    (got,) = again.read(reader, 1, 1, 1000)
     assert got.append_time_ms == 200
     assert len(disk.content(TIX)) == 128 + 2 * 20
 
@@ -328,10 +327,9 @@ def test_reading_goes_on_while_the_segment_is_closed_under_it() -> None:
     reader = log.reader(0)
     log.append([block(1, [b"y" * 1000]), block(2, [b"z" * 3000])])
     assert log.segments == 2
-    got = log.read(reader, 0, 2, 1 << 20)
-    assert got is not None
+    (got,) = log.read(reader, 0, 2, 1 << 20)
     assert got.last_transaction_id == 1
-    assert log.read(reader, 2, 2, 1 << 20) is None
+    assert log.read(reader, 2, 2, 1 << 20) == []
     with pytest.raises(OutOfRange):
         log.reader(3)
 
