@@ -29,7 +29,7 @@ def _byte_table() -> NDArray[np.uint32]:
     """The register after one byte, for each byte."""
     table: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
+        table = (table >> np.uint32(1)) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
     table.setflags(write=False)
     return table
 
@@ -57,7 +57,7 @@ def _apply(values: NDArray[np.uint32], table: NDArray[np.uint32], digits: NDArra
     """One look-up per byte of each value; `digits` are where the rows of the table start."""
     indexes = values.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4).T + _QUARTERS
     indexes += digits
-    found: NDArray[np.uint32] = np.bitwise_xor.reduce(table.take(indexes), axis=0)
+    found: NDArray[np.uint32] = np.bitwise_xor.reduce(table[indexes], axis=0)
     return found
 
 
@@ -89,5 +89,5 @@ def _row_tables(width: int) -> tuple[NDArray[np.uint32], NDArray[np.intp], int]:
 def crc_of_rows(rows: NDArray[np.uint8], *, conditioned: bool = True) -> NDArray[np.uint32]:
     """The CRC-32 of each row of a u1[n, width] array; not `conditioned`: only the linear part, which is zero for zero bytes."""
     table, starts, zeros = _row_tables(rows.shape[1])
-    found: NDArray[Any] = np.bitwise_xor.reduce(table.take(rows.T + starts), axis=0)
+    found: NDArray[Any] = np.bitwise_xor.reduce(table[rows.T + starts], axis=0)
     return found ^ np.uint32(zeros) if conditioned else found
