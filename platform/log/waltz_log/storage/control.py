@@ -60,18 +60,20 @@ class ControlFiles:
     def open(cls, disk: Disk) -> ControlFiles:
         """Reads both files. Raises `InvalidSetting` where there is no control file, `CorruptData` where one cannot be used at all. A partition
         whose two structs are both invalid is told by `mark`, not here: the others are served."""
-        for name in (CONTROL_FILE, FENCE_FILE):
-            if not disk.exists(name):
-                raise InvalidSetting(name="directory", reason=f"holds no {name}: no storage node was created here", nearest=None)
-        control, fence = disk.open(CONTROL_FILE, "write"), disk.open(FENCE_FILE, "write")
+        if not disk.exists(CONTROL_FILE):
+            raise InvalidSetting(name="directory", reason=f"holds no {CONTROL_FILE}: no storage node was created here", nearest=None)
+        control = disk.open(CONTROL_FILE, "write")
         header = ControlHeader.from_bytes(control.read(0, CONTROL_HEADER_BYTES), CONTROL_FILE)
-        other = ControlHeader.from_bytes(fence.read(0, CONTROL_HEADER_BYTES), FENCE_FILE)
-        if other.cluster_key != header.cluster_key:
-            raise ClusterKeyMismatch(expected=str(header.cluster_key), got=str(other.cluster_key))
         expected = CONTROL_HEADER_BYTES + header.partitions * ENTRY_BYTES
         if control.size() != expected:
             reason = f"{control.size()} bytes for {header.partitions} partitions, expected {expected}; a directory of Java Waltz must be migrated"
             raise CorruptData(where=CONTROL_FILE, offset=0, transaction_id=-1, reason=reason)
+        if not disk.exists(FENCE_FILE):
+            raise InvalidSetting(name="directory", reason=f"holds no {FENCE_FILE}: without it an older owner could write", nearest=None)
+        fence = disk.open(FENCE_FILE, "write")
+        other = ControlHeader.from_bytes(fence.read(0, CONTROL_HEADER_BYTES), FENCE_FILE)
+        if other.cluster_key != header.cluster_key:
+            raise ClusterKeyMismatch(expected=str(header.cluster_key), got=str(other.cluster_key))
         found = cls(disk, header, control, fence)
         for partition in range(header.partitions):
             pair = [decode_mark(control.read(mark_offset(partition, which), MARK_BYTES)) for which in (0, 1)]

@@ -7,8 +7,6 @@ asks and leaves the others alone. The node knows no coordinator and no cluster b
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
@@ -18,31 +16,15 @@ from waltz_log.core.control_format import CONTROL_FILE
 from waltz_log.core.ports import Clock, Disk, Offload, Service
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, StorageFailed, WaltzError
 from waltz_log.storage.control import ControlFiles
-from waltz_log.storage.partition import PartitionStatistics, PartitionStore
+from waltz_log.storage.partition import PartitionStore
 from waltz_log.storage.service import service_of
 from waltz_log.storage.settings import StorageSettings
+from waltz_log.storage.snapshots import NodeStatistics
 from waltz_log.storage.space import DiskSpace
 
-__all__ = ["NodeStatistics", "StorageNode"]
+__all__ = ["StorageNode"]
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStatistics:
-    """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why."""
-
-    name: str
-    cluster_key: str
-    start: int
-    disk_free_bytes: int
-    disk_total_bytes: int
-    space: str
-    partitions: tuple[PartitionStatistics, ...]
-    stopped: dict[int, str]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 class StorageNode:

@@ -27,39 +27,14 @@ from waltz_log.errors import Fenced, OutOfRange, ProtocolViolation, SessionTooOl
 from waltz_log.storage.appender import Appender
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.segment_log import SegmentLog
+from waltz_log.storage.snapshots import PartitionStatistics, ReplicaState
 from waltz_log.storage.space import DiskSpace
 
-__all__ = ["PartitionStatistics", "PartitionStore", "ReplicaState"]
+__all__ = ["PartitionStore"]
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaState:
-    """What a session learns when it opens the partition."""
-
-    mark: SessionMark
-    first_id: int
-    last_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatistics:
-    """`write_rounds` and what they carried since the node started; `failed`: why the partition serves nothing, None while it does."""
-
-    partition: int
-    session: int
-    fence: int
-    low_water_mark: int
-    first_transaction_id: int
-    last_transaction_id: int
-    segments: int
-    write_rounds: int
-    transactions_written: int
-    bytes_written: int
-    failed: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +290,8 @@ class PartitionStore:
         self._bytes_written += size
         for pending in batch:
             self._transactions_written += pending.block.count
-            self._pending.popleft()
+            if self._pending and self._pending[0] is pending:  # not so where the partition was stopped meanwhile
+                self._pending.popleft()
             pending.appender.written(pending.block.last_transaction_id, len(pending.block.records))
         if self._log.checkpoint_due:
             try:

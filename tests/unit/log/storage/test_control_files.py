@@ -208,6 +208,13 @@ async def test_a_directory_without_a_node_or_of_another_cluster_or_in_use_is_ref
     await second.close()
 
 
+def test_a_directory_that_lost_its_fences_is_refused() -> None:
+    disk = new_disk()
+    disk.remove(FENCE_FILE)
+    with pytest.raises(InvalidSetting, match="fence"):
+        ControlFiles.open(disk)
+
+
 def test_a_control_file_of_another_length_is_refused() -> None:
     disk = new_disk()
     disk.replace(CONTROL_FILE, disk.content(CONTROL_FILE) + b"\0")

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from waltz_log.core.block import Block
 from waltz_log.core.records import decode_record, encode_record
 from waltz_log.core.segment_format import FILE_HEADER_BYTES
-from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, OutOfRange, StorageFailed
+from waltz_log.errors import ClusterKeyMismatch, CorruptData, OutOfRange, StorageFailed
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.filesystem import FileSystemDisk
 from waltz_log.storage.segment_log import SegmentLog
@@ -401,8 +401,5 @@ def test_a_segment_of_java_waltz_is_served_as_it_is_and_left_as_it_is(tmp_path: 
 
 def test_a_directory_of_java_waltz_is_recognised_and_must_be_migrated(tmp_path: Path) -> None:
     shutil.copy(JAVA / "waltz-storage.ctl", tmp_path)
-    with pytest.raises(InvalidSetting, match="fence"):
-        ControlFiles.open(FileSystemDisk(tmp_path))
-    (tmp_path / "waltz-storage.fence").write_bytes((JAVA / "waltz-storage.ctl").read_bytes())
     with pytest.raises(CorruptData, match="migrated"):
         ControlFiles.open(FileSystemDisk(tmp_path))

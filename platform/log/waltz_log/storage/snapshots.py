@@ -1,0 +1,53 @@
+"""What a storage node tells of itself: frozen snapshots, for the command line, the console and sessions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from waltz_log.core.control_format import SessionMark
+
+__all__ = ["NodeStatistics", "PartitionStatistics", "ReplicaState"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """What a session learns when it opens the partition."""
+
+    mark: SessionMark
+    first_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """`write_rounds` and what they carried since the node started; `failed`: why the partition serves nothing, None while it does."""
+
+    partition: int
+    session: int
+    fence: int
+    low_water_mark: int
+    first_transaction_id: int
+    last_transaction_id: int
+    segments: int
+    write_rounds: int
+    transactions_written: int
+    bytes_written: int
+    failed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatistics:
+    """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why."""
+
+    name: str
+    cluster_key: str
+    start: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+    space: str
+    partitions: tuple[PartitionStatistics, ...]
+    stopped: dict[int, str]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
