@@ -2,7 +2,7 @@
 
 A connection that ended, for whatever reason, leaves what was in flight undecided. It is mounted again with a higher mount sequence, which fences the
 old connection; at "ready" the owner has decided everything of it, so `Resolve` gives a final answer, and only what is not in the log is sent
-again (design: Mount, resend, resolve). Order within the partition is preserved. Appends themselves make no task and no message of their own.
+again (design: Mount, resend, resolve). Order within the partition is preserved. Appends make no task and no message of their own.
 """
 
 from __future__ import annotations
@@ -260,10 +260,9 @@ class Producer:
         self._address = await self._owners.owner(self.partition, timeout_s)
         self._assigned = self._owners.generation(self.partition)
         self._mount_sequence += 1
-        mark = max(self._mount_mark, self.known_mark)
+        mark = max(self._mount_mark, self.known_mark)  # within the log: the first retained, or what we know to be committed
         stream, mounted = await mount_for_appends(self._owners, self._address, self.partition, self.client_id, self._mount_sequence, mark, timeout_s)
         self._generation = mounted.generation
-        self._mount_mark = mounted.high_water_mark
         self._know(mounted.high_water_mark)
         self.mounts += 1
         return stream
@@ -291,9 +290,9 @@ class Producer:
         )
         if not answer.final:
             raise NotOwner(partition=self.partition, reason="what was in flight is not decided yet")
-        found = [(first, count, transaction_id) for first, count, transaction_id in ranges(answer.committed, 3)]
         self._know(answer.high_water_mark)
-        self.window.resend(found, answer.high_water_mark, self._reason if self._strikes >= STRIKES_MAX else None)
+        found = [(first, count, transaction_id) for first, count, transaction_id in ranges(answer.committed, 3)]
+        self.window.resend(found, self._reason if self._strikes >= STRIKES_MAX else None)
 
     async def _serve(self, stream: Stream) -> None:
         """Until the stream ends, which is always by an error."""

@@ -230,28 +230,23 @@ class Window:
 
     # ---- after another mount -------------------------------------------------------------------------------------------------------------------
 
-    def resend(self, found: Iterable[tuple[int, int, int]], mark: int, failure: WaltzError | None) -> None:
+    def resend(self, found: Iterable[tuple[int, int, int]], failure: WaltzError | None) -> None:
         """Everything in flight is decided: `found` (first sequence, count, first id) is in the log, the rest never will be and goes back to the
-        head of the queue, in order. `mark` is committed. `failure`: the server would not take these bytes; they are not sent again."""
-        last_found = 0
+        head of the queue, in order. One that was rejected, and only the answer lost, is rejected again: its mark stays, and locks never go back.
+        `failure`: the server would not take these bytes; they are not sent again."""
         for first, count, transaction_id in found:
             self.commit(first, count, transaction_id, 0)
-            last_found = max(last_found, first + count - 1)
         frames, self.frames = self.frames, deque()
         again: list[Item] = []
         dropped = dropped_bytes = 0
         for frame in frames:
             size = 0
-            for sequence, item in enumerate(frame.items, frame.first_sequence):
+            for item in frame.items:
                 if item is None:
                     continue
                 if not item[0].done():
                     if failure is not None:
                         item[0].set_exception(NotAppended(partition=self._partition, reason=str(failure)))
-                    elif sequence < last_found and (item[4][0] or item[4][1]):
-                        # A later one of the same stream is in the log, so the server saw this one and rejected it; only the answer was lost.
-                        # Its winner is at or below the mark.
-                        item[0].set_exception(LockConflict(partition=self._partition, winner=mark))
                     else:
                         again.append(item)
                         size += len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES

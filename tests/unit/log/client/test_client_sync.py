@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -135,6 +136,8 @@ def test_a_client_of_a_forked_parent_is_refused_with_a_clear_word(scripted: Scri
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)  # a client that does not notice waits for a thread that is not there
             told = []
             for call in (lambda: client.append(0, b""), lambda: client.append_nowait(0, b""), lambda: client.high_water_mark(0)):
                 try:
@@ -144,10 +147,10 @@ def test_a_client_of_a_forked_parent_is_refused_with_a_clear_word(scripted: Scri
             client.close()
             os.write(writing, repr(told).encode())
             os._exit(0)
+        os.close(writing)
         os.waitpid(child, 0)
         assert os.read(reading, 100) == b"[True, True, True]"
         os.close(reading)
-        os.close(writing)
         assert client.append(0, b"the parent goes on").transaction_id == 0
 
 
