@@ -21,8 +21,7 @@ def _every_error() -> list[WaltzError]:
     found = []
     for _, cls in inspect.getmembers(errors, inspect.isclass):
         if issubclass(cls, WaltzError) and cls is not WaltzError:
-            facts = {name for each in cls.__mro__ if issubclass(each, WaltzError) for name in vars(each).get("__annotations__", {})}
-            found.append(cls(**dict.fromkeys(facts - {"text", "outcome", "retriable", "advice", "facts"}, 0)))
+            found.append(cls(**dict.fromkeys(vars(cls)["__annotations__"], 0)))
     return found
 
 
