@@ -89,6 +89,6 @@ def _pair(item: tuple[str, Any]) -> tuple[str, str]:
     return item[0], str(item[1])
 
 
-def _rounded(value: float) -> float:
+def _rounded(value: float) -> int | float:
     """Three or four digits: more would claim what nobody measured."""
-    return float(round(value)) if value >= 1000 else float(f"{value:.3g}")
+    return round(value) if value >= 1000 else float(f"{value:.3g}")

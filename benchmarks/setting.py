@@ -38,5 +38,6 @@ def machine_conditions(*, quick: bool) -> Mapping[str, Any]:
         "replicas": 3,
         "fsync": "yes",
         "bytes": DATA_BYTES,
+        "load_at_start": round(os.getloadavg()[0], 1),
     }
     return conditions | {"quick": "yes"} if quick else conditions

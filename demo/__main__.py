@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from demo.airline import Options, Stalled, run
+from demo.airline import YEAR_S, Options, Stalled, run
 from demo.display import console_here
 from demo.flights import FlightsMissing
 from demo.processes import ROOT, ChildFailed
@@ -23,6 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description="Real flights, real conflicts, and Delta tables that must come out exact.")
     parser.add_argument("--faults", action="store_true", help="kill a storage node, a server and a Spark driver in the middle")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="only the first N flights of each airport")
+    parser.add_argument("--year", type=float, default=YEAR_S, metavar="SECONDS", help="how long the year 2013 takes; 0: as short as it gets")
     parser.add_argument(
         "--directory", type=Path, default=ROOT / "var" / "demo", help="emptied at the start; holds tables, logs and the cluster's files"
     )
@@ -31,7 +32,7 @@ def main() -> int:
         signal.signal(number, _stop)
     console = console_here()
     try:
-        return 0 if run(Options(arguments.directory.resolve(), arguments.faults, arguments.limit), console) else 1
+        return 0 if run(Options(arguments.directory.resolve(), arguments.faults, arguments.limit, arguments.year), console) else 1
     except KeyboardInterrupt:
         console.print("stopped")
         return 130

@@ -25,7 +25,7 @@ from demo.flights import AIRPORTS, Flight, flights_archive, read_flights
 from demo.lag import LagClock, committed, table_marks
 from demo.processes import Child, ChildFailed, Children, memory_bytes
 from demo.queries import ask
-from demo.spark import AIRCRAFT, FLIGHT_LEGS, submit_command, submit_environment
+from demo.spark import AIRCRAFT, FLIGHT_LEGS, READY, submit_command, submit_environment
 from waltz_log.client.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.testing.local import LocalCluster
@@ -39,6 +39,10 @@ MEMORY_INTERVAL_S = 2.0
 RATE_WINDOW_S = 5.0
 STALL_TIMEOUT_S = 90.0
 """Without one more append, or one more row in a table, for this long the run failed: a takeover takes seconds, a restarted driver half a minute."""
+
+YEAR_S = 75.0
+"""How long the year 2013 takes: each airport gets a day's schedule every fifth of a second. Some 4,500 flights a second leave the Spark jobs a part of two
+cores, so that the tables can be watched following; without a pace the log takes twice as many, and the tables follow later."""
 
 MARKER = ".waltz-demo"
 
@@ -55,6 +59,7 @@ class Options:
     faults: bool = False
     limit: int | None = None
     """Only the first flights of each airport: a short run."""
+    year_s: float = YEAR_S
 
 
 @dataclass
@@ -98,6 +103,7 @@ class _Run:
         self._memory = 0
         self.memory_peak = 0
         self.dispatched_s = 0.0
+        self._began_s = 0.0
         self._next_marks_s = self._next_memory_s = 0.0
         self._moved: tuple[int, ...] = ()
         self._moved_s = self._started_s
@@ -116,6 +122,8 @@ class _Run:
         """Everything up to the stopped jobs; returns the log's high-water marks, which both tables have reached."""
         for table in TABLES:
             self._start_job(table)
+        self._wait_for_jobs()
+        self._began_s = self.elapsed_s
         dispatchers = [self._start_dispatcher(airport) for airport in AIRPORTS]
         plan = FaultPlan(self._faults() if self._options.faults else [])
         while True:
@@ -128,7 +136,7 @@ class _Run:
                 self._display.event(self.elapsed_s, done)
             if not any(flying):
                 if not self.dispatched_s:
-                    self.dispatched_s = self.elapsed_s
+                    self.dispatched_s = self.elapsed_s - self._began_s
                     self._display.event(self.elapsed_s, "all flights are in the log")
                 if plan.finished and self._caught_up():
                     break
@@ -141,6 +149,17 @@ class _Run:
             job.wait()
         self._inspector.close()
         return self._progress.log_marks
+
+    def _wait_for_jobs(self) -> None:
+        """Until both queries run. Flights before that would only pile up, and nothing would be seen of the tables."""
+        while not all(job.said(READY) for job in self._jobs.values()):
+            for job in self._jobs.values():
+                job.check()
+            self._check_cluster()
+            self._look()
+            self._display.show(self._snapshot("Spark starts"))
+            time.sleep(LOOP_INTERVAL_S)
+        self._display.event(self.elapsed_s, "both Spark jobs are ready, the dispatchers start")
 
     def _check_cluster(self) -> None:
         """A process of the cluster that ended without our killing it is a failure, though the others go on."""
@@ -161,6 +180,7 @@ class _Run:
 
     def _start_dispatcher(self, airport: str) -> Child:
         command = [sys.executable, "-m", "demo.dispatcher", airport, f"--cluster={self._cluster.cluster}"]
+        command.append(f"--year={self._options.year_s}")
         if self._options.limit is not None:
             command.append(f"--limit={self._options.limit}")
         return self._children.start(f"dispatcher-{airport}", command, stdout=self._counts_path(airport))
@@ -253,7 +273,7 @@ def run(options: Options, console: Console) -> bool:
     archive = flights_archive()
     started_s = time.monotonic()
     console.print(
-        f"The airline: {len(AIRPORTS)} dispatchers, a log of {PARTITIONS} partitions on three replicas, two Spark jobs; all of it in {directory}."
+        f"The airline: {len(AIRPORTS)} dispatchers, {PARTITIONS} log partitions on three replicas, two Spark jobs; all in {_shown(directory)}"
     )
     with LocalCluster(directory / "cluster", partitions=PARTITIONS, storages=3, servers=2) as cluster, Children(directory / "logs") as children:
         flights = [flight for airport in AIRPORTS for flight in read_flights(archive, airport)[: options.limit]]
@@ -285,13 +305,17 @@ def _summary(console: Console, flying: _Run, flights: int, took_s: float, option
     if not ok:
         console.print("[bold red]The tables differ from the flights.[/] Logs of every process: " + str(options.directory / "logs"))
         return
-    table = options.directory / "tables" / FLIGHT_LEGS
+    table = _shown(options.directory / "tables" / FLIGHT_LEGS)
     console.print("\n[bold]What to try next[/]")
-    console.print(
-        ("" if options.faults else "  make demo FAULTS=1                 the same while a storage node, a server and a Spark driver are killed\n")
-        + f"  spark-sql --properties-file conf/spark-defaults.conf -e 'SELECT origin, count(*) FROM delta.`{table}` GROUP BY origin'\n"
-        + f"  python -c 'from deltalake import DeltaTable; print(DeltaTable(\"{table}\").history(3))'      the marks stand in the table's own log\n"
-        + "  demo/dispatcher.py                 the application: sixty lines of append, conflict, read on, append again",
-        highlight=False,
-        markup=False,
-    )
+    for what, command in (
+        ("the same while a storage node, a server and a Spark driver are killed", "make demo FAULTS=1"),
+        ("the queries above, in Spark", f".venv/bin/spark-sql --properties-file conf/spark-defaults.conf -e 'SELECT count(*) FROM delta.`{table}`'"),
+        ("the commits that filled the table", f".venv/bin/python -c 'from deltalake import DeltaTable as T; print(T(\"{table}\").history(3))'"),
+        ("the application: append, conflict, read on, append again", "less demo/dispatcher.py"),
+    ):
+        console.print(f"  # {what}\n  {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _shown(path: Path) -> Path:
+    """Relative where that is shorter to read."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import json
 import sys
 from collections import deque
@@ -25,7 +26,7 @@ from demo.legs import HEADER_LEG, HEADER_UNNAMED, LOCK_NAME, Fleet, leg_data, pa
 from waltz_log.client import Lock, Receipt, WaltzClient
 from waltz_log.errors import ClusterUnavailable, ConnectionLost, LockConflict, NotAppended, NotOwner, OutcomeUnknown, Unavailable
 
-__all__ = ["Counts", "Dispatcher"]
+__all__ = ["Counts", "Dispatcher", "day_starts_s"]
 
 WINDOW = 512
 """Flights under way at once: enough to fill the blocks, few enough that the airports stay near each other in time and meet at the same aircraft."""
@@ -64,19 +65,28 @@ class Counts:
 class Dispatcher:
     """Appends flights through `log`, deciding from `fleet`, which the followers (one per partition) keep up to date."""
 
-    def __init__(self, log: Log, fleet: Fleet, followers: Sequence[Follower], *, window: int = WINDOW, pause_s: float = PAUSE_S) -> None:
+    def __init__(
+        self, log: Log, fleet: Fleet, followers: Sequence[Follower], *, window: int = WINDOW, pause_s: float = PAUSE_S, year_s: float = 0.0
+    ) -> None:
         self.counts = Counts()
         self._log = log
         self._fleet = fleet
         self._followers = followers
         self._pause_s = pause_s
+        self._year_s = year_s
         self._room = asyncio.Semaphore(window)
         self._waiting: dict[str, deque[Flight]] = {}
 
     async def run(self, flights: Iterable[Flight]) -> None:
-        """All of `flights`, begun in the given order. Ends when each is in the log."""
+        """All of `flights`, begun in the given order, each day's when its day has come. Ends when each is in the log."""
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        today = ""
         async with asyncio.TaskGroup() as group:
             for flight in flights:
+                if flight.date != today:
+                    today = flight.date
+                    await asyncio.sleep(max(0.0, start_s + day_starts_s(today, self._year_s) - loop.time()))
                 await self._room.acquire()
                 if flight.tail is None:
                     group.create_task(self._unnamed(flight))
@@ -142,6 +152,11 @@ class Dispatcher:
         self._room.release()
 
 
+def day_starts_s(date: str, year_s: float) -> float:
+    """When a day's schedule is handed to the dispatchers, after the year began, if the year takes `year_s`."""
+    return (datetime.date.fromisoformat(date).timetuple().tm_yday - 1) / 365 * year_s
+
+
 async def _report(counts: Counts) -> None:
     while True:
         print(json.dumps(asdict(counts)), flush=True)
@@ -155,8 +170,8 @@ async def _parent_gone() -> None:
     await reader.read()
 
 
-async def dispatch(airport: str, cluster: str, limit: int | None) -> None:
-    """Appends this airport's flights, or the first `limit` of them."""
+async def dispatch(airport: str, cluster: str, limit: int | None, year_s: float) -> None:
+    """Appends this airport's flights, or the first `limit` of them, with the year in `year_s` (or as fast as it goes)."""
     flights = read_flights(flights_archive(), airport)[:limit]
     fleet = Fleet()
 
@@ -165,7 +180,7 @@ async def dispatch(airport: str, cluster: str, limit: int | None) -> None:
 
     async with WaltzClient.open(cluster) as client:
         followers = [await client.follow(partition, apply) for partition in range(client.partitions)]
-        dispatcher = Dispatcher(client, fleet, followers)
+        dispatcher = Dispatcher(client, fleet, followers, year_s=year_s)
         report = asyncio.create_task(_report(dispatcher.counts))
         try:
             await dispatcher.run(flights)
@@ -192,8 +207,9 @@ async def _main() -> None:
     parser.add_argument("airport", choices=AIRPORTS)
     parser.add_argument("--cluster", required=True, help="connection string of the cluster")
     parser.add_argument("--limit", type=int, default=None, help="append only the first flights")
+    parser.add_argument("--year", type=float, default=0.0, metavar="SECONDS", help="how long the year 2013 takes; 0: as short as it gets")
     arguments = parser.parse_args()
-    await _until_parent_gone(asyncio.create_task(dispatch(arguments.airport, arguments.cluster, arguments.limit)))
+    await _until_parent_gone(asyncio.create_task(dispatch(arguments.airport, arguments.cluster, arguments.limit, arguments.year)))
 
 
 if __name__ == "__main__":

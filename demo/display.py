@@ -94,7 +94,7 @@ class Display:
             self._live.update(self._panel(now), refresh=True)
         elif now.elapsed_s >= self._next_line_s:
             self._next_line_s = now.elapsed_s + LINE_INTERVAL_S
-            self._console.print(status_line(now), highlight=False)
+            self._console.print(status_line(now), highlight=False, soft_wrap=True)
 
     def _panel(self, now: Snapshot) -> RenderableType:
         numbers = Table.grid(padding=(0, 3))

@@ -109,6 +109,10 @@ class Child:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
+    def said(self, word: str) -> bool:
+        """Whether a line of its output begins with the word."""
+        return self.log.exists() and any(line.startswith(word) for line in self.log.read_text(errors="replace").splitlines())
+
     def check(self) -> bool:
         """True while the child runs, False after it ended well. Raises `ChildFailed` where it ended otherwise."""
         if self.returncode is None:

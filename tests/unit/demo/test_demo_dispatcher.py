@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from demo.checks import fold
-from demo.dispatcher import Dispatcher
+from demo.dispatcher import Dispatcher, day_starts_s
 from demo.flights import AIRPORTS, Flight
 from demo.legs import HEADER_LEG, Fleet, NumberingBroken, partition_of
 from waltz_log.client import Lock, Receipt
@@ -152,3 +152,13 @@ async def test_flights_of_one_aircraft_keep_their_order_however_many_are_under_w
                 key = leg["tail"], leg["origin"]
                 assert leg["scheduled"] >= seen.get(key, "")
                 seen[key] = leg["scheduled"]
+
+
+async def test_a_day_is_dispatched_when_its_time_has_come_and_not_before() -> None:
+    log = MemoryLog(1, faults=False)
+    followers = [MemoryFollower(log, partition, Fleet(), random.Random(partition)) for partition in range(PARTITIONS)]
+    first, last = flights_of("EWR")[0]._replace(tail=None), flights_of("EWR")[1]._replace(tail=None, date="2013-12-31")
+    start_s = asyncio.get_running_loop().time()
+    await Dispatcher(log, Fleet(), followers, year_s=0.5).run([first, last])
+    assert asyncio.get_running_loop().time() - start_s >= day_starts_s("2013-12-31", 0.5)
+    assert (day_starts_s("2013-01-01", 73.0), day_starts_s("2013-01-02", 73.0), day_starts_s("2013-12-31", 73.0)) == (0.0, 0.2, pytest.approx(72.8))
