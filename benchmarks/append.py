@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from waltz_log.testing.local import LocalCluster
-
 from benchmarks.floor import BLOCK_BYTES, pipelined_floor, single_floor_ms
 from benchmarks.load import Load, lock_cycle, pipelined, single
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.testing.local import LocalCluster
 
 __all__ = ["run"]
 

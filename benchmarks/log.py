@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waltz_log.testing.local import LocalCluster
-
 from benchmarks.load import pipelined
 from benchmarks.setting import Workload
 from waltz_log.client import WaltzClient
+from waltz_log.testing.local import LocalCluster
 
 __all__ = ["PARTITIONS", "filled_log"]
 

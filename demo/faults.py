@@ -13,13 +13,15 @@ __all__ = ["Fault", "FaultPlan"]
 
 @dataclass(frozen=True)
 class Fault:
-    """`strike` kills `victim` once `share` of the work is done, `mend` starts it again `mend_after_s` later."""
+    """`strike` kills `victim` once `share` of the work is done and `worthwhile`, `mend` starts it again `mend_after_s` later."""
 
     victim: str
     share: float
     strike: Callable[[], None]
     mend: Callable[[], None]
     mend_after_s: float
+    worthwhile: Callable[[], bool] = lambda: True
+    """A driver killed before its first commit would prove little."""
 
 
 class FaultPlan:
@@ -34,7 +36,7 @@ class FaultPlan:
     def advance(self, share: float, now_s: float) -> list[str]:
         """Does what is due; returns what was done, in words."""
         done = []
-        while self._ahead and share >= self._ahead[0].share:
+        while self._ahead and share >= self._ahead[0].share and self._ahead[0].worthwhile():
             fault = self._ahead.pop(0)
             fault.strike()
             self._struck.append((now_s, fault))

@@ -79,7 +79,7 @@ class MemoryFollower:
             await asyncio.sleep(0)
 
     async def wait(self, transaction_id: int) -> None:
-        while self.applied < transaction_id:  # noqa: ASYNC110
+        while self.applied < transaction_id:
             await asyncio.sleep(0)
 
 
@@ -161,4 +161,4 @@ async def test_a_day_is_dispatched_when_its_time_has_come_and_not_before() -> No
     start_s = asyncio.get_running_loop().time()
     await Dispatcher(log, Fleet(), followers, year_s=0.5).run([first, last])
     assert asyncio.get_running_loop().time() - start_s >= day_starts_s("2013-12-31", 0.5)
-    assert (day_starts_s("2013-01-01", 73.0), day_starts_s("2013-01-02", 73.0), day_starts_s("2013-12-31", 73.0)) == (0.0, 0.2, pytest.approx(72.8))
+    assert [day_starts_s(date, 73.0) for date in ("2013-01-01", "2013-01-02", "2013-12-31")] == pytest.approx([0.0, 0.2, 72.8])

@@ -60,6 +60,17 @@ def test_faults_strike_once_in_order_and_are_mended_later() -> None:
     assert done == ["-a", "-b", "+a", "+b"]
 
 
+def test_a_fault_waits_until_it_proves_something() -> None:
+    done: list[str] = []
+    worthwhile = False
+    plan = FaultPlan([Fault("driver", 0.5, lambda: done.append("-"), lambda: done.append("+"), 0.0, lambda: worthwhile)])
+    assert plan.advance(1.0, 0.0) == []
+    assert not plan.finished
+    worthwhile = True
+    assert plan.advance(1.0, 1.0) == ["killed driver (SIGKILL)", "started driver again"]
+    assert plan.finished
+
+
 def test_the_status_line_tells_everything_in_one_line() -> None:
     line = status_line(
         Snapshot("dispatching", 12.0, 1000, appended=250, rate=4321.0, conflicts=17, memory_bytes=3 << 30, lags=(TableLag("aircraft", 200, 50, 1.5),))
