@@ -63,6 +63,23 @@ def test_two_transactions_that_read_one_identifier_cannot_both_commit(spark: Any
     assert not internal.TableTransaction(spark, path).lost_to_another(ValueError("another"))
 
 
+def test_identifiers_of_the_checksum_file_are_those_of_the_state(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    for n in range(12):
+        transaction = internal.TableTransaction(spark, path)
+        transaction.mark({"a": n, f"b{n}": 7}, query="q", batch=1, metadata="") if n else transaction.append(
+            rows(spark, 0, 1), {"a": 0, "b0": 7}, **APPEND
+        )
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    fresh = internal.TableTransaction(spark, path)
+    state = dict(spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(fresh._transaction.snapshot().transactions()))
+    assert fresh._transaction.snapshot().checksumOpt().get().setTransactions().isDefined()
+    assert fresh.versions() == state == {"a": 11} | {f"b{n}": 7 for n in range(12)}
+    (tmp_path / "t" / "_delta_log" / "00000000000000000011.crc").unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert internal.transaction_versions(spark, path) == state, "a table without checksum files works as well"
+
+
 def test_two_transactions_that_make_the_table_conflict(spark: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     first, second = (internal.TableTransaction(spark, path) for _ in range(2))

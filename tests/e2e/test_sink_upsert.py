@@ -59,7 +59,7 @@ def marks_of(log: Log) -> dict[int, int]:
 def test_batches_of_any_cut_with_replays_equal_a_fold_of_the_log(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t"
     log = log_of(120)
-    for start, end in ((0, 40), (20, 60), (0, 60), (60, 61), (30, 120), (0, 120)):
+    for start, end in ((0, 40), (20, 61), (0, 61), (30, 120)):
         DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[start:end]))
         assert held(spark, path) == fold(log[: max(end, len([1 for row in log if row[1] <= high_water_marks(str(path), KEY).get(row[0], -1)]))])
     assert held(spark, path) == fold(log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
@@ -29,8 +30,6 @@ def batch_range(batch: DataFrame, batch_id: int | None) -> BatchRange:
     """From the query's offset log, where a query over the source runs the batch; otherwise from the rows, which costs a pass over them."""
     offsets = internal.batch_offsets(batch, batch_id) if batch_id is not None else None
     if offsets is not None:
-        import json
-
         start, end = offsets
         try:
             until = Offset.from_json(json.loads(end))

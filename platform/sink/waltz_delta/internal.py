@@ -57,6 +57,7 @@ class TableTransaction:
         self._session: Any = spark._jsparkSession
         self._log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session, path)
         self._transaction = self._log.startTransaction()
+        self._versions: dict[str, int] | None = None
 
     @property
     def exists(self) -> bool:
@@ -64,12 +65,23 @@ class TableTransaction:
         return int(self._transaction.readVersion()) >= 0
 
     def version(self, app_id: str) -> int | None:
-        found = int(self._transaction.txnVersion(app_id))
-        return None if found < 0 else found
+        """As Delta's own `txnVersion`: the version, and from now on a commit of another that changes it makes ours fail."""
+        getattr(self._transaction.readTxn(), "$plus$eq")(app_id)
+        return self.versions().get(app_id)
 
     def versions(self) -> dict[str, int]:
-        """All identifiers, without a conflict check."""
-        return dict(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(self._transaction.snapshot().transactions()))
+        """All identifiers, without a conflict check. Read from the last commit's checksum file where it has them: rebuilding the table's state for
+        them, as Delta does, costs as much as writing a small batch."""
+        if self._versions is None:
+            convert = self._jvm.scala.jdk.javaapi.CollectionConverters
+            snapshot = self._transaction.snapshot()
+            checksum = snapshot.checksumOpt()
+            if checksum.isDefined() and checksum.get().setTransactions().isDefined():
+                listed = convert.asJava(checksum.get().setTransactions().get())
+                self._versions = {str(found.appId()): int(found.version()) for found in listed}
+            else:
+                self._versions = dict(convert.asJava(snapshot.transactions()))
+        return self._versions
 
     def lost_to_another(self, error: BaseException) -> bool:
         """Whether our commit failed because another one came first; also where the other one made the table, which shows as a mismatch only."""
