@@ -173,7 +173,7 @@ async def _stored(cluster: MemoryCluster, address: str, mark: int) -> bytes:
     stored = b""
     try:
         while (answer := await stream.receive()) is not None:
-            stored += answer.block.records
+            stored += b"".join(block.records for block in answer.blocks)
     except WaltzError as error:
         return f"{address} {error}".encode()
     return stored

@@ -158,8 +158,7 @@ def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, ti
     chunk = _Chunk(position)
     try:
         try:
-            for response in call:
-                block = response.block
+            for block in (block for response in call for block in response.blocks):
                 if block.first_transaction_id != chunk.first + chunk.count or not block.lengths or len(block.lengths) % 4:
                     failure = ProtocolViolation(
                         reason=f"{address} sent a block at {block.first_transaction_id}, expected {chunk.first + chunk.count}"

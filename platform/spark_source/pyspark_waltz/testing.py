@@ -96,7 +96,7 @@ class StubStorage:
         for block in blocks[at:]:
             for piece in _pieces(block, first, last, request.max_bytes):
                 sent = pb.Block(**{name: getattr(piece, name) for name in ("first_transaction_id", "lengths", "records", "append_time_ms")})
-                yield pb.ReadResponse(block=self.hook(partition, sent) if self.hook else sent, replica_last_transaction_id=end)
+                yield pb.ReadResponse(blocks=[self.hook(partition, sent) if self.hook else sent], replica_last_transaction_id=end)
             if block.last_transaction_id >= last:
                 return
 

@@ -882,7 +882,7 @@ class ReadRequest(_message.Message):
     last_transaction_id: _builtins.int
     """inclusive"""
     max_bytes: _builtins.int
-    """soft bound of one answer block; at least one record is sent"""
+    """soft bound of one answer; at least one record is sent"""
     headers_only: _builtins.bool
     """records holds 36 bytes each"""
     def __init__(
@@ -907,26 +907,26 @@ Global___ReadRequest: _TypeAlias = ReadRequest  # noqa: Y015
 
 @_typing.final
 class ReadResponse(_message.Message):
-    """The answer is a stream of blocks, cut where the append time changes or max_bytes is reached. It may end before last_transaction_id:
-    the replica holds no more, and the reader goes on elsewhere.
+    """The answer is a stream of runs of blocks, in order, about max_bytes in each message; a block ends where the append time changes. It may end before
+    last_transaction_id: the replica holds no more, and the reader goes on elsewhere.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    BLOCK_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     REPLICA_LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     replica_last_transaction_id: _builtins.int
     @_builtins.property
-    def block(self) -> Global___Block: ...
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]: ...
     def __init__(
         self,
         *,
-        block: Global___Block | None = ...,
+        blocks: _abc.Iterable[Global___Block] | None = ...,
         replica_last_transaction_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "replica_last_transaction_id", b"replica_last_transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "replica_last_transaction_id", b"replica_last_transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -287,8 +287,7 @@ class ReplicaSession:
         self.reading += 1
         try:
             while (answer := await stream.receive()) is not None:
-                if answer.block.lengths:
-                    got = answer.block
+                for got in answer.blocks:
                     yield Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms)
         finally:
             self.reading -= 1

@@ -254,8 +254,8 @@ class PartitionStore:
                 await self._write_round()
             self._check(appender.session)
             last = min(block.last_transaction_id, self._log.tail.last_id)
-            async with aclosing(self._blocks(block.first_transaction_id, last, 1024 * 1024)) as stored:
-                async for found in stored:
+            async with aclosing(self._runs(block.first_transaction_id, last, 1024 * 1024)) as runs:
+                for found in [found async for run in runs for found in run]:
                     sent = slice_block(block, found.first_transaction_id, found.last_transaction_id)
                     if sent.records != found.records:
                         ids = f"{found.first_transaction_id}..{found.last_transaction_id}"
@@ -305,9 +305,9 @@ class PartitionStore:
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
-    async def read(self, session: int, fence: int, first: int, last: int, max_bytes: int) -> AsyncGenerator[Block, None]:
-        """Stored blocks from `first` to `last`, ending earlier where this replica holds no more. A session of 0 or more asks for a replica that is
-        clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`."""
+    async def read(self, session: int, fence: int, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
+        """Stored blocks from `first` to `last`, in runs of about `max_bytes`, ending earlier where this replica holds no more. A session of 0 or more
+        asks for a replica that is clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`."""
         if session >= 0:
             if self._failed is not None:
                 raise self._failed
@@ -317,11 +317,11 @@ class PartitionStore:
             await self._admit_apart(fence)
         if first < self._log.first_id or first > last + 1:
             raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
-        async with aclosing(self._blocks(first, last, max_bytes)) as blocks:
-            async for block in blocks:
-                yield block
+        async with aclosing(self._runs(first, last, max_bytes)) as runs:
+            async for run in runs:
+                yield run
 
-    async def _blocks(self, first: int, last: int, max_bytes: int) -> AsyncGenerator[Block, None]:
+    async def _runs(self, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
         truncations = self._truncations
         while first <= min(last, self._log.tail.last_id):
             try:
@@ -331,16 +331,15 @@ class PartitionStore:
             try:
                 while True:
                     try:
-                        blocks = await self._offload(self._log.read, reader, first, last, max_bytes)
+                        run = await self._offload(self._log.read, reader, first, last, max_bytes)
                     except (OSError, WaltzError) as error:
                         raise self._read_failed(error, truncations, first) from None
-                    for block in blocks:
-                        if truncations != self._truncations:
-                            raise self._moved(first)
-                        yield block
-                        first = block.last_transaction_id + 1
-                    if not blocks:
+                    if truncations != self._truncations:
+                        raise self._moved(first)
+                    if not run:
                         break
+                    yield run
+                    first = run[-1].last_transaction_id + 1
             finally:
                 reader.close()
 

@@ -93,16 +93,17 @@ class _Service:
         store = await self._partition(request)
         max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
         found = store.read(request.session, request.fence, request.first_transaction_id, request.last_transaction_id, max_bytes)
-        async with aclosing(found) as blocks:
-            async for block in blocks:
-                records = header_bytes(block.records, block.lengths) if request.headers_only else block.records
-                answer = pb.Block(
-                    first_transaction_id=block.first_transaction_id,
-                    lengths=block.lengths,
-                    records=records,
-                    append_time_ms=block.append_time_ms,
-                )
-                await stream.send(pb.ReadResponse(block=answer, replica_last_transaction_id=store.last_id))
+        async with aclosing(found) as runs:
+            async for run in runs:
+                answer = pb.ReadResponse(replica_last_transaction_id=store.last_id)
+                for block in run:
+                    answer.blocks.add(
+                        first_transaction_id=block.first_transaction_id,
+                        lengths=block.lengths,
+                        records=header_bytes(block.records, block.lengths) if request.headers_only else block.records,
+                        append_time_ms=block.append_time_ms,
+                    )
+                await stream.send(answer)
 
 
 async def _receive_blocks(stream: Stream, store: PartitionStore, appender: Appender) -> None:

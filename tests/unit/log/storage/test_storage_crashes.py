@@ -169,7 +169,7 @@ async def check(disk: SimulatedDisk, model: Model, segment_bytes: int) -> None:
     while appender.acknowledged is None:
         await appender.changed()
         assert appender.failed is None
-    found = [part async for part in store.read(-1, 50, 0, told.last_transaction_id + 2, 1 << 20)]
+    found = [part async for run in store.read(-1, 50, 0, told.last_transaction_id + 2, 1 << 20) for part in run]
     assert b"".join(part.records for part in found) == b"".join(expected) + following.records
     await node.close()
 

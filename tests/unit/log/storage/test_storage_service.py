@@ -136,8 +136,7 @@ class Bench:
         stream = self.channel.open(methods.READ, request)
         found = []
         while (answer := await stream.receive()) is not None:
-            got = answer.block
-            found.append(Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms))
+            found += [Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms) for got in answer.blocks]
         return found
 
 
