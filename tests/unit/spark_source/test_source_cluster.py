@@ -1,0 +1,154 @@
+"""The driver's view of a cluster that comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pyspark_waltz.cluster import Location, LogView
+from pyspark_waltz.offsets import Extent
+from pyspark_waltz.options import SourceOptions
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidSetting, OutOfRange, Unavailable
+
+KEY = UUID(int=7)
+
+
+@dataclass
+class Bound:
+    high_water_mark: int
+    session: int = 1
+    first_transaction_id: int = 0
+
+
+@dataclass
+class Parameters:
+    key: UUID = KEY
+    partitions: int = 2
+
+
+@dataclass
+class FakeCluster:
+    """Answers from `bounds`; `troubles` are raised first, one a question. Counts connections that are open."""
+
+    bounds_now: dict[int, Bound]
+    parameters: Parameters = field(default_factory=Parameters)
+    troubles: list[Exception] = field(default_factory=list)
+    refuses: bool = False
+    asked: list[tuple[int, ...] | None] = field(default_factory=list)
+    opened: int = 0
+
+    def connect(self, address: str, timeout_s: float) -> FakeCluster:
+        if self.refuses:
+            raise ClusterUnavailable(address=address, reason="nobody")
+        return self
+
+    def __enter__(self) -> FakeCluster:
+        self.opened += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.opened -= 1
+
+    def bounds(self, partitions: Iterable[int] | None = None) -> dict[int, Bound]:
+        self.asked.append(None if partitions is None else tuple(partitions))
+        if self.troubles:
+            raise self.troubles.pop(0)
+        return {p: bound for p, bound in self.bounds_now.items() if partitions is None or p in self.asked[-1]}  # type: ignore[operator]
+
+    def replicas(self) -> dict[int, list[str]]:
+        return {0: ["a", "b"], 1: ["b", "c"]}
+
+
+class Clock:
+    """Time passes only while the view sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.while_asleep: Callable[[], Any] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.while_asleep()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("time.sleep", clock.sleep)
+    return clock
+
+
+def view(cluster: FakeCluster, clock: Clock, **options: str) -> LogView:
+    return LogView(SourceOptions.parse({"cluster": "h:1/w", "fetchTimeoutMs": "5000", **options}), cluster.connect, monotonic=lambda: clock.now)
+
+
+def test_extents_are_end_exclusive_and_of_the_partitions_asked_for(clock: Clock) -> None:
+    cluster = FakeCluster({0: Bound(9), 1: Bound(-1)})
+    assert view(cluster, clock).extents() == {0: Extent(0, 10), 1: Extent(0, 0)}
+    assert view(cluster, clock, partitions="1").extents() == {1: Extent(0, 0)}
+    assert cluster.asked == [None, (1,)]
+
+
+def test_a_change_of_owner_is_waited_out(clock: Clock) -> None:
+    cluster = FakeCluster({0: Bound(9)}, troubles=[Unavailable(reason="moving")] * 3)
+    log = view(cluster, clock)
+    assert log.extents() == {0: Extent(0, 10)}
+    assert cluster.opened == 1
+    log.close()
+    log.close()
+    assert cluster.opened == 0
+
+
+def test_a_cluster_that_stays_away_ends_the_query_within_the_timeout(clock: Clock) -> None:
+    cluster = FakeCluster({0: Bound(9)})
+    log = view(cluster, clock)
+    log.extents()
+    cluster.troubles = [Unavailable(reason="down")] * 1000
+    with pytest.raises(Unavailable):
+        log.extents()
+    assert 4.5 < clock.now < 6
+
+
+def test_a_cluster_that_was_never_there_and_an_error_that_stays_are_told_at_once(clock: Clock) -> None:
+    with pytest.raises(ClusterUnavailable):
+        view(FakeCluster({}, refuses=True), clock).extents()
+    with pytest.raises(ClusterKeyMismatch):
+        view(FakeCluster({}, troubles=[ClusterKeyMismatch(expected="a", got="b")]), clock).extents()
+    assert clock.now == 0
+
+
+def test_a_batch_ahead_of_an_old_bound_waits_for_one_that_reaches_it(clock: Clock) -> None:
+    cluster = FakeCluster({0: Bound(9, session=3), 1: Bound(4)})
+    log = view(cluster, clock)
+    log.extents()
+    clock.while_asleep = lambda: cluster.bounds_now.update({0: Bound(20, session=4)})
+    extents, locations = log.cover({0: 15})
+    assert extents == {0: Extent(0, 21)}
+    assert locations == {0: Location(4, ("a", "b"))}
+    asked = len(cluster.asked)
+    log.cover({0: 21, 1: 5})
+    assert len(cluster.asked) == asked, "what is known to reach far enough is not asked again"
+
+
+def test_a_batch_that_the_log_never_reaches_is_refused_with_what_there_is(clock: Clock) -> None:
+    log = view(FakeCluster({0: Bound(9)}), clock)
+    with pytest.raises(OutOfRange) as caught:
+        log.cover({0: 15})
+    assert (caught.value.asked, caught.value.last) == (14, 9)
+    assert clock.now > 4.5
+
+
+def test_a_partition_beyond_the_cluster_and_another_cluster_at_the_address_are_refused(clock: Clock) -> None:
+    with pytest.raises(InvalidSetting, match="the cluster has 0 to 1"):
+        view(FakeCluster({}), clock, partitions="0-5").extents()
+    cluster = FakeCluster({0: Bound(9)})
+    log = view(cluster, clock)
+    log.extents()
+    cluster.parameters = Parameters(key=UUID(int=8))
+    cluster.troubles = [Unavailable(reason="gone")]
+    with pytest.raises(InvalidSetting, match="became another one"):
+        log.extents()
