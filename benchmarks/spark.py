@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.log import PARTITIONS
 from benchmarks.measurement import Measurement
 from benchmarks.setting import Workload
+from waltz_log.testing import launch
 
 __all__ = ["run_delta", "run_noop"]
 
@@ -40,6 +41,7 @@ def _measured(name: str, answer: Mapping[str, Any], workload: Workload, conditio
 def _submit(what: str, cluster: str, directory: Path, workload: Workload) -> Mapping[str, Any]:
     """Runs `spark_session.py` in a driver; what it measured is the last line of its output."""
     command = [
+        *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends with this process, whatever ends it
         str(Path(sys.executable).parent / "spark-submit"),
         f"--properties-file={_HERE.parent / 'conf' / 'spark-defaults.conf'}",
         "--master=local[2]",
@@ -51,7 +53,10 @@ def _submit(what: str, cluster: str, directory: Path, workload: Workload) -> Map
         f"--batch={workload.batch}",
     ]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(command, cwd=_HERE.parent, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    try:
+        done = subprocess.run(command, cwd=_HERE.parent, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"the Spark driver did not end in time: benchmark={what} timeout_s={TIMEOUT_S:.0f}") from None
     if done.returncode != 0:
         raise RuntimeError(f"the Spark driver failed: code={done.returncode}\n" + "\n".join(done.stderr.splitlines()[-30:]))
     answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -10,5 +10,5 @@ compared with the flights read independently.
     dispatcher    one airport: the application  checks       what must hold at the end
     processes     children, and their end       queries      what to ask the tables
     spark         the two spark-submit jobs     faults       what is killed, and when
-    airline       the run from start to end
+    watch         what is seen from outside     airline      the run from start to end
 """

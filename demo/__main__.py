@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 
-from demo.airline import YEAR_S, Options, Stalled, run
+from demo.airline import YEAR_S, Options, run
 from demo.display import console_here
 from demo.flights import FlightsMissing
 from demo.processes import ROOT, ChildFailed
+from demo.watch import Stalled
 from waltz_log.errors import WaltzError
 
 
@@ -30,6 +32,7 @@ def main() -> int:
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of every connection that ends, in the middle of the display
     console = console_here()
     try:
         return 0 if run(Options(arguments.directory.resolve(), arguments.faults, arguments.limit, arguments.year), console) else 1

@@ -8,7 +8,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from rich.console import Console
 
-from demo.airline import clear, last_counts
+from demo.airline import clear
 from demo.checks import Result
 from demo.dispatcher import Counts
 from demo.display import Display, Snapshot, TableLag, show_answer, show_results, status_line
@@ -16,6 +16,7 @@ from demo.faults import Fault, FaultPlan
 from demo.lag import LagClock, committed, table_marks
 from demo.queries import ask
 from demo.spark import AIRCRAFT, FLIGHT_LEGS, submit_command
+from demo.watch import last_counts
 from waltz_log.errors import InvalidSetting
 
 
