@@ -47,7 +47,7 @@ _kazoo_log.addHandler(logging.NullHandler())
 
 
 def parse_address(address: str) -> tuple[str, str]:
-    """`host:port[,host:port]/root/path` as (hosts, root). Raises `InvalidSetting`."""
+    """`host:port[,host:port]/path` as (hosts, root path). Raises `InvalidSetting`."""
     hosts, slash, root = address.partition("/")
     root = slash + root.rstrip("/")
 
