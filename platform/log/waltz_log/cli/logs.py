@@ -32,6 +32,16 @@ class _LogFmt:
         return self._render(logger, name, told)
 
 
+class _PresentStderr:
+    """What `sys.stderr` is when a line is written."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 def configure_logs(level: str | None = None) -> None:
     """`level`, or `WALTZ_LOG_LEVEL`, or info. Raises `InvalidSetting`."""
     chosen = (level or os.environ.get("WALTZ_LOG_LEVEL") or "info").lower()
@@ -40,10 +50,11 @@ def configure_logs(level: str | None = None) -> None:
     structlog.configure(
         processors=[*_SHARED, _LogFmt()],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[chosen]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        # Looked up for each line, never kept: whoever replaces the stream, as tests do, gets the lines and does not break those who write them.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_PresentStderr())
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_SHARED, processors=[_without_internals, _LogFmt()]))
     logging.basicConfig(level=max(LEVELS[chosen], logging.WARNING), handlers=[handler], force=True)
 
