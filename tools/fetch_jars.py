@@ -25,8 +25,9 @@ def fetch(project: Path) -> str | None:
     if delta_jars_complete(target):
         return None
     target.parent.mkdir(parents=True, exist_ok=True)
+    no_space = f"no space for Delta's jars; free {BYTES_NEEDED // 1_000_000} MB and run make setup again"
     if shutil.disk_usage(target.parent).free < BYTES_NEEDED:
-        return f"no space for Delta's jars; free {BYTES_NEEDED // 1_000_000} MB and run make setup again"
+        return no_space
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as name:
         work = Path(name)
         nothing = work / "nothing.py"
@@ -52,6 +53,8 @@ def fetch(project: Path) -> str | None:
             except subprocess.TimeoutExpired:
                 return f"Delta's jars did not arrive within {TIMEOUT_S // 60} minutes; check the network and run make setup again (log: {log})"
         jars = work / "ivy" / "jars"
+        if "No space left on device" in log.read_text(errors="replace"):
+            return no_space
         if done.returncode != 0 or not list(jars.glob("io.delta_delta-spark*.jar")):
             return f"Delta's jars could not be fetched; a network to Maven Central is needed once, then run make setup again (log: {log})"
         (jars / "COORDINATES").write_text(f"{DELTA_COORDINATES}\n")
