@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from waltz_log.core.columns import headers_array
+from waltz_log.core.columns import headers_array, verify_records
 from waltz_log.core.ports import Clock
+from waltz_log.errors import CorruptData
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.mount import Mount
 from waltz_log.server.pulse import Pulse
@@ -152,7 +153,13 @@ class AppendTask:
 
     def _refuse_moving(self, frame: Frame) -> None:
         """The partition is being handed over: nothing more is ordered here, and the client is told so for every transaction."""
-        sequences = headers_array(frame.message.records, frame.message.lengths)["sequence"].tolist()
+        message = frame.message
+        try:
+            verify_records(message.records, message.lengths, first_transaction_id=None, partition=None, where="append while moving")
+        except CorruptData as error:
+            frame.appender.fail(error)
+            return
+        sequences = headers_array(message.records, message.lengths)["sequence"].tolist()
         frame.appender.answer(Answers(refused=[(sequence, pb.REFUSAL_MOVING) for sequence in sequences]), 0)
 
     # ---- telling -------------------------------------------------------------------------------------------------------------------------------

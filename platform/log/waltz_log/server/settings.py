@@ -13,10 +13,14 @@ class ServerSettings(Settings):
     """Every value holds for one server process; the bounds that name a partition hold for each partition it owns."""
 
     cluster: str = Field(description="Connection string of the cluster, `host:port[,host:port]/path`.")
-    listen: str = Field("127.0.0.1:0", description="Address that clients reach this server at. Port 0 takes a free one.")
-    preferred_partitions: tuple[int, ...] = Field((), description="Partitions this server should own while it lives. Empty: whatever is assigned.")
+    listen: str = Field(default="127.0.0.1:0", description="Address that clients reach this server at. Port 0 takes a free one.")
+    preferred_partitions: tuple[int, ...] = Field(
+        default=(), description="Partitions this server should own while it lives. Empty: whatever is assigned."
+    )
     session_timeout_s: float = Field(
-        6.0, ge=0.5, description="Coordinator session. A killed server's partitions move after this long; too short, and a long pause moves them."
+        default=6.0,
+        ge=0.5,
+        description="Coordinator session. A killed server's partitions move after this long; too short, and a long pause moves them.",
     )
     block_bytes_max: int = Field(
         1024 * 1024,
@@ -25,17 +29,21 @@ class ServerSettings(Settings):
         description="Records that one block gathers. Larger costs latency under load, smaller costs throughput.",
     )
     blocks_in_flight: int = Field(
-        2, ge=1, le=16, description="Blocks that wait for their majority at once. More, smaller blocks close the window up: throughput falls."
+        default=2, ge=1, le=16, description="Blocks that wait for their majority at once. More, smaller blocks close the window up: throughput falls."
     )
     queue_bytes_max: int = Field(
-        16 * 1024 * 1024, ge=1024 * 1024, description="Received and not yet ordered, per partition. Full, it slows the clients of that partition."
+        default=16 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Received and not yet ordered, per partition. Full, it slows the clients of that partition.",
     )
     cache_bytes: int = Field(
-        32 * 1024 * 1024, ge=1024 * 1024, description="Newest records kept per partition for feeds and for replicas that fall behind a little."
+        default=32 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Newest records kept per partition for feeds and for replicas that fall behind a little.",
     )
-    feed_bytes_max: int = Field(1024 * 1024, ge=4096, le=8 * 1024 * 1024, description="Records in one feed frame.")
+    feed_bytes_max: int = Field(default=1024 * 1024, ge=4096, le=8 * 1024 * 1024, description="Records in one feed frame.")
     record_bytes_max: int = Field(
-        1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="Largest data of one transaction. Raise it on clients and servers alike."
+        default=1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="Largest data of one transaction. Raise it on clients and servers alike."
     )
     lock_entries_max: int = Field(
         1_000_000,
@@ -43,9 +51,13 @@ class ServerSettings(Settings):
         description="Locks remembered exactly per partition, about 100 bytes each. Fewer cause needless conflicts of slow clients.",
     )
     replica_bytes_in_flight: int = Field(
-        4 * 1024 * 1024, ge=65536, description="Sent to one replica and not acknowledged. Bounds what a slow replica can hold up."
+        default=4 * 1024 * 1024, ge=65536, description="Sent to one replica and not acknowledged. Bounds what a slow replica can hold up."
     )
-    replica_retry_s: float = Field(0.1, gt=0, description="First pause before a replica that failed is tried again; doubles up to the maximum.")
-    replica_retry_max_s: float = Field(5.0, gt=0, description="Longest pause between tries of a failed replica.")
-    rpc_timeout_s: float = Field(10.0, gt=0, description="Deadline of one call to a storage node. A node slower than that counts as failed.")
-    mount_wait_s: float = Field(5.0, gt=0, description="How long a mount waits for a partition that is being recovered before it is sent elsewhere.")
+    replica_retry_s: float = Field(
+        default=0.1, gt=0, description="First pause before a replica that failed is tried again; doubles up to the maximum."
+    )
+    replica_retry_max_s: float = Field(default=5.0, gt=0, description="Longest pause between tries of a failed replica.")
+    rpc_timeout_s: float = Field(default=10.0, gt=0, description="Deadline of one call to a storage node. A node slower than that counts as failed.")
+    mount_wait_s: float = Field(
+        default=5.0, gt=0, description="How long a mount waits for a partition that is being recovered before it is sent elsewhere."
+    )
