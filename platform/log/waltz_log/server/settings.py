@@ -23,7 +23,7 @@ class ServerSettings(Settings):
         description="Coordinator session. A killed server's partitions move after this long; too short, and a long pause moves them.",
     )
     block_bytes_max: int = Field(
-        1024 * 1024,
+        default=1024 * 1024,
         ge=4096,
         le=8 * 1024 * 1024,
         description="Records that one block gathers. Larger costs latency under load, smaller costs throughput.",
@@ -46,7 +46,7 @@ class ServerSettings(Settings):
         default=1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="Largest data of one transaction. Raise it on clients and servers alike."
     )
     lock_entries_max: int = Field(
-        1_000_000,
+        default=1_000_000,
         ge=1000,
         description="Locks remembered exactly per partition, about 100 bytes each. Fewer cause needless conflicts of slow clients.",
     )
