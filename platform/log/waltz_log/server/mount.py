@@ -74,10 +74,6 @@ class Mount:
         """Returns when every answer was handed to the stream."""
         await self._drained.wait_for(lambda: not self._outgoing)
 
-    @property
-    def fed(self) -> int:
-        return self._fed
-
     # ---- the writer ----------------------------------------------------------------------------------------------------------------------------
 
     async def write(self, target: int) -> None:

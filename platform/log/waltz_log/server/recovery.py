@@ -39,9 +39,6 @@ class Recovery:
     def recorded(self, name: str) -> ReplicaState | None:
         return self._before.replicas.get(name)
 
-    def clean_count(self) -> int:
-        return len(self.clean)
-
     def classify(self, name: str, report: ReplicaReport) -> Classification:
         """What to do with the replica first. Raises where it holds transactions of a partition that the metadata has never seen: the metadata was
         lost, and to go on would truncate the log."""

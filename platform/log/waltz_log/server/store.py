@@ -91,7 +91,7 @@ class StoreSession:
             self._replicas[name] = replica
             self._start(replica.run())
         # 5. each replica truncates, copies and becomes clean; a majority of them opens the session
-        await self.advanced.wait_for(lambda: self.failed is not None or recovery.clean_count() >= majority(len(self.assigned)))
+        await self.advanced.wait_for(lambda: self.failed is not None or len(recovery.clean) >= majority(len(self.assigned)))
         self._raise_if_failed()
         assert recovery.resolved is not None
         # 6. the metadata says who is clean

@@ -29,10 +29,6 @@ class Window:
     def last_transaction_id(self) -> int:
         return self._last
 
-    @property
-    def bytes(self) -> int:
-        return self._bytes
-
     def append(self, block: Block) -> None:
         if block.first_transaction_id != self._last + 1:
             raise AssertionError(f"block out of order: first={block.first_transaction_id} expected={self._last + 1}")
