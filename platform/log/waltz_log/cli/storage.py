@@ -17,9 +17,9 @@ from waltz_log.cli.serving import say_ready, serve
 from waltz_log.core.metadata import CLUSTER, STORAGE_NODES, ClusterParameters, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidSetting
+from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 __all__ = ["check_start", "register", "run"]

@@ -22,7 +22,8 @@ __all__ = ["Operation", "SimulatedDisk"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is about to be done: `create`, `write`, `sync`, `truncate`, `rename`, `link`, `remove`, `make_directory` or `sync_directory`."""
+    """What is about to be done: `create`, `write`, `sync`, `truncate`, `allocate`, `rename`, `link`, `remove`, `make_directory` or
+    `sync_directory`."""
 
     kind: str
     path: str
@@ -295,6 +296,15 @@ class _OpenFile:
         self._change("truncate")
         _resize(self._file.now, size)
         self._file.changes.append((size, None))
+
+    def allocate(self, size: int) -> None:
+        self._change("allocate")
+        missing = size - len(self._file.now)
+        if missing > self._disk.free_bytes():
+            raise OSError(errno.ENOSPC, "no space left on device", self._path)
+        if missing > 0:
+            _resize(self._file.now, size)
+            self._file.changes.append((size, None))
 
     def close(self) -> None:
         self._open = False

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from waltz_log.core.ports import Disk
-from waltz_log.storage.filesystem import FileSystemDisk, ThreadOffload
+from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
 
@@ -45,6 +45,20 @@ def test_bytes_are_written_at_offsets_and_read_up_to_the_end(disk: Disk) -> None
     assert (file.size(), disk.open("a", "read").read(0, 9)) == (4, b"\0\0\0a")
     file.truncate(6)
     assert file.read(0, 9) == b"\0\0\0a\0\0"
+
+
+def test_allocated_space_reads_as_zeros_and_keeps_what_is_there(disk: Disk) -> None:
+    file = disk.open("a", "create")
+    file.write(0, b"abc")
+    file.allocate(1000)
+    assert (file.size(), file.read(0, 5)) == (1000, b"abc\0\0")
+    file.allocate(10)
+    assert file.size() == 1000, "it never shortens a file"
+    with pytest.raises(OSError):
+        file.allocate(1 << 60)
+    assert file.size() == 1000
+    with pytest.raises(OSError):
+        disk.open("a", "read").allocate(2000)
 
 
 def test_a_file_opened_for_reading_is_not_written_and_a_closed_one_not_at_all(disk: Disk) -> None:
@@ -97,7 +111,7 @@ def test_a_directory_is_locked_once_until_it_is_unlocked(tmp_path: Path) -> None
 
 
 def test_a_large_write_reaches_the_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waltz_log.storage.filesystem.WRITE_BYTES_MAX", 1000)
+    monkeypatch.setattr("waltz_log.filesystem.WRITE_BYTES_MAX", 1000)
     file = FileSystemDisk(tmp_path).open("a", "create")
     data = bytes(range(256)) * 20
     file.write(7, data)
@@ -134,6 +148,9 @@ def test_what_was_not_synced_is_lost_in_a_crash() -> None:
     file.write(3, b"def")
     file.truncate(1)
     assert disk.crash().content("a") == b"abc"
+    disk = disk.crash()
+    disk.open("a", "write").allocate(10)
+    assert disk.crash().content("a") == b"abc", "allocated space is a change like any other until it is synced"
 
 
 def test_a_killed_process_leaves_all_it_wrote_but_not_on_the_medium() -> None:

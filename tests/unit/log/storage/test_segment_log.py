@@ -17,8 +17,8 @@ from waltz_log.core.block import Block
 from waltz_log.core.records import decode_record, encode_record
 from waltz_log.core.segment_format import FILE_HEADER_BYTES
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, OutOfRange, StorageFailed
+from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage.control import ControlFiles
-from waltz_log.storage.filesystem import FileSystemDisk
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 

@@ -17,7 +17,7 @@ __all__ = ["FileSystemDisk", "ThreadOffload"]
 
 T = TypeVar("T")
 
-LOCK_FILE = "waltz-storage.lock"
+LOCK_FILE = "waltz.lock"
 WRITE_BYTES_MAX = 1 << 30
 """Linux writes at most 2 GiB - 4 KiB a call; short writes are continued, but there is no reason to provoke them."""
 
@@ -54,6 +54,10 @@ class _OpenFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
+
+    def allocate(self, size: int) -> None:
+        if size > 0:
+            os.posix_fallocate(self._descriptor, 0, size)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
