@@ -1,7 +1,7 @@
 """The dumbest correct reader of a circular journal, and a maker of its files: what the journal is compared with.
 
-Written from the layout document alone, one byte at a time, with no thought for speed and no code of the journal's. Files are plain bytes; a journal is
-a list of them. The rules, in the words of the document:
+Written from the layout document alone, one byte at a time, with no thought for speed and no code of the journal's. Files are plain bytes; a journal
+is a list of them. The rules, in the words of the document:
 
 - a record is healthy where its type is in 11..19, its file id is the header's, no size is negative or reaches beyond the file, and its last four
   bytes are the check of its format;
@@ -66,43 +66,49 @@ class Found:
     length: int
 
 
+class _Cursor:
+    """Takes fields one after the other; `ValueError` beyond the end."""
+
+    def __init__(self, content: bytes, position: int) -> None:
+        self.content = content
+        self.position = position
+
+    def bytes(self, length: int) -> bytes:
+        if length < 0 or self.position + length > len(self.content):
+            raise ValueError("beyond the file")
+        self.position += length
+        return self.content[self.position - length : self.position]
+
+    def number(self, length: int, *, signed: bool = True) -> int:
+        return int.from_bytes(self.bytes(length), "big", signed=signed)
+
+
 def read_record(content: bytes, at: int, file_id: int, check: Check) -> Found | None:
     """The healthy record that begins at `at`, if one does."""
-
-    def take(shape: str) -> tuple[int, ...]:
-        nonlocal position
-        size = struct.calcsize(shape)
-        if position + size > len(content):
-            raise ValueError("beyond the file")
-        position += size
-        return struct.unpack_from(shape, content, position - size)
-
-    position, transaction, record_id, user_type, body, listed = at, 0, 0, 0, b"", ()
+    cursor = _Cursor(content, at)
+    transaction, record_id, user_type, body = 0, 0, 0, b""
+    listed: tuple[tuple[int, int], ...] = ()
     try:
-        kind, stands_in = take(">Bi")
-        if not 11 <= kind <= 19 or stands_in != file_id:
+        kind = cursor.number(1)
+        if not 11 <= kind <= 19 or cursor.number(4) != file_id:
             return None
         if kind in (*ELEMENTS, PREPARE, COMMIT, ROLLBACK):
-            (transaction,) = take(">q")
+            transaction = cursor.number(8)
         if kind in (*BODIED, DELETE, DELETE_TX):
-            (record_id,) = take(">q")
+            record_id = cursor.number(8)
         if kind in BODIED:
-            size, user_type = take(">iB")
-            if size < 0 or position + size + 4 > len(content):
-                return None
-            body = content[position : position + size]
-            position += size
+            size = cursor.number(4)
+            user_type = cursor.number(1, signed=False)
+            body = cursor.bytes(size)
         if kind in (PREPARE, COMMIT):
-            (files,) = take(">i")
-            if files < 0 or position + 8 * files + 4 > len(content):
-                return None
-            listed = tuple((found[0], found[1]) for found in (take(">ii") for _ in range(files)))
-        (told,) = take(">I")
+            summary = cursor.bytes(8 * cursor.number(4))
+            listed = tuple(struct.iter_unpack(">ii", summary))
+        covered = content[at : cursor.position]
+        if cursor.number(4, signed=False) != check(covered, file_id):
+            return None
     except ValueError:
         return None
-    if told != check(content[at : position - 4], file_id):
-        return None
-    return Found(Entry(kind, record_id, transaction, user_type, body, listed), file_id, at, position - at)
+    return Found(Entry(kind, record_id, transaction, user_type, body, listed), file_id, at, cursor.position - at)
 
 
 def read_file(content: bytes, check: Check = check_size) -> tuple[int, list[Found]]:
