@@ -1,0 +1,107 @@
+"""How fast a disk syncs, and what a group commit should wait for on it.
+
+Writes blocks of growing size into one preallocated file, each followed by a sync, as a journal does, and looks at the median: up to some size a block
+costs what its sync costs, beyond it the bytes cost more. From that follow the two bounds (`suggest`). The file is removed at the end; nothing else in
+the directory is touched. Time is bounded by `budget_s`, but for one write that the disk does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from waltz_log.core.ports import Disk, DiskFile
+
+__all__ = ["MEASURED_FILE", "BlockTiming", "Bounds", "measure", "suggest"]
+
+MEASURED_FILE = "waltz-measure.tmp"
+
+BLOCK_BYTES = (512, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
+"""The smallest is what a single record costs: a disk writes at least a sector. The largest is more than any group should hold."""
+
+FILE_BYTES = 16 << 20
+"""Written round and round: large enough that no disk answers from a sector it has just written, small enough to be filled at once."""
+
+ROUNDS_MIN = 5
+"""Of each size, whatever they take: a median of fewer says nothing."""
+
+ROUNDS_MAX = 2000
+"""Of each size: more would only say the same again."""
+
+DELAY_S_MIN = 0.0001
+DELAY_S_MAX = 0.02
+"""Beyond it those who wait for a record notice, whatever the disk takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTiming:
+    """Of one size of block: how often it was written and synced, and how long that took, in the middle and at the slow end."""
+
+    block_bytes: int
+    rounds: int
+    median_s: float
+    slow_s: float
+    """99 of 100 were faster."""
+
+    @property
+    def syncs_per_s(self) -> float:
+        return 1 / self.median_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.block_bytes / self.median_s
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a group commit should wait for at most: `delay_s` since its first record, or `size_bytes`, whichever comes first."""
+
+    delay_s: float
+    size_bytes: int
+
+
+def suggest(timings: tuple[BlockTiming, ...]) -> Bounds:
+    """Waiting as long as a small sync takes at most doubles the time of a lone record and fills the groups under load; the size is the largest that
+    costs no more than two small syncs, because a larger group does better as two."""
+    small = min(timings, key=lambda each: each.block_bytes)
+    fitting = [each.block_bytes for each in timings if each.median_s <= 2 * small.median_s]
+    return Bounds(min(max(float(f"{small.median_s:.2g}"), DELAY_S_MIN), DELAY_S_MAX), max(fitting))
+
+
+def measure(
+    disk: Disk, *, now: Callable[[], float], budget_s: float = 3.0, progress: Callable[[BlockTiming], None] = lambda timing: None
+) -> tuple[BlockTiming, ...]:
+    """One timing a size, smallest first; each is told to `progress` as soon as it is known. `now`: a monotonic clock in seconds. A file that an
+    interrupted measurement left behind is replaced. `OSError` where the disk has no room for the file or fails."""
+    with suppress(FileNotFoundError):
+        disk.remove(MEASURED_FILE)
+    file = disk.open(MEASURED_FILE, "create")
+    try:
+        file.allocate(FILE_BYTES)
+        for offset in range(0, FILE_BYTES, 1 << 20):
+            file.write(offset, b"J" * (1 << 20))
+        file.sync()
+        disk.sync_directory("")
+        timings = []
+        for block_bytes in BLOCK_BYTES:
+            timings.append(_time_block(file, block_bytes, now, budget_s / len(BLOCK_BYTES)))
+            progress(timings[-1])
+        return tuple(timings)
+    finally:
+        file.close()
+        disk.remove(MEASURED_FILE)
+
+
+def _time_block(file: DiskFile, block_bytes: int, now: Callable[[], float], budget_s: float) -> BlockTiming:
+    block, offset = b"J" * block_bytes, 0
+    taken: list[float] = []
+    deadline = now() + budget_s
+    while len(taken) < ROUNDS_MIN or (len(taken) < ROUNDS_MAX and now() < deadline):
+        begun = now()
+        file.write(offset, block)
+        file.sync()
+        taken.append(max(now() - begun, 1e-9))
+        offset = (offset + block_bytes) % FILE_BYTES
+    taken.sort()
+    return BlockTiming(block_bytes, len(taken), taken[len(taken) // 2], taken[min(len(taken) - 1, len(taken) * 99 // 100)])
