@@ -1,7 +1,11 @@
 """The disk port in memory: it keeps what was synced and may lose, tear or reorder the rest when its machine dies.
 
 A file's bytes and a directory's names are synced separately, as POSIX has it: a new, renamed or removed name is sure only after its directory was
-synced. `crash()` gives the disk as the next start finds it and takes the old one out of service, so that a node that still runs on it can do no harm.
+synced. Every change that was not synced stands by itself in `pending()`, in the order of the changes; `survivor` gives the disk as the next start
+finds it after any fate of each of them, so that a test can go through them (`testing/crashes.py`) or draw them (`crash`).
+
+A sync that failed is final, as with Linux: what it should have written stays visible to whoever has the file open and is never written by a later
+sync, even one that succeeds. Who opens the file for writing anew sees the medium.
 
 Faults are planted by the test: `before` is called with every operation that changes something and may raise; `total` bounds the bytes.
 """
@@ -9,13 +13,14 @@ Faults are planted by the test: `before` is called with every operation that cha
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from random import Random
 from typing import Literal
 
 from waltz_log.core.ports import Disk, DiskFile
+from waltz_log.testing.medium import Change, Content, Directory, Fate, File, Pending, drawn_fate
 
 __all__ = ["Operation", "SimulatedDisk"]
 
@@ -29,83 +34,6 @@ class Operation:
     path: str
 
 
-@dataclass(slots=True, eq=False)
-class _File:
-    """The bytes as users see them, as the medium has them, and the changes between the two: (offset, data), or (size, None) for a cut."""
-
-    now: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
-    changes: list[tuple[int, bytes | None]] = field(default_factory=list)
-
-    def survivor(self, random: Random | None) -> _File:
-        data = bytearray(self.durable)
-        for offset, change in self.changes if random is not None else ():
-            assert random is not None
-            fate = random.random()
-            if fate < 0.4:
-                continue
-            if change is None:
-                _resize(data, offset)
-            else:
-                _put(data, offset, change if fate < 0.7 else change[: random.randrange(len(change) + 1)])
-        return _File(data, bytes(data))
-
-
-@dataclass(slots=True, eq=False)
-class _Directory:
-    """Names as users see them and as the medium has them, and the changes between the two, each atomic."""
-
-    now: dict[str, _File | _Directory] = field(default_factory=dict)
-    durable: dict[str, _File | _Directory] = field(default_factory=dict)
-    changes: list[dict[str, _File | _Directory | None]] = field(default_factory=list)
-
-    def change(self, names: dict[str, _File | _Directory | None]) -> None:
-        self.changes.append(names)
-        _rename(self.now, names)
-
-    def survivor(self, random: Random | None, files: dict[_File, _File]) -> _Directory:
-        names = dict(self.durable)
-        for change in self.changes if random is not None else ():
-            assert random is not None
-            if random.random() < 0.5:
-                _rename(names, change)
-        found = _Directory()
-        for name, entry in names.items():
-            if isinstance(entry, _Directory):
-                found.now[name] = entry.survivor(random, files)
-            else:
-                if entry not in files:
-                    files[entry] = entry.survivor(random)
-                found.now[name] = files[entry]
-        found.durable = dict(found.now)
-        return found
-
-    def walk(self) -> set[_File]:
-        found: set[_File] = set()
-        for entry in self.now.values():
-            found |= entry.walk() if isinstance(entry, _Directory) else {entry}
-        return found
-
-
-def _rename(names: dict[str, _File | _Directory], change: dict[str, _File | _Directory | None]) -> None:
-    for name, entry in change.items():
-        if entry is None:
-            names.pop(name, None)
-        else:
-            names[name] = entry
-
-
-def _resize(data: bytearray, size: int) -> None:
-    del data[size:]
-    data.extend(bytes(size - len(data)))
-
-
-def _put(data: bytearray, offset: int, change: bytes) -> None:
-    if change:
-        data.extend(bytes(max(0, offset - len(data))))
-        data[offset : offset + len(change)] = change
-
-
 class SimulatedDisk:
     """`total`: how many bytes it can hold. The root is the empty path."""
 
@@ -114,28 +42,60 @@ class SimulatedDisk:
         self.before: Callable[[Operation], None] = lambda operation: None
         self.operations: list[Operation] = []
         """Every changing operation so far, the failed ones too."""
-        self._root = _Directory()
+        self._root = Directory()
+        self._changed = 0
         self._locked = False
         self._dead = False
 
     # ---- what a test does ------------------------------------------------------------------------------------------------------------------------
 
-    def crash(self, random: Random | None = None, *, keep: bool = False) -> SimulatedDisk:
-        """The disk after the machine died: without `random` all that was not synced is lost; with it each change is kept, lost or torn by chance.
-        `keep`: only the process died; everything it wrote is there, but what it did not sync is not on the medium yet."""
-        self._dead = True
+    def pending(self) -> list[Pending]:
+        """The changes that are not on the medium for certain, oldest first."""
+        found = []
+        for entry in self._root.reachable({}):
+            if isinstance(entry, File):
+                found += [change.pending() for change in entry.changes]
+            else:
+                found += [Pending(order, 0, 0) for order, _ in entry.changes]
+        return sorted(found)
+
+    def survivor(self, fates: Sequence[Fate]) -> SimulatedDisk:
+        """The disk after the machine died now, with a fate for each of `pending()`. This disk goes on."""
         after = SimulatedDisk(self.total)
-        after._root = deepcopy(self._root) if keep else self._root.survivor(random, {})
+        told = {pending.order: fate for pending, fate in zip(self.pending(), fates, strict=True)}
+        after._root = self._root.survivor(told, {})
         return after
 
+    def fork(self) -> SimulatedDisk:
+        """The disk after the process died now: all it wrote is there, but what it did not sync is not on the medium yet. This disk goes on."""
+        after = SimulatedDisk(self.total)
+        after._root, after._changed = self._root.copy({}), self._changed
+        return after
+
+    def crash(self, random: Random | None = None, *, keep: bool = False) -> SimulatedDisk:
+        """The disk after the machine died, out of service from now on: without `random` all that was not synced is lost; with it each change is
+        kept, lost or torn by chance. `keep`: only the process died (`fork`)."""
+        after = self.fork() if keep else self.survivor([drawn_fate(each, random) for each in self.pending()])
+        self._dead = True
+        return after
+
+    def image(self) -> bytes:
+        """A digest of all names and bytes that users see: disks with the same one are the same to who opens them after a crash of the machine."""
+        digest = sha256()
+        for path, file in self._root.paths():
+            digest.update(f"{path}\0{-1 if file is None else file.now.size}\0".encode())
+            if file is not None:
+                digest.update(bytes(file.now.data).rstrip(b"\0"))
+        return digest.digest()
+
     def content(self, path: str) -> bytes:
-        return bytes(self._file(path).now)
+        content = self._file(path).now
+        return content.read(0, content.size)
 
     def replace(self, path: str, content: bytes) -> None:
         """Puts other bytes on the medium behind everybody's back, as rot or an operator would."""
         file = self._file(path)
-        file.now[:] = content
-        file.durable, file.changes = bytes(content), []
+        file.now, file.durable, file.changes = Content(content), Content(content), []
 
     # ---- the port --------------------------------------------------------------------------------------------------------------------------------
 
@@ -146,39 +106,46 @@ class SimulatedDisk:
         self.before(operation)
         self._alive(path)
 
+    def _order(self) -> int:
+        self._changed += 1
+        return self._changed
+
     def _alive(self, path: str) -> None:
         if self._dead:
             raise OSError(errno.EIO, "the machine is dead", path)
 
-    def _directory(self, path: str) -> _Directory:
-        found: _File | _Directory | None = self._root
+    def _directory(self, path: str) -> Directory:
+        found: File | Directory | None = self._root
         for part in path.split("/") if path else ():
-            found = found.now.get(part) if isinstance(found, _Directory) else None
-        if not isinstance(found, _Directory):
+            found = found.now.get(part) if isinstance(found, Directory) else None
+        if not isinstance(found, Directory):
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         return found
 
-    def _place(self, path: str) -> tuple[_Directory, str]:
+    def _place(self, path: str) -> tuple[Directory, str]:
         parent, _, name = path.rpartition("/")
         return self._directory(parent), name
 
-    def _file(self, path: str) -> _File:
+    def _file(self, path: str) -> File:
         directory, name = self._place(path)
         found = directory.now.get(name)
-        if not isinstance(found, _File):
+        if not isinstance(found, File):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return found
 
     def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
         self._alive(path)
         if mode != "create":
-            return _OpenFile(self, path, self._file(path), mode == "write")
+            file = self._file(path)
+            if mode == "write":
+                file.drop_forsaken()
+            return _OpenFile(self, path, file, mode == "write")
         self._operate("create", path)
         directory, name = self._place(path)
         if name in directory.now:
             raise FileExistsError(errno.EEXIST, "exists", path)
-        file = _File()
-        directory.change({name: file})
+        file = File()
+        directory.change(self._order(), {name: file})
         return _OpenFile(self, path, file, True)
 
     def list(self, path: str) -> list[str]:
@@ -201,9 +168,9 @@ class SimulatedDisk:
         directory = self._root
         for part in path.split("/"):
             if part not in directory.now:
-                directory.change({part: _Directory()})
+                directory.change(self._order(), {part: Directory()})
             entry = directory.now[part]
-            if not isinstance(entry, _Directory):
+            if not isinstance(entry, Directory):
                 raise NotADirectoryError(errno.ENOTDIR, "is a file", path)
             directory = entry
 
@@ -212,10 +179,10 @@ class SimulatedDisk:
         file = self._file(old)
         (source, old_name), (target, new_name) = self._place(old), self._place(new)
         if source is target:
-            source.change({old_name: None, new_name: file})
+            source.change(self._order(), {old_name: None, new_name: file})
         else:
-            target.change({new_name: file})
-            source.change({old_name: None})
+            target.change(self._order(), {new_name: file})
+            source.change(self._order(), {old_name: None})
 
     def link(self, old: str, new: str) -> None:
         self._operate("link", new)
@@ -223,13 +190,13 @@ class SimulatedDisk:
         target, name = self._place(new)
         if name in target.now:
             raise FileExistsError(errno.EEXIST, "exists", new)
-        target.change({name: file})
+        target.change(self._order(), {name: file})
 
     def remove(self, path: str) -> None:
         self._operate("remove", path)
         self._file(path)
         directory, name = self._place(path)
-        directory.change({name: None})
+        directory.change(self._order(), {name: None})
 
     def sync_directory(self, path: str) -> None:
         self._operate("sync_directory", path)
@@ -237,7 +204,7 @@ class SimulatedDisk:
         directory.durable, directory.changes = dict(directory.now), []
 
     def free_bytes(self) -> int:
-        return max(0, self.total - sum(len(file.now) for file in self._root.walk()))
+        return max(0, self.total - sum(file.now.size for file in self._root.walk()))
 
     def total_bytes(self) -> int:
         return self.total
@@ -253,7 +220,7 @@ class SimulatedDisk:
 
 
 class _OpenFile:
-    def __init__(self, disk: SimulatedDisk, path: str, file: _File, writable: bool) -> None:
+    def __init__(self, disk: SimulatedDisk, path: str, file: File, writable: bool) -> None:
         self._disk = disk
         self._path = path
         self._file = file
@@ -273,38 +240,43 @@ class _OpenFile:
 
     def size(self) -> int:
         self._usable()
-        return len(self._file.now)
+        return self._file.now.size
 
     def read(self, offset: int, length: int) -> bytes:
         self._usable()
-        return bytes(self._file.now[offset : offset + length])
+        return self._file.now.read(offset, length)
+
+    def _put(self, offset: int, data: bytes | None) -> None:
+        self._file.change(Change(self._disk._order(), offset, data))
 
     def write(self, offset: int, data: bytes) -> None:
         self._change("write")
-        room = self._disk.free_bytes() - max(0, offset + len(data) - len(self._file.now))
+        room = self._disk.free_bytes() - max(0, offset + len(data) - self._file.now.size)
         kept = data if room >= 0 else data[: max(0, len(data) + room)]
-        _put(self._file.now, offset, kept)
-        self._file.changes.append((offset, bytes(kept)))
+        if kept:
+            self._put(offset, bytes(kept))
         if room < 0:
             raise OSError(errno.ENOSPC, "no space left on device", self._path)
 
     def sync(self) -> None:
-        self._change("sync")
-        self._file.durable, self._file.changes = bytes(self._file.now), []
+        try:
+            self._change("sync")
+        except OSError:
+            self._file.forsake()
+            raise
+        self._file.sync()
 
     def truncate(self, size: int) -> None:
         self._change("truncate")
-        _resize(self._file.now, size)
-        self._file.changes.append((size, None))
+        self._put(size, None)
 
     def allocate(self, size: int) -> None:
         self._change("allocate")
-        missing = size - len(self._file.now)
+        missing = size - self._file.now.size
         if missing > self._disk.free_bytes():
             raise OSError(errno.ENOSPC, "no space left on device", self._path)
         if missing > 0:
-            _resize(self._file.now, size)
-            self._file.changes.append((size, None))
+            self._put(size, None)
 
     def close(self) -> None:
         self._open = False

@@ -12,6 +12,7 @@ import pytest
 from waltz_log.core.ports import Disk
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.testing.disk import Operation, SimulatedDisk
+from waltz_log.testing.medium import LOST, WHOLE
 
 
 @pytest.fixture(params=["simulated", "file system"])
@@ -212,3 +213,81 @@ def test_faults_are_planted_before_an_operation_and_a_full_disk_takes_what_fits(
     assert disk.free_bytes() == 0
     file.sync()
     assert seen == [Operation("create", "a"), Operation("write", "a"), Operation("sync", "a")]
+
+
+def test_every_fate_of_every_unsynced_change_can_be_had() -> None:
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    file.write(0, b"abc")
+    file.sync()
+    file.write(2, b"CDE")
+    file.truncate(4)
+    name, write, cut = disk.pending()
+    assert [each.size for each in (name, write, cut)] == [0, 3, 0]
+    found = {
+        tuple(after.content("a") if after.exists("a") else None for after in (disk.survivor([called, torn, shorter]),))
+        for called in (LOST, WHOLE)
+        for torn in range(4)
+        for shorter in (LOST, WHOLE)
+    }
+    # a cut to four bytes of three makes one of zero
+    assert found == {(None,), (b"abc",), (b"abc\0",), (b"abC",), (b"abC\0",), (b"abCD",), (b"abCDE",)}
+    assert file.read(0, 9) == b"abCD", "a survivor leaves the disk as it is"
+
+
+def test_sectors_of_a_write_reach_the_medium_in_any_order() -> None:
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    disk.sync_directory("")
+    file.write(500, b"x" * 600)
+    (write,) = disk.pending()
+    assert write.sectors == 3, "bytes 500..511, 512..1023, 1024..1099"
+    assert disk.survivor([(False, True, False)]).content("a") == bytes(512) + b"x" * 512 + bytes(76)
+    assert disk.survivor([(True, False, True)]).content("a") == bytes(500) + b"x" * 12 + bytes(512) + b"x" * 76
+    assert disk.survivor([(False, False, False)]).content("a") == bytes(1100), "the length came, the bytes did not"
+
+
+def test_what_a_failed_sync_should_have_written_is_not_written_by_the_next() -> None:
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    disk.sync_directory("")
+    file.write(0, b"lost")
+
+    def fail(operation: Operation) -> None:
+        if operation.kind == "sync":
+            raise OSError(5, "Input/output error")
+
+    disk.before = fail
+    with pytest.raises(OSError):
+        file.sync()
+    disk.before = lambda operation: None
+    file.write(4, b"kept")
+    file.sync()
+    assert file.read(0, 9) == b"lostkept", "who has the file open sees no difference"
+    assert disk.fork().crash().content("a") == b"\0\0\0\0kept"
+    assert disk.fork().open("a", "write").read(0, 9) == b"\0\0\0\0kept", "who opens it to go on writing sees the medium"
+
+
+def test_a_fork_shares_nothing_with_the_disk_it_came_from() -> None:
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    file.write(0, b"abc")
+    disk.link("a", "b")
+    fork = disk.fork()
+    file.write(0, b"X")
+    disk.remove("b")
+    assert (fork.content("a"), fork.list("")) == (b"abc", ["a", "b"])
+    fork.open("a", "write").write(1, b"Y")
+    assert (fork.content("b"), disk.content("a")) == (b"aYc", b"Xbc"), "links to one file stay links to one file"
+    assert len(fork.pending()) == 4
+    assert fork.image() != disk.image()
+    assert fork.image() == fork.fork().image()
+
+
+def test_allocated_space_takes_no_memory_until_it_is_written() -> None:
+    disk = SimulatedDisk()
+    file = disk.open("a", "create")
+    file.allocate(1 << 38)
+    file.sync()
+    assert (file.size(), file.read((1 << 38) - 2, 9)) == (1 << 38, b"\0\0")
+    assert disk.free_bytes() == disk.total_bytes() - (1 << 38)
