@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from waltz_log.core.ports import Disk, DiskFile, Offload
 
-__all__ = ["FileSystemDisk", "ThreadOffload"]
+__all__ = ["FileSystemDisk", "ReadOnlyFileSystemDisk", "ThreadOffload"]
 
 T = TypeVar("T")
 
@@ -137,6 +137,52 @@ class FileSystemDisk:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+class ReadOnlyFileSystemDisk(FileSystemDisk):
+    """Looks and never touches: `root` must exist, nothing below it is made or changed. `lock` is shared with others that look and refused where a
+    process writes; where no process ever took the lock there is no file to hold it by, and none is made."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "no such directory", str(root))
+        self._root = root
+        self._lock = None
+
+    def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
+        if mode != "read":
+            self._refuse(path)
+        return super().open(path, mode)
+
+    def lock(self) -> None:
+        try:
+            descriptor = os.open(self._at(LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._lock = descriptor
+
+    def make_directory(self, path: str) -> None:
+        self._refuse(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._refuse(new)
+
+    def link(self, old: str, new: str) -> None:
+        self._refuse(new)
+
+    def remove(self, path: str) -> None:
+        self._refuse(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._refuse(path)
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise OSError(errno.EROFS, "opened for reading only", path)
 
 
 class ThreadOffload:

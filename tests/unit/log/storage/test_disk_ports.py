@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from waltz_log.core.ports import Disk
-from waltz_log.filesystem import FileSystemDisk, ThreadOffload
+from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk, ThreadOffload
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.medium import LOST, WHOLE
 
@@ -291,3 +291,43 @@ def test_allocated_space_takes_no_memory_until_it_is_written() -> None:
     file.sync()
     assert (file.size(), file.read((1 << 38) - 2, 9)) == (1 << 38, b"\0\0")
     assert disk.free_bytes() == disk.total_bytes() - (1 << 38)
+
+
+def test_a_read_only_disk_changes_nothing_and_looks_beside_others_but_not_beside_a_writer(tmp_path: Path) -> None:
+    with pytest.raises(NotADirectoryError):
+        ReadOnlyFileSystemDisk(tmp_path / "none")
+    writer = FileSystemDisk(tmp_path)
+    writer.open("a", "create").write(0, b"abc")
+    (tmp_path / "copied").mkdir()
+    never_used = ReadOnlyFileSystemDisk(tmp_path / "copied")
+    never_used.lock()
+    assert list((tmp_path / "copied").iterdir()) == []
+    writer.lock()
+    looking = ReadOnlyFileSystemDisk(tmp_path)
+    with pytest.raises(BlockingIOError):
+        looking.lock()
+    writer.unlock()
+    looking.lock()
+    also_looking = ReadOnlyFileSystemDisk(tmp_path)
+    also_looking.lock()
+    with pytest.raises(BlockingIOError):
+        writer.lock()
+    assert looking.open("a", "read").read(0, 10) == b"abc"
+    assert looking.list("") == ["a", "copied", "waltz.lock"]
+    for attempt in (
+        lambda: looking.open("a", "write"),
+        lambda: looking.open("b", "create"),
+        lambda: looking.open("a", "read").write(0, b"x"),
+        lambda: looking.make_directory("c"),
+        lambda: looking.rename("a", "b"),
+        lambda: looking.link("a", "b"),
+        lambda: looking.remove("a"),
+        lambda: looking.sync_directory(""),
+    ):
+        with pytest.raises(OSError):
+            attempt()
+    assert (tmp_path / "a").read_bytes() == b"abc"
+    looking.unlock()
+    also_looking.unlock()
+    writer.lock()
+    writer.unlock()
