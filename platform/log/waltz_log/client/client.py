@@ -20,7 +20,7 @@ from waltz_log.client.producer import Producer
 from waltz_log.client.resolve import resolve_foreign, resolve_own
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
-from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, lock_hash
+from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
 from waltz_log.client.transactional import transactional
 from waltz_log.client.window import AS_KNOWN, ITEM_OVERHEAD_BYTES, NO_LOCKS
 from waltz_log.core.metadata import ClusterParameters
@@ -173,7 +173,7 @@ class WaltzClient:
         if not isinstance(data, bytes) or len(data) > self._settings.record_bytes_max or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
             self._refuse(data, header)
         if write_locks or read_locks or append_locks:
-            counts, locks = self._locks(write_locks, read_locks, append_locks)
+            counts, locks = pack_locks(write_locks, read_locks, append_locks, self._settings.locks_max)
         else:
             counts, locks = NO_LOCKS, b""
         if high_water_mark is None:
@@ -292,17 +292,6 @@ class WaltzClient:
         if len(data) > self._settings.record_bytes_max:
             raise TransactionTooLarge(what="data", size=len(data), limit=self._settings.record_bytes_max)
         raise InvalidRequest(reason=f"header does not fit 32 bits, signed: header={header}")
-
-    def _locks(self, write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock]) -> tuple[bytes, bytes]:
-        total = len(write) + len(read) + len(append)
-        if total > self._settings.locks_max:
-            raise TransactionTooLarge(what="locks", size=total, limit=self._settings.locks_max)
-        try:
-            if total == 1:
-                return bytes((len(write), len(read), len(append))), lock_hash((write or read or append)[0])
-            return bytes((len(write), len(read), len(append))), b"".join([lock_hash(lock) for lock in (*write, *read, *append)])
-        except TypeError:
-            raise InvalidRequest(reason="a lock is a name and a key, text or number") from None
 
     def _mark(self, partition: int, producer: Producer) -> int:
         """What locks are judged by where the caller does not say: what the followers of the partition have applied, else what this client knows."""

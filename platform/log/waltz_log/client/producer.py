@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import structlog
 
@@ -17,7 +19,7 @@ from waltz_log.client.owners import Owners
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
-from waltz_log.client.window import Window
+from waltz_log.client.window import ITEM_OVERHEAD_BYTES, Frame, Item, Window
 from waltz_log.core.ports import Stream
 from waltz_log.errors import (
     ClusterKeyMismatch,
@@ -34,7 +36,7 @@ from waltz_log.errors import (
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import RESOLVE
 
-__all__ = ["Producer"]
+__all__ = ["SEQUENCE_MAX", "Lasting", "Producer"]
 
 log = structlog.get_logger(__name__)
 
@@ -58,10 +60,22 @@ LAST_WORDS_S = 0.2
 """How long to wait for the peer's reason after a write failed. Only the text of errors depends on it."""
 
 
+class Lasting(NamedTuple):
+    """What a client brings along that outlives its process (design: protocol, rule 8)."""
+
+    mount_sequence: int
+    """Above every one that an earlier process of this client used, so that the first mount fences what that one still has on the wire."""
+    next_sequence: int
+    sending: Callable[[Frame], Awaitable[None]]
+    """Returns when it is on disk that the frame may be sent. An error ends the stream, and the frame counts as sent."""
+
+
 class Producer:
     """`start` makes its task, `close` ends it."""
 
-    def __init__(self, partition: int, client_id: int, owners: Owners, settings: ClientSettings, rng: random.Random) -> None:
+    def __init__(
+        self, partition: int, client_id: int, owners: Owners, settings: ClientSettings, rng: random.Random, lasting: Lasting | None = None
+    ) -> None:
         self.partition = partition
         self.client_id = client_id
         self.window = Window(
@@ -78,6 +92,9 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
         self._mount_sequence = 0
+        self._sending: Callable[[Frame], Awaitable[None]] | None = None
+        if lasting is not None:
+            self._mount_sequence, self.window.next_sequence, self._sending = lasting
         self._mount_mark = -1
         self._generation = 0
         self._address = ""
@@ -126,6 +143,25 @@ class Producer:
         if self._timer is None or deadline < self._timer.when():
             self._watch_deadline(deadline)
         return future
+
+    def offer(self, item: Item) -> bool:
+        """Takes the transaction where there is room now. Its deadline is not watched: it stays until it is decided or the producer ends."""
+        if self._dead is not None:
+            raise self._dead
+        size = len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES
+        if not self.window.has_room(size):
+            return False
+        self.window.submit(item, size, reserved=False)
+        self._work.set()
+        if self.window.queue_bytes >= self._settings.frame_bytes:
+            self._paced.set()
+        return True
+
+    async def ended(self) -> WaltzError:
+        """Returns once nothing more is done here, and why."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        return self._dead or Unavailable(reason=f"the producer is closed: partition={self.partition}")
 
     async def mounted(self, deadline: float) -> None:
         """Returns while a mount is ready and all that earlier ones left open is decided."""
@@ -335,6 +371,8 @@ class Producer:
                 await self._use_up()
             frame = window.pack(self.client_id, self._generation, self.known_mark, self._loop.time())
             if frame is not None:
+                if self._sending is not None:
+                    await self._sending(window.frames[-1])
                 await stream.send(pb.ClientMessage(append=frame))
 
     async def _use_up(self) -> None:

@@ -7,9 +7,9 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from waltz_log.errors import InvalidRequest
+from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
-__all__ = ["Draft", "Lock", "Receipt", "Transaction", "lock_hash"]
+__all__ = ["Draft", "Lock", "Receipt", "Transaction", "lock_hash", "pack_locks"]
 
 
 class Lock(NamedTuple):
@@ -61,3 +61,16 @@ def lock_hash(lock: tuple[str, str | int]) -> bytes:
     name = lock[0].encode()
     key = b"s" + lock[1].encode() if isinstance(lock[1], str) else b"i%d" % lock[1]
     return blake2b(len(name).to_bytes(4, "big") + name + key, digest_size=8).digest()
+
+
+def pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock], locks_max: int) -> tuple[bytes, bytes]:
+    """The three counts and the locks, as a frame carries them. Raises `TransactionTooLarge`, and `InvalidRequest` for what is no lock."""
+    total = len(write) + len(read) + len(append)
+    if total > locks_max:
+        raise TransactionTooLarge(what="locks", size=total, limit=locks_max)
+    try:
+        if total == 1:
+            return bytes((len(write), len(read), len(append))), lock_hash((write or read or append)[0])
+        return bytes((len(write), len(read), len(append))), b"".join([lock_hash(lock) for lock in (*write, *read, *append)])
+    except TypeError:
+        raise InvalidRequest(reason="a lock is a name and a key, text or number") from None
