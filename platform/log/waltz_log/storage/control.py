@@ -74,6 +74,10 @@ class ControlFiles:
         other = ControlHeader.from_bytes(fence.read(0, CONTROL_HEADER_BYTES), FENCE_FILE)
         if other.cluster_key != header.cluster_key:
             raise ClusterKeyMismatch(expected=str(header.cluster_key), got=str(other.cluster_key))
+        # A killed process may have left names and bytes in the page cache only. What is told of them must be on the medium.
+        control.sync()
+        fence.sync()
+        disk.sync_directory("")
         found = cls(disk, header, control, fence)
         for partition in range(header.partitions):
             pair = [decode_mark(control.read(mark_offset(partition, which), MARK_BYTES)) for which in (0, 1)]

@@ -40,8 +40,8 @@ def remove_leftovers(disk: Disk, directory: str) -> list[int]:
     for name in leftovers:
         log.warning("removing what a crash left of a segment", file=f"{directory}/{name}")
         disk.remove(f"{directory}/{name}")
-    if leftovers:
-        disk.sync_directory(directory)
+    # Also without leftovers: a process that was killed between a rename or removal and its sync left names that the medium does not have yet.
+    disk.sync_directory(directory)
     return sorted(firsts)
 
 
