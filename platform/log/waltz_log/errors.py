@@ -3,7 +3,8 @@
     WaltzError
     ├── InvalidRequest            the caller's mistake; nothing was sent             fix it
     │   ├── InvalidSetting        unknown or unusable option or setting
-    │   └── TransactionTooLarge   one transaction above a limit
+    │   ├── TransactionTooLarge   one transaction above a limit
+    │   └── UnknownRecord         the journal holds no such record or transaction
     ├── LockConflict              decided: not in the log                            read up to `winner`, decide again
     ├── NotAppended               decided: not in the log                            append again if it still makes sense
     ├── OutcomeUnknown            may be in the log or not                           ask `resolve`
@@ -17,6 +18,8 @@
     ├── OutOfRange                the range is not (or no longer) there              choose a position within
     ├── CorruptData               bytes that do not match their checksum             read from another replica, repair this one
     ├── StorageFailed             this replica's disk failed or is full              the node must be looked after
+    ├── JournalFull               no room in a journal; nothing was written          delete from it, then again
+    ├── JournalFailed             a journal's disk failed                            close it, look after the disk, open again
     └── ProtocolViolation         the peer sent what the protocol does not allow     upgrade or fix the peer
 
 Every error survives pickling and the wire (`encode`, `decode`), says in `outcome` whether something may have happened all the same, and in
@@ -38,6 +41,8 @@ __all__ = [
     "Fenced",
     "InvalidRequest",
     "InvalidSetting",
+    "JournalFailed",
+    "JournalFull",
     "LockConflict",
     "NotAppended",
     "NotOwner",
@@ -48,6 +53,7 @@ __all__ = [
     "StorageFailed",
     "TransactionTooLarge",
     "Unavailable",
+    "UnknownRecord",
     "WaltzError",
     "decode",
     "encode",
@@ -114,6 +120,15 @@ class TransactionTooLarge(InvalidRequest):
     what: str
     size: int
     limit: int
+
+
+class UnknownRecord(InvalidRequest):
+    """The journal holds no living record or open transaction of that id, or an open transaction has the record. Nothing was written."""
+
+    text = "not in the journal"
+    reason = "unknown"
+    what: str
+    id: int
 
 
 class LockConflict(WaltzError):
@@ -241,6 +256,24 @@ class StorageFailed(WaltzError):
     reason: str
 
 
+class JournalFull(WaltzError):
+    """The journal has as many files as it may, or its disk no more space, and nothing can be reclaimed. Nothing of this call was written. Delete
+    what is done with; deletes have room of their own."""
+
+    text = "journal full"
+    retriable = True
+    reason: str
+
+
+class JournalFailed(WaltzError):
+    """A write or sync of the journal failed. What was not acknowledged may be there or not, and nothing is written any more: the same data is never
+    synced twice. Close the journal, look after its disk, and open it again: loading tells what is there."""
+
+    text = "journal failed"
+    outcome = "unknown"
+    reason: str
+
+
 class ProtocolViolation(WaltzError):
     """The peer sent what the protocol does not allow. The connection ends; fix or upgrade the peer."""
 
@@ -254,6 +287,7 @@ _CLASSES: dict[str, type[WaltzError]] = {
         InvalidRequest,
         InvalidSetting,
         TransactionTooLarge,
+        UnknownRecord,
         LockConflict,
         NotAppended,
         OutcomeUnknown,
@@ -267,6 +301,8 @@ _CLASSES: dict[str, type[WaltzError]] = {
         OutOfRange,
         CorruptData,
         StorageFailed,
+        JournalFull,
+        JournalFailed,
         ProtocolViolation,
     )
 }

@@ -11,6 +11,7 @@ SAMPLES: list[WaltzError] = [
     errors.InvalidRequest(reason="no"),
     errors.InvalidSetting.unknown("lisen", ["listen", "name"]),
     errors.TransactionTooLarge(what="data", size=3, limit=2),
+    errors.UnknownRecord(what="record", id=7),
     errors.LockConflict(partition=1, winner=7),
     errors.NotAppended(partition=1, reason="moving"),
     errors.OutcomeUnknown(partition=1, client_id=2, sequence=3, since=4, reason="deadline"),
@@ -24,6 +25,8 @@ SAMPLES: list[WaltzError] = [
     errors.OutOfRange(partition=1, asked=2, first=3, last=4),
     errors.CorruptData(where="x", offset=1, transaction_id=2, reason="checksum"),
     errors.StorageFailed(partition=1, reason="full"),
+    errors.JournalFull(reason="files_max reached"),
+    errors.JournalFailed(reason="input/output error"),
     errors.ProtocolViolation(reason="junk"),
 ]
 

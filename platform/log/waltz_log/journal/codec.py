@@ -1,0 +1,209 @@
+"""The records of a journal as bytes: what is written, and which bytes of a file are a healthy record.
+
+Pure. It never decides what a record means for others (loading.py) nor where it stands (files.py). Source: "JBoss Messaging Circular Journal Layout";
+layouts with vectors in docs/journal.md.
+
+The last four bytes of a record are its check. `size`: the record's whole length, as the layout has it. `hash`: CRC-32 of all bytes before it, begun
+with a seed that is made of the journal's secret salt and the file's id. A length does not notice a torn body, and a payload can imitate it: whoever
+chooses a body could put a whole record into it, and it would be loaded where the record around it is not healthy. The seed is unknown to who
+writes payloads and another for each use of a file, so an imitation passes once in 2^32, and so does a record of an earlier use.
+
+Invariants: `scan` yields only records whose type, file id, sizes and check are right, in the order of their places and never overlapping, and finds
+each healthy record that does not begin within another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, Literal, NamedTuple, TypeAlias
+from zlib import crc32
+
+__all__ = [
+    "ADD",
+    "ADD_TX",
+    "BODY_OVERHEAD_BYTES",
+    "COMMIT",
+    "DELETE",
+    "DELETE_TX",
+    "DELETE_TX_BYTES",
+    "FILE_HEADER_BYTES",
+    "FILL",
+    "PREPARE",
+    "ROLLBACK",
+    "TX_BODY_OVERHEAD_BYTES",
+    "UNHEALTHY",
+    "UPDATE",
+    "UPDATE_TX",
+    "CheckKind",
+    "Record",
+    "check_seed",
+    "encode_adds",
+    "encode_body",
+    "encode_delete",
+    "encode_rollback",
+    "encode_summary",
+    "scan",
+    "summary_bytes",
+]
+
+CheckKind: TypeAlias = Literal["hash", "size"]
+
+ADD, UPDATE, ADD_TX, UPDATE_TX, DELETE_TX, DELETE, PREPARE, COMMIT, ROLLBACK = range(11, 20)
+UNHEALTHY: Final = 0
+"""What `scan` says of a place that begins like a record of this use of the file and is none."""
+
+FILL: Final = b"J"
+"""What a new file is filled with: no record's type, so that a search skips it."""
+FILE_HEADER_BYTES: Final = 4
+
+_BODY: Final = Struct(">BiqiB")
+_TX_BODY: Final = Struct(">BiqqiB")
+_ONE_ID: Final = Struct(">Biq")
+_TWO_IDS: Final = Struct(">Biqq")
+_SUMMARY: Final = Struct(">Biqi")
+_PAIR: Final = Struct(">ii")
+_CHECK: Final = Struct(">I")
+
+BODY_OVERHEAD_BYTES: Final = _BODY.size + 4
+TX_BODY_OVERHEAD_BYTES: Final = _TX_BODY.size + 4
+DELETE_TX_BYTES: Final = _TWO_IDS.size + 4
+
+
+def check_seed(salt: bytes | None, file_id: int) -> int | None:
+    """What the checks of a file begin with; None, without a salt, stands for the check by size."""
+    if salt is None:
+        return None
+    return int.from_bytes(blake2b(file_id.to_bytes(4, "big"), key=salt, digest_size=4).digest(), "big")
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def _sealed(record: bytes, seed: int | None) -> bytes:
+    return record + _CHECK.pack(len(record) + 4 if seed is None else crc32(record, seed))
+
+
+def encode_body(kind: int, file_id: int, seed: int | None, record_id: int, user_type: int, body: bytes, transaction_id: int | None = None) -> bytes:
+    """An add or update; of a transaction where its id is given."""
+    if transaction_id is None:
+        return _sealed(_BODY.pack(kind, file_id, record_id, len(body), user_type) + body, seed)
+    return _sealed(_TX_BODY.pack(kind, file_id, transaction_id, record_id, len(body), user_type) + body, seed)
+
+
+def encode_adds(file_id: int, seed: int | None, records: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
+    """Adds of (record id, user type, body), outside transactions."""
+    pack, check = _BODY.pack, _CHECK.pack
+    plain = [pack(ADD, file_id, record_id, len(body), user_type) + body for record_id, user_type, body in records]
+    if seed is None:
+        return [record + check(len(record) + 4) for record in plain]
+    return [record + check(crc32(record, seed)) for record in plain]
+
+
+def encode_delete(file_id: int, seed: int | None, record_id: int, transaction_id: int | None = None) -> bytes:
+    if transaction_id is None:
+        return _sealed(_ONE_ID.pack(DELETE, file_id, record_id), seed)
+    return _sealed(_TWO_IDS.pack(DELETE_TX, file_id, transaction_id, record_id), seed)
+
+
+def encode_summary(kind: int, file_id: int, seed: int | None, transaction_id: int, counts: Sequence[tuple[int, int]]) -> bytes:
+    """A prepare or commit with (file id, records of the transaction in that file)."""
+    return _sealed(_SUMMARY.pack(kind, file_id, transaction_id, len(counts)) + b"".join([_PAIR.pack(*pair) for pair in counts]), seed)
+
+
+def encode_rollback(file_id: int, seed: int | None, transaction_id: int) -> bytes:
+    return _sealed(_ONE_ID.pack(ROLLBACK, file_id, transaction_id), seed)
+
+
+def summary_bytes(files: int) -> int:
+    return _SUMMARY.size + _PAIR.size * files + 4
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------------------------------------
+
+
+class Record(NamedTuple):
+    """What stands at `offset`. Fields that its kind does not have are 0 or empty; `counts` are those of a prepare or commit."""
+
+    kind: int
+    offset: int
+    end: int
+    transaction_id: int = 0
+    record_id: int = 0
+    user_type: int = 0
+    body: bytes = b""
+    counts: tuple[tuple[int, int], ...] = ()
+
+
+def scan(data: bytes, file_id: int, seed: int | None, start: int = FILE_HEADER_BYTES) -> Iterator[Record]:
+    """The healthy records of a file, wherever they stand, and a `Record` of kind `UNHEALTHY` for each place that begins like one and is none."""
+    find = re.compile(b"[\\x0b-\\x13]" + re.escape(file_id.to_bytes(4, "big"))).search
+    head, head_bytes, check_at, view, length = _BODY.unpack_from, _BODY.size, _CHECK.unpack_from, memoryview(data), len(data)
+    last_head = length - BODY_OVERHEAD_BYTES
+    new = tuple.__new__
+    position = start
+    while True:
+        # Runs of adds and updates are read without looking for them: they are what a journal consists of.
+        while position <= last_head:
+            kind, owner, record_id, size, user_type = head(data, position)
+            if owner != file_id or not 11 <= kind <= 12 or size < 0:
+                break
+            body = position + head_bytes
+            covered = body + size
+            end = covered + 4
+            if end > length or check_at(data, covered)[0] != (end - position if seed is None else crc32(view[position:covered], seed)):
+                break
+            yield new(Record, (kind, position, end, 0, record_id, user_type, data[body:covered], ()))
+            position = end
+        found = find(data, position)
+        if found is None:
+            return
+        position = found.start()
+        record = _record_at(data, view, position, seed)
+        yield record
+        position = record.end
+
+
+def _record_at(data: bytes, view: memoryview, offset: int, seed: int | None) -> Record:
+    """The record at a place with a right type and file id; `UNHEALTHY` where the rest is not, and then it ends after its first byte."""
+    kind = data[offset]
+    left = len(data) - offset
+    unhealthy = Record(UNHEALTHY, offset, offset + 1)
+    layout = _LAYOUTS[kind]
+    if left < layout.size + 4:
+        return unhealthy
+    _, _, *fields = layout.unpack_from(data, offset)
+    size = 0
+    if kind in (ADD, UPDATE, ADD_TX, UPDATE_TX):
+        size = fields[-2]
+    elif kind in (PREPARE, COMMIT):
+        size = fields[-1] * _PAIR.size
+    covered = offset + layout.size + size
+    end = covered + 4
+    if size < 0 or end > len(data) or _CHECK.unpack_from(data, covered)[0] != (end - offset if seed is None else crc32(view[offset:covered], seed)):
+        return unhealthy
+    rest = data[offset + layout.size : covered]
+    if kind in (ADD, UPDATE):
+        return Record(kind, offset, end, 0, fields[0], fields[2], rest)
+    if kind in (ADD_TX, UPDATE_TX):
+        return Record(kind, offset, end, fields[0], fields[1], fields[3], rest)
+    if kind == DELETE_TX:
+        return Record(kind, offset, end, fields[0], fields[1])
+    if kind == DELETE:
+        return Record(kind, offset, end, 0, fields[0])
+    return Record(kind, offset, end, fields[0], counts=tuple(_PAIR.iter_unpack(rest)))
+
+
+_LAYOUTS: Final = {
+    ADD: _BODY,
+    UPDATE: _BODY,
+    ADD_TX: _TX_BODY,
+    UPDATE_TX: _TX_BODY,
+    DELETE_TX: _TWO_IDS,
+    DELETE: _ONE_ID,
+    PREPARE: _SUMMARY,
+    COMMIT: _SUMMARY,
+    ROLLBACK: _ONE_ID,
+}
