@@ -158,9 +158,8 @@ class SegmentCheck:
                 break
             next_id, offset = resumed_id, resumed
         self._lengths(index, entries)
-        if self.last_id + 1 < self._end() and not any(
-            found.part == "data" and found.last_transaction_id >= self._end() - 1 for found in self.findings
-        ):
+        told = any(last >= self._end() - 1 for _, last in self.bad_ranges())
+        if self.last_id + 1 < self._end() and not told:
             self._find("data", DATA, offset, self.last_id + 1, "transactions are missing at the end", last=self._end() - 1)
 
     def _behind_the_end(self, data: DiskFile, offset: int, size: int, damage: CorruptData) -> None:

@@ -1,7 +1,7 @@
 """Verifies a whole storage directory: control and fence file, then every segment of every partition, and how they fit together.
 
-Strictly a look: takes any disk, and is meant for a read-only one. The directory may be that of a running node: appends go on at its end, segments come
-and go. What is found in a segment is therefore believed only when a second look finds the same; what is gone by then was cut or trimmed.
+Strictly a look: takes any disk, and is meant for a read-only one. The directory may be that of a running node: appends go on at its end, segments
+come and go. What is found in a segment is therefore believed only when a second look finds the same; what is gone by then was cut or trimmed.
 """
 
 from __future__ import annotations
