@@ -11,8 +11,10 @@
     ├── Unavailable               nobody answers; nothing was decided by this call   retry later
     │   ├── ClusterUnavailable    no coordinator or cluster at the address
     │   ├── ConnectionLost        one connection ended
-    │   └── NotOwner              this server does not own the partition             look up the owner again
+    │   ├── NotOwner              this server does not own the partition             look up the owner again
+    │   └── OutboxFull            the outbox holds all it may; nothing was taken     retry later, or say so to the caller
     ├── Fenced                    somebody with a newer session or mount took over   stop; open again
+    │   └── OutboxTaken           another copy of the outbox's directory took over   find the other copy
     ├── SessionTooOld             the replica may hold a dirty tail                  read from another replica
     ├── ClusterKeyMismatch        the node belongs to another cluster                check the address
     ├── OutOfRange                the range is not (or no longer) there              choose a position within
@@ -47,6 +49,8 @@ __all__ = [
     "NotAppended",
     "NotOwner",
     "OutOfRange",
+    "OutboxFull",
+    "OutboxTaken",
     "OutcomeUnknown",
     "ProtocolViolation",
     "SessionTooOld",
@@ -198,6 +202,15 @@ class NotOwner(Unavailable):
     reason: str
 
 
+class OutboxFull(Unavailable):
+    """The outbox holds as much, or waits as long, as its settings allow. Nothing was taken. Retry later, or tell your own caller to."""
+
+    text = "outbox full"
+    retriable = True
+    bytes: int
+    reason: str
+
+
 class Fenced(WaltzError):
     """A newer session, generation or mount took over. Stop writing; open again if you should."""
 
@@ -207,6 +220,16 @@ class Fenced(WaltzError):
     partition: int
     mine: int
     newer: int
+
+
+class OutboxTaken(Fenced):
+    """Another copy of this outbox's directory forwards now. Nothing more leaves this one; what it still holds can be exported. Find the other."""
+
+    text = "outbox taken over"
+    client_id: int
+    mine: int
+    newer: int
+    reason: str
 
 
 class SessionTooOld(WaltzError):
@@ -295,7 +318,9 @@ _CLASSES: dict[str, type[WaltzError]] = {
         ClusterUnavailable,
         ConnectionLost,
         NotOwner,
+        OutboxFull,
         Fenced,
+        OutboxTaken,
         SessionTooOld,
         ClusterKeyMismatch,
         OutOfRange,

@@ -19,6 +19,8 @@ SAMPLES: list[WaltzError] = [
     errors.ClusterUnavailable(address="host:1/x", reason="no"),
     errors.ConnectionLost(address="host:1", reason="gone"),
     errors.NotOwner(partition=1, reason="moved"),
+    errors.OutboxFull(bytes=5, reason="bytes_max reached"),
+    errors.OutboxTaken(client_id=1, mine=2, newer=3, reason="another copy"),
     errors.Fenced(what="session", partition=1, mine=2, newer=3),
     errors.SessionTooOld(partition=1, asked=3, session=2),
     errors.ClusterKeyMismatch(expected="a", got="b"),

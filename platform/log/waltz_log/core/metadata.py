@@ -10,6 +10,7 @@
 | `/manager` | server id, ephemeral | the cluster manager in office |
 | `/assignment` | `Assignment` | the cluster manager, by compare-and-set |
 | `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
+| `/outboxes/<client id>` | epoch, nonce, partitions used | the outbox, by compare-and-set |
 
 A replica is named by its storage node's name, not by an address as in the original, so that a node may come back at another address.
 """
@@ -38,6 +39,7 @@ __all__ = [
     "ReplicaState",
     "ServerEntry",
     "StorageNodeEntry",
+    "outbox_path",
     "partition_path",
 ]
 
@@ -56,6 +58,10 @@ UNRESOLVED = None
 
 def partition_path(partition: int) -> str:
     return f"/store/partition/{partition}"
+
+
+def outbox_path(client_id: int) -> str:
+    return f"/outboxes/{client_id}"
 
 
 def _dump(value: object) -> bytes:
