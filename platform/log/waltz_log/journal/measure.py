@@ -29,8 +29,10 @@ ROUNDS_MIN = 5
 ROUNDS_MAX = 2000
 """Of each size: more would only say the same again."""
 
-DELAY_S_MIN = 0.0001
-DELAY_S_MAX = 0.02
+QUICK_SYNC_S = 0.0005
+"""Below it waiting saves nothing: while one sync runs the next group gathers by itself, and a thread does not sleep that short."""
+
+LINGER_S_MAX = 0.02
 """Beyond it those who wait for a record notice, whatever the disk takes."""
 
 
@@ -55,18 +57,18 @@ class BlockTiming:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a group commit should wait for at most: `delay_s` since its first record, or `size_bytes`, whichever comes first."""
+    """What suits `GroupCommitSettings` on the disk."""
 
-    delay_s: float
-    size_bytes: int
+    linger_s: float
+    group_bytes: int
 
 
 def suggest(timings: tuple[BlockTiming, ...]) -> Bounds:
-    """Waiting as long as a small sync takes at most doubles the time of a lone record and fills the groups under load; the size is the largest that
-    costs no more than two small syncs, because a larger group does better as two."""
+    """On a slow disk a sync every other sync's time halves the syncs under load and at most doubles what a record waits for; a quick one needs no
+    waiting. The group is the largest that costs no more than two small syncs, because a larger one does better as two."""
     small = min(timings, key=lambda each: each.block_bytes)
-    fitting = [each.block_bytes for each in timings if each.median_s <= 2 * small.median_s]
-    return Bounds(min(max(float(f"{small.median_s:.2g}"), DELAY_S_MIN), DELAY_S_MAX), max(fitting))
+    linger_s = 0.0 if small.median_s < QUICK_SYNC_S else min(float(f"{2 * small.median_s:.2g}"), LINGER_S_MAX)
+    return Bounds(linger_s, max(each.block_bytes for each in timings if each.median_s <= 2 * small.median_s))
 
 
 def measure(

@@ -17,6 +17,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from zlib import crc32
 
 ADD, UPDATE, ADD_TX, UPDATE_TX, DELETE_TX, DELETE, PREPARE, COMMIT, ROLLBACK = range(11, 20)
 BODIED = (ADD, UPDATE, ADD_TX, UPDATE_TX)
@@ -30,6 +32,16 @@ Check = Callable[[bytes, int], int]
 def check_size(body: bytes, file_id: int) -> int:
     """The check of the document: the length of the whole record."""
     return len(body) + 4
+
+
+def hash_check(salt: bytes) -> Check:
+    """The second format: CRC-32 of the bytes before the check, begun with four bytes that the journal's salt and the file's id give."""
+
+    def check(body: bytes, file_id: int) -> int:
+        seed = blake2b(file_id.to_bytes(4, "big"), key=salt, digest_size=4).digest()
+        return crc32(body, int.from_bytes(seed, "big"))
+
+    return check
 
 
 @dataclass(frozen=True)
