@@ -15,7 +15,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow demo bench doctor clean distclean
+.PHONY: help setup check format test test-slow crash demo bench doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -56,6 +56,9 @@ test: setup ## all tests but those marked slow
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
+
+crash: setup ## a storage node, crashed in every way there is; ONLY=roll one scenario, or the place of a failure, SHORT=1 as the tests do it
+	$(BIN)/python -m waltz_log.testing.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)
 
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle
 	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults)

@@ -1,211 +1,167 @@
-"""A short life of a storage node, crashed before every single operation of its disk; what the next start finds is compared with a plain model.
+"""Short lives of a storage node, crashed in every way a short effort finds; `make crash` goes through all of them (waltz_log/testing/crashes.py).
 
 Acknowledged is there; what was not acknowledged is there whole or not at all; fences and marks never go back; the partition takes the next append.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from random import Random
-from uuid import UUID
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from waltz_log.core.block import Block
-from waltz_log.core.control_format import SessionMark
-from waltz_log.core.records import encode_record
-from waltz_log.errors import StorageFailed
-from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage import StorageNode
+from waltz_log.testing.crashes import FULL, SHORT, CrashFound, Effort, crash_points, enumerate_crashes, survivors
 from waltz_log.testing.disk import Operation, SimulatedDisk
-from waltz_log.testing.offload import run_in_place
-
-KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
-
-
-class FixedClock:
-    def now_ms(self) -> int:
-        return 1_600_000_000_000
+from waltz_log.testing.storage_crashes import SCENARIOS, crash, main
+from waltz_log.testing.storage_model import KEY, FixedClock, StorageLife, append, block_of, node_on, read_all, silent_logs
 
 
-def block(first: int, sizes: list[int], *, session: int) -> Block:
-    records = [encode_record(session, 1, 0, first + n, n, bytes([first % 251]) * size, first + n) for n, size in enumerate(sizes)]
-    return Block(first, struct.pack(f">{len(records)}i", *map(len, records)), b"".join(records), 1000 + first)
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    with silent_logs():
+        yield
 
 
-@dataclass
-class Model:
-    """What was acknowledged, and what the step in progress may have done besides."""
-
-    records: list[bytes] = field(default_factory=list)
-    fence: int = -1
-    mark: SessionMark = field(default_factory=SessionMark)
-    last_may_be: range = field(default_factory=lambda: range(-1, 0))
-    appended: list[bytes] = field(default_factory=list)
-    fence_may_be: int = -1
-    mark_may_be: SessionMark = field(default_factory=SessionMark)
-
-    def settle(self) -> None:
-        everything = self.records + self.appended
-        self.records, self.appended = everything[: self.last_may_be[-1] + 1], []
-        self.fence, self.mark = self.fence_may_be, self.mark_may_be
-        self.last_may_be = range(len(self.records) - 1, len(self.records))
-
-
-class Life:
-    """Carries out steps on a store and in the model."""
-
-    def __init__(self, store: PartitionStore, model: Model) -> None:
-        self.store = store
-        self.model = model
-
-    async def open(self, session: int) -> None:
-        self.model.fence_may_be = session
-        await self.store.open_session(session)
-        self.model.settle()
-
-    async def append(self, session: int, *sizes: list[int]) -> None:
-        last = len(self.model.records) - 1
-        blocks, first = [], last + 1
-        for each in sizes:
-            blocks.append(block(first, each, session=session))
-            first += len(each)
-        for each_block in blocks:
-            offset = 0
-            for (length,) in struct.iter_unpack(">i", each_block.lengths):
-                self.model.appended.append(each_block.records[offset : offset + length])
-                offset += length
-        # Records of one block may survive in part: each is whole by itself, and none of them was acknowledged.
-        self.model.last_may_be = range(last, last + len(self.model.appended) + 1)
-        appender = await self.store.attach(session, 1 << 20)
-        for each_block in blocks:
-            await self.store.append(appender, each_block)
-        while appender.acknowledged != first - 1:
-            await appender.changed()
-            if appender.failed is not None:
-                raise appender.failed
-        self.model.settle()
-
-    async def truncate(self, session: int, last: int) -> None:
-        self.model.last_may_be = range(last, len(self.model.records))
-        assert await self.store.truncate(session, last) == last
-        del self.model.records[last + 1 :]
-        self.model.last_may_be = range(last, last + 1)
-
-    async def clean(self, session: int, mark: int) -> None:
-        self.model.mark_may_be = SessionMark(session, mark, len(self.model.records) - 1)
-        await self.store.set_low_water_mark(session, mark)
-        self.model.settle()
-
-
-async def _life(life: Life) -> None:
-    await life.open(1)
-    await life.clean(1, -1)
-    await life.append(1, [10, 0, 300])
-    await life.append(1, [50] * 4, [700, 900])
-    await life.append(1, [1800])
-    await life.append(1, [1500, 900], [20])
-    await life.append(1, [3000], [100])
-    await life.open(2)
-    await life.truncate(2, 11)
-    await life.append(2, [400, 30])
-    await life.truncate(2, 5)
-    await life.append(2, [5] * 3, [2500])
-    await life.clean(2, 9)
-    await life.append(2, [77])
-
-
-async def _across_a_checkpoint(life: Life) -> None:
-    await life.open(1)
-    await life.append(1, [0] * 990)
-    await life.append(1, [1] * 9, [2] * 6)
-    await life.append(1, [3] * 5)
-    await life.truncate(1, 995)
-    await life.append(1, [4] * 20)
-
-
-def node_on(disk: SimulatedDisk, segment_bytes: int) -> StorageNode:
-    settings = StorageSettings(name="storage-0", directory=Path("unused"), cluster="test", segment_bytes=segment_bytes)
-    return StorageNode(settings, disk, FixedClock(), run_in_place)
-
-
-async def lived(life: Callable[[Life], Awaitable[None]], segment_bytes: int, crash_at: int | None) -> tuple[SimulatedDisk, Model, int]:
-    """Runs the life until the disk does its `crash_at`th operation, which is not done any more, nor is any after it."""
-    disk = SimulatedDisk()
-    StorageNode.create(disk, FixedClock(), KEY, 1)
-    begun = len(disk.operations)
-
-    def before(operation: Operation) -> None:
-        if crash_at is not None and len(disk.operations) > begun + crash_at:
-            raise OSError(5, "crash", operation.path)
-
-    disk.before = before
-    model = Model()
-    node = node_on(disk, segment_bytes)
-    try:
-        await node.open(KEY)
-        await life(Life(await node.partition(0), model))
-    except StorageFailed:
-        assert crash_at is not None
-    return disk, model, len(disk.operations) - begun
-
-
-async def check(disk: SimulatedDisk, model: Model, segment_bytes: int) -> None:
-    node = node_on(disk, segment_bytes)
-    await node.open(KEY)
-    store = await node.partition(0)
-    told = store.statistics()
-    assert told.last_transaction_id in model.last_may_be
-    assert told.fence in (model.fence, model.fence_may_be)
-    state = await store.open_session(50)
-    assert state.mark in (model.mark, model.mark_may_be)
-    expected = (model.records + model.appended)[: told.last_transaction_id + 1]
-    following = block(told.last_transaction_id + 1, [9, 9], session=50)
-    appender = await store.attach(50, 1 << 20)
-    await store.append(appender, following)
-    while appender.acknowledged is None:
-        await appender.changed()
-        assert appender.failed is None
-    found = [part async for run in store.read(-1, 50, 0, told.last_transaction_id + 2, 1 << 20) for part in run]
-    assert b"".join(part.records for part in found) == b"".join(expected) + following.records
-    await node.close()
-
-
-@pytest.mark.parametrize(("life", "segment_bytes"), [(_life, 4096), (_across_a_checkpoint, 1 << 20)])
-async def test_a_crash_before_any_operation_loses_nothing_acknowledged(life: Callable[[Life], Awaitable[None]], segment_bytes: int) -> None:
-    disk, model, operations = await lived(life, segment_bytes, None)
-    await check(disk.crash(), model, segment_bytes)
-    assert operations > 40
-    for crash_at in range(operations):
-        disk, model, _ = await lived(life, segment_bytes, crash_at)
-        for survivor in (disk.crash(), disk.crash(keep=True)):
-            await check(survivor, model, segment_bytes)
-    # What is kept, lost and torn by chance: the same crash points, other halves.
-    for seed in range(6):
-        for crash_at in range(operations):
-            disk, model, _ = await lived(life, segment_bytes, crash_at)
-            await check(disk.crash(Random(1000 * seed + crash_at)), model, segment_bytes)
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_a_node_comes_back_from_every_crash_with_what_it_acknowledged(name: str) -> None:
+    tally = await crash(name, SHORT)
+    assert tally.points > 20
+    assert tally.survivors > tally.checked > 5 * tally.points // 4
 
 
 async def test_every_torn_prefix_of_an_unsynced_append_opens() -> None:
     disk = SimulatedDisk()
     StorageNode.create(disk, FixedClock(), KEY, 1)
-    node = node_on(disk, 1 << 20)
+    node = node_on(disk)
     await node.open(KEY)
-    model = Model()
-    life = Life(await node.partition(0), model)
-    await life.open(1)
-    await life.append(1, [3, 4])
-    before = disk.content("0/0000000000000000000.seg")
-    torn = block(2, [5, 0, 6], session=1)
-    model.appended = [torn.records[:45], torn.records[45:85], torn.records[85:]]
-    for size in range(len(torn.records) + 1):
-        after = disk.crash(keep=True)
-        disk._dead = False
-        after.replace("0/0000000000000000000.seg", before + torn.records[:size])
-        model.last_may_be = range(1 + (size >= 45) + (size >= 85) + (size >= 131), 5)
-        await check(after, model, 1 << 20)
-    await node.close()
+    store = await node.partition(0)
+    await store.open_session(1)
+    there = block_of(0, 0, [3, 4], salt=1)
+    await append(store, 1, [there])
+    points: list[SimulatedDisk] = []
+
+    def before(operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path.endswith(".seg") and not points:
+            points.append(disk.fork())
+
+    disk.before = before
+    torn = block_of(0, 2, [5, 0, 6], salt=1)
+    await append(store, 1, [torn])
+    (unsynced,) = points
+    write = max(unsynced.pending(), key=lambda change: change.size)
+    assert write.size == len(torn.records)
+    for kept in range(write.size + 1):
+        fates = [kept if change == write else 0 for change in unsynced.pending()]
+        again = node_on(unsynced.survivor(fates))
+        await again.open(KEY)
+        found = await again.partition(0)
+        whole = (kept >= 45) + (kept >= 85) + (kept >= 131)
+        assert found.last_id == 1 + whole
+        records = b"".join(await read_all(found, 1, 0, found.last_id))
+        assert records == (there.records + torn.records)[: len(there.records) + [0, 45, 85, 131][whole]]
+
+
+# ---- the enumeration itself ----------------------------------------------------------------------------------------------------------------------
+
+
+class Note:
+    """Writes a file in two parts and replaces it, without a sync where one is left out."""
+
+    def __init__(self, *left_out: str) -> None:
+        self.left_out = left_out
+        self.done = False
+
+    async def prepare(self, disk: SimulatedDisk) -> None:
+        return
+
+    async def run(self, disk: SimulatedDisk) -> None:
+        file = disk.open("note.new", "create")
+        file.write(0, b"hello ")
+        file.write(6, b"world")
+        if "sync" not in self.left_out:
+            file.sync()
+        disk.rename("note.new", "note")
+        if "sync_directory" not in self.left_out:
+            disk.sync_directory("")
+        self.done = True
+
+    def observe(self) -> bool:
+        return self.done
+
+    async def recover(self, disk: SimulatedDisk) -> None:
+        disk.sync_directory("")
+
+
+async def whole_or_nothing(disk: SimulatedDisk, done: bool) -> None:
+    assert disk.exists("note") or not done, "the note is gone"
+    assert not disk.exists("note") or disk.content("note") == b"hello world", "half a note"
+
+
+async def test_the_enumeration_finds_each_sync_that_is_left_out_and_names_the_crash_that_shows_it() -> None:
+    tally = await enumerate_crashes("note", Note, whole_or_nothing, FULL)
+    assert tally.points == 7
+    for left_out, what in (("sync", "half a note"), ("sync_directory", "the note is gone")):
+        with pytest.raises(CrashFound, match=what) as caught:
+            await enumerate_crashes("note", partial(Note, left_out), whole_or_nothing, FULL)
+        name, *numbers = caught.value.place.split(":")
+        assert f"make crash ONLY={caught.value.place}" in str(caught.value)
+        with pytest.raises(CrashFound) as again:
+            await enumerate_crashes(name, partial(Note, left_out), whole_or_nothing, FULL, tuple(map(int, numbers)))
+        assert again.value.place == caught.value.place, "the place names the crash"
+        correct = await enumerate_crashes(name, Note, whole_or_nothing, FULL, tuple(map(int, numbers)))
+        assert correct.checked <= 1
+
+
+async def test_every_prefix_of_the_last_write_and_every_subset_of_the_others_is_among_the_survivors() -> None:
+    disk = SimulatedDisk()
+    disk.open("a", "create")
+    disk.sync_directory("")
+    file = disk.open("a", "write")
+
+    async def run(disk: SimulatedDisk) -> None:
+        file.write(0, b"ab")
+        file.write(2, b"cde")
+
+    points = await crash_points(disk, run, lambda: None)
+    assert [point.last for point in points] == [None, Operation("write", "a"), Operation("write", "a")]
+    found = {survivor.content("a") for survivor in survivors(points[-1], Effort("", subsets_of=2, drawn=0, torn_every=1, recovery_every=0))}
+    assert found == {b"", b"ab", b"\0\0cde", b"abcde", b"\0\0c", b"\0\0cd", b"abc", b"abcd"}
+
+
+async def test_a_recovery_is_crashed_as_well() -> None:
+    class Recovering(Note):
+        async def recover(self, disk: SimulatedDisk) -> None:
+            if disk.exists("note"):
+                disk.remove("note")
+                await self.run(disk)
+
+    effort = Effort("", subsets_of=3, drawn=0, torn_every=1, recovery_every=1)
+    with pytest.raises(CrashFound, match="the note is gone") as caught:
+        await enumerate_crashes("note", Recovering, whole_or_nothing, effort)
+    name, *numbers = caught.value.place.split(":")
+    assert len(numbers) == 4
+    with pytest.raises(CrashFound) as again:
+        await enumerate_crashes(name, Recovering, whole_or_nothing, effort, tuple(map(int, numbers)))
+    assert again.value.place == caught.value.place
+
+
+def test_the_command_goes_through_one_scenario_and_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--short", "append"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("append ")
+    assert "crash points" in line
+    with pytest.raises(SystemExit):
+        main(["nothing"])
+
+
+def test_the_command_names_the_crash_that_it_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(StorageLife):
+        async def steps(self) -> None:
+            self.create(1)
+            await self.open()
+            self.expected = type(self.expected)(self.expected.counts, self.expected.start + 1, self.expected.partitions)
+
+    monkeypatch.setitem(SCENARIOS, "forgetful", Forgetful)
+    assert main(["--short", "forgetful"]) == 1
+    assert "make crash SHORT=1 ONLY=forgetful:" in capsys.readouterr().err

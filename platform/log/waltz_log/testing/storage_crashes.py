@@ -1,0 +1,171 @@
+"""The short lives of a storage node whose every crash is gone through, and the command that does it: `make crash`.
+
+    python -m waltz_log.testing.storage_crashes [--short] [SCENARIO[:POINT:SURVIVOR[:POINT:SURVIVOR]]]
+
+With a scenario it goes through that one; with numbers it repeats the one crash that a failure named, with the effort it was found with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from waltz_log.testing.crashes import FULL, SHORT, CrashFound, Effort, Tally, enumerate_crashes
+from waltz_log.testing.storage_model import StorageLife, check, silent_logs
+
+__all__ = ["SCENARIOS", "crash"]
+
+
+class _Append(StorageLife):
+    """Data, index and times of one segment; several blocks a round; a close in good order and a start after it."""
+
+    async def steps(self) -> None:
+        self.create(1)
+        await self.open()
+        await self.session(0, 1)
+        await self.append(0, 1, [10, 0, 30])
+        await self.append(0, 1, [5] * 4, [60, 7], [1])
+        await self.close()
+        await self.open()
+        await self.session(0, 2)
+        await self.append(0, 2, [40])
+
+
+class _Roll(StorageLife):
+    """Blocks that do not fit, one larger than a segment, two rolls in one round, and a start that finds several segments."""
+
+    async def steps(self) -> None:
+        self.create(1)
+        await self.open()
+        await self.session(0, 1)
+        await self.append(0, 1, [1800, 20])
+        await self.append(0, 1, [1500, 900], [20])
+        await self.append(0, 1, [4000], [1000], [3000])
+        await self.close()
+        await self.open()
+        await self.session(0, 2)
+        await self.append(0, 2, [700], [3500])
+
+
+class _Checkpoint(StorageLife):
+    """The index is synced before the record after each thousandth."""
+
+    async def before(self) -> None:
+        self.create(1)
+        await self.open()
+        await self.session(0, 1)
+        await self.append(0, 1, [0] * 990)
+
+    async def steps(self) -> None:
+        await self.append(0, 1, [1] * 9, [2] * 6)
+        await self.append(0, 1, [3] * 5)
+        await self.truncate(0, 1, 995)
+        await self.append(0, 1, [4] * 20)
+
+
+class _Truncate(StorageLife):
+    """Within a segment, across segments, to the end of one, to nothing; and what is appended after it."""
+
+    async def steps(self) -> None:
+        self.create(1)
+        await self.open()
+        await self.session(0, 1)
+        for size in (1300, 1400, 1500, 1600, 1700):
+            await self.append(0, 1, [size, 10], [20])
+        await self.session(0, 2)
+        await self.truncate(0, 2, 13)
+        await self.truncate(0, 2, 5)
+        await self.append(0, 2, [30, 40])
+        await self.append(0, 2, [3900])
+        await self.truncate(0, 2, 2)
+        await self.append(0, 2, [50])
+        await self.truncate(0, 2, -1)
+        await self.append(0, 2, [60, 70])
+
+
+class _Marks(StorageLife):
+    """Fence and control file of two partitions, between appends."""
+
+    async def steps(self) -> None:
+        self.create(2)
+        await self.open()
+        await self.session(0, 1)
+        await self.clean(0, 1, -1)
+        await self.append(0, 1, [10, 20])
+        await self.session(1, 1)
+        await self.clean(1, 1, 5)
+        await self.session(0, 2)
+        await self.clean(0, 2, 1)
+        await self.append(0, 2, [30])
+        await self.append(1, 1, [11] * 3)
+        await self.session(0, 4)
+        await self.truncate(0, 4, 1)
+        await self.clean(0, 4, 6)
+        await self.session(1, 3)
+        await self.clean(1, 3, 6)
+        await self.append(1, 3, [12])
+
+
+class _Grow(StorageLife):
+    """A node made, started and given more partitions, twice."""
+
+    async def steps(self) -> None:
+        self.create(1)
+        await self.open(2)
+        await self.session(1, 3)
+        await self.append(1, 3, [10])
+        await self.clean(1, 3, 0)
+        await self.close()
+        await self.open(4)
+        await self.session(3, 5)
+        await self.append(3, 5, [20])
+        await self.append(1, 3, [30])
+
+
+SCENARIOS: dict[str, Callable[..., StorageLife]] = {
+    "append": _Append,
+    "roll": _Roll,
+    "checkpoint": partial(_Checkpoint, segment_bytes=1 << 20),
+    "truncate": _Truncate,
+    "marks": _Marks,
+    "grow": _Grow,
+}
+
+
+async def crash(name: str, effort: Effort, only: tuple[int, ...] = (), **settings: Any) -> Tally:
+    """Goes through one scenario. Raises `CrashFound`."""
+    scenario = partial(SCENARIOS[name], **settings)
+    return await enumerate_crashes(name, scenario, partial(check, **scenario().settings), effort, only)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Crashes a storage node in every way and checks what is left.")
+    parser.add_argument("only", nargs="?", help="a scenario, or the place that a failure named")
+    parser.add_argument("--short", action="store_true", help="what the tests do")
+    chosen = parser.parse_args(arguments)
+    name, *numbers = chosen.only.split(":") if chosen.only else (None,)
+    if name is not None and name not in SCENARIOS:
+        parser.error(f"no such scenario: {name} (there are {', '.join(SCENARIOS)})")
+    for each in SCENARIOS if name is None else (name,):
+        begun = time.monotonic()
+        try:
+            with silent_logs():
+                tally = asyncio.run(crash(each, SHORT if chosen.short else FULL, tuple(map(int, numbers))))
+        except CrashFound as found:
+            print(found, file=sys.stderr)
+            return 1
+        print(
+            f"{each:<12} {tally.points:4} crash points  {tally.survivors:7} survivors  {tally.checked:7} of them different and right  "
+            f"{tally.recoveries:6} crashed again while they recovered  {time.monotonic() - begun:6.1f} s",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
