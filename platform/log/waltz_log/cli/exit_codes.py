@@ -9,13 +9,14 @@
 | 4 | refused: another cluster, another owner, a newer session | look at who runs what |
 | 5 | a disk failed, is full or holds rot; an address cannot be bound | look after this machine |
 | 6 | something is not installed | `waltz doctor` |
+| 141 | whoever read the output closed it, as with `| head` | |
 """
 
 from __future__ import annotations
 
 from waltz_log import errors
 
-__all__ = ["DEFECT", "FAILED", "LACKING", "MACHINE", "OK", "REFUSED", "UNAVAILABLE", "USAGE", "exit_code_of"]
+__all__ = ["CLOSED_PIPE", "DEFECT", "FAILED", "LACKING", "MACHINE", "OK", "REFUSED", "UNAVAILABLE", "USAGE", "exit_code_of"]
 
 OK = 0
 DEFECT = FAILED = 1
@@ -24,6 +25,8 @@ UNAVAILABLE = 3
 REFUSED = 4
 MACHINE = 5
 LACKING = 6
+CLOSED_PIPE = 141
+"""128 + SIGPIPE, as shells tell it of other programs."""
 
 
 def exit_code_of(error: errors.WaltzError | OSError) -> int:

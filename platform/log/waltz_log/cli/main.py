@@ -17,27 +17,23 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before anything imports grpc
 import typer
 from typer.exceptions import TyperException
 
-from waltz_log.cli.exit_codes import DEFECT, USAGE, exit_code_of
-from waltz_log.errors import InvalidSetting, WaltzError
+from waltz_log.cli.exit_codes import CLOSED_PIPE, DEFECT, USAGE, exit_code_of
+from waltz_log.cli.outputs import Output, checked_output
+from waltz_log.cli.storage_app import storage_app
+from waltz_log.errors import WaltzError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(name="waltz", help="A replicated, totally ordered log with optimistic locks.", no_args_is_help=True, pretty_exceptions_enable=False)
 cluster_app = typer.Typer(help="Make a cluster; see what it does.", no_args_is_help=True)
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(storage_app, name="storage")
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="host:port[,host:port]/root")]
-Output = Annotated[str, typer.Option("--output", "-o", help="table or json")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error (WALTZ_LOG_LEVEL)")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
-
-
-def _output(chosen: str) -> str:
-    if chosen not in ("table", "json"):
-        raise InvalidSetting.unknown(chosen, ("table", "json"), what="output")
-    return chosen
 
 
 @app.command()
@@ -49,29 +45,6 @@ def zookeeper(
     from waltz_log.cli import zookeeper as command
 
     return command.run(directory, listen)
-
-
-@app.command()
-def storage(
-    config: Config = None,
-    name: Annotated[str | None, typer.Option(help="What the cluster calls this node.")] = None,
-    directory: Annotated[Path | None, typer.Option(help="Where segments and the control file lie.")] = None,
-    listen: Annotated[str | None, typer.Option(help="host:port that servers and readers reach it at.")] = None,
-    cluster: ClusterOption = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="The directory may be empty though the node held data: it copies all from its peers.")
-    ] = False,
-    log_level: LogLevel = None,
-) -> int:
-    """Run a storage node."""
-    from waltz_log.cli import storage as command
-    from waltz_log.cli.logs import configure_logs
-    from waltz_log.storage import StorageSettings
-
-    configure_logs(log_level)
-    settings = StorageSettings.load(config, prefix="WALTZ_STORAGE", name=name, directory=directory, listen=listen, cluster=cluster)
-    command.run(settings, replace=replace)
-    return 0
 
 
 @app.command()
@@ -111,7 +84,7 @@ def doctor(output: Output = "table") -> int:
     """Check what this machine offers, and say what to do about what is missing."""
     from waltz_log.cli import doctor as command
 
-    return command.run(Path.cwd(), _output(output))
+    return command.run(Path.cwd(), checked_output(output))
 
 
 @cluster_app.command()
@@ -144,7 +117,7 @@ def status(
     """Show who owns what, and who answers. Exit code 3 where a partition is not served."""
     from waltz_log.cli import cluster as command
 
-    return asyncio.run(command.status(cluster, output=_output(output), wait_s=wait, served=served, timeout_s=timeout))
+    return asyncio.run(command.status(cluster, output=checked_output(output), wait_s=wait, served=served, timeout_s=timeout))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -154,7 +127,15 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """The exit code; errors are told on stderr."""
     try:
-        return int(app(args=arguments, prog_name="waltz", standalone_mode=False) or 0)
+        code = int(app(args=arguments, prog_name="waltz", standalone_mode=False) or 0)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _closed_pipe()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer makes it an exit of its own
+            return _closed_pipe()
+        raise
     except TyperException as error:
         told = error.format_message().rstrip(".")
         if told:  # a bare `waltz` has shown its help
@@ -167,6 +148,12 @@ def run(arguments: list[str]) -> int:
     except (WaltzError, OSError) as error:
         print(f"waltz: {' '.join(str(error).split())}", file=sys.stderr)
         return exit_code_of(error)
+
+
+def _closed_pipe() -> int:
+    """Whoever read has enough, as with `| head`. What is left in the buffer has nowhere to go when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return CLOSED_PIPE
 
 
 if __name__ == "__main__":

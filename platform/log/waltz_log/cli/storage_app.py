@@ -1,0 +1,122 @@
+"""`waltz storage`: bare, it runs a storage node; with a subcommand it looks at a storage directory, or does to it what the subcommand's name says.
+
+Only `migrate` changes a directory, and `backup` and `restore` make new ones; everything else opens it read-only, beside a running node too. Imports
+next to nothing, like `main`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waltz_log.cli.exit_codes import OK
+from waltz_log.cli.outputs import Output, checked_output
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["storage_app"]
+
+storage_app = typer.Typer(help="Run a storage node; look at, copy and convert storage directories.", invoke_without_command=True)
+
+Directory = Annotated[Path, typer.Argument(help="A storage directory, the one that holds waltz-storage.ctl.")]
+Segment = Annotated[Path, typer.Argument(help="A segment's data file, <first id>.seg.")]
+From = Annotated[int | None, typer.Option("--from", min=0, help="First transaction id.")]
+To = Annotated[int | None, typer.Option("--to", min=0, help="Last transaction id.")]
+Pace = Annotated[float, typer.Option("--mib-per-s", min=0.0, help="Reads at most this much, so that a node beside it keeps its disk; 0: no bound.")]
+
+
+@storage_app.callback()
+def run_node(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")] = None,
+    name: Annotated[str | None, typer.Option(help="What the cluster calls this node.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Where segments and the control file lie.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port that servers and readers reach it at.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="host:port[,host:port]/root")] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="The directory may be empty or behind though the node held data: it copies from its peers.")
+    ] = False,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error (WALTZ_LOG_LEVEL)")] = None,
+) -> int:
+    """Run a storage node. With a subcommand: look at, copy or convert a storage directory."""
+    if context.invoked_subcommand is not None:
+        given = [config, name, directory, listen, cluster, log_level]
+        if replace or any(each is not None for each in given):
+            raise InvalidSetting(name=context.invoked_subcommand, reason="takes its options behind its name, and none of a node", nearest=None)
+        return OK
+    from waltz_log.cli import storage as command
+    from waltz_log.cli.logs import configure_logs
+    from waltz_log.storage import StorageSettings
+
+    configure_logs(log_level)
+    settings = StorageSettings.load(config, prefix="WALTZ_STORAGE", name=name, directory=directory, listen=listen, cluster=cluster)
+    command.run(settings, replace=replace)
+    return OK
+
+
+@storage_app.command("dump-control-file")
+def dump_control_file(
+    directory: Directory,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="One partition alone.")] = None,
+    output: Output = "table",
+) -> int:
+    """Show the control file and the fence file: every struct, which one holds, starts and fences."""
+    from waltz_log.cli import storage_tools
+
+    return storage_tools.dump_control_file(directory, partition, checked_output(output))
+
+
+@storage_app.command("dump-segment")
+def dump_segment(
+    segment: Segment,
+    part: Annotated[str, typer.Option(help="records, index, times or header")] = "records",
+    data: Annotated[str, typer.Option(help="hex, text or none: how the data of records is shown; with none only headers are read")] = "none",
+    first: From = None,
+    last: To = None,
+    data_bytes: Annotated[int, typer.Option("--data-bytes", min=1, help="Shown of each record's data.")] = 256,
+    output: Output = "table",
+) -> int:
+    """Show what stands in a segment, entry by entry. With --output json one object a line."""
+    from waltz_log.cli import storage_tools
+
+    return storage_tools.dump_segment(segment, part=part, data=data, first=first, last=last, data_bytes=data_bytes, output=checked_output(output))
+
+
+@storage_app.command("verify-segment")
+def verify_segment(segment: Segment, output: Output = "table") -> int:
+    """Verify one segment: every checksum, id and index entry. Exit code 1 where anything is wrong."""
+    from waltz_log.cli import storage_tools
+
+    return storage_tools.verify_one(segment, checked_output(output))
+
+
+@storage_app.command("verify")
+def verify(
+    directory: Directory,
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="These partitions alone.")] = None,
+    pace: Pace = 0.0,
+    output: Output = "table",
+) -> int:
+    """Verify a whole directory, strictly read-only, beside a running node too. Exit code 1 where anything is wrong."""
+    from waltz_log.cli import storage_tools
+
+    return storage_tools.verify_all(directory, None if not partition else set(partition), pace, checked_output(output))
+
+
+@storage_app.command("segment-statistics")
+def segment_statistics(
+    path: Annotated[Path, typer.Argument(help="A segment's data file, a partition's directory or a storage directory.")], output: Output = "table"
+) -> int:
+    """Count what segments hold: transactions, sizes, generations, times."""
+    from waltz_log.cli import storage_tools
+
+    return storage_tools.statistics(path, checked_output(output))
+
+
+@storage_app.command("migrate")
+def migrate(directory: Directory, output: Output = "table") -> int:
+    """Convert a directory that Java Waltz 0.13 wrote; its control file is kept beside the new one. No node may have the directory."""
+    from waltz_log.cli import storage_copies
+
+    return storage_copies.migrate_directory(directory, checked_output(output))

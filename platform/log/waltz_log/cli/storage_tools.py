@@ -1,0 +1,277 @@
+"""The commands of `waltz storage` that only look: control file, segments, verification, statistics.
+
+Directories are opened read-only, nothing is locked, and rows are printed as they are found, so that neither a running node nor memory is strained.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from waltz_log.cli.exit_codes import FAILED, OK
+from waltz_log.core.control_format import CONTROL_FILE
+from waltz_log.core.ports import Disk
+from waltz_log.core.segment_format import DATA, first_id_of
+from waltz_log.errors import InvalidSetting
+from waltz_log.filesystem import ReadOnlyFileSystemDisk
+from waltz_log.storage.directory import ControlEntry, StorageDirectory, partition_directories, read_directory, segment_firsts
+from waltz_log.storage.dump import dump_index, dump_records, dump_times, read_segment_header
+from waltz_log.storage.segment_statistics import segment_statistics
+from waltz_log.storage.verify import Finding, SegmentCheck
+from waltz_log.storage.verify_directory import verify_directory, verify_small_files
+
+__all__ = ["Pacer", "dump_control_file", "dump_segment", "statistics", "verify_all", "verify_one"]
+
+PARTS = ("records", "index", "times", "header")
+DATA_VIEWS = ("none", "hex", "text")
+
+
+class Pacer:
+    """Called with what was read; waits so that it is not more than the pace. 0: no bound."""
+
+    def __init__(self, mib_per_s: float) -> None:
+        self._bytes_per_s = mib_per_s * 1024 * 1024
+        self._due = time.monotonic()
+
+    def __call__(self, read: int) -> None:
+        if self._bytes_per_s:
+            now = time.monotonic()
+            self._due = max(self._due, now - 1.0) + read / self._bytes_per_s
+            if self._due > now:
+                time.sleep(self._due - now)
+
+
+def _open(directory: Path) -> Disk:
+    if not directory.is_dir():
+        raise InvalidSetting(name="directory", reason=f"is no directory: {directory}", nearest=None)
+    return ReadOnlyFileSystemDisk(directory)
+
+
+def _open_segment(path: Path) -> tuple[Disk, str, int]:
+    """The disk, the directory on it and the segment's first id."""
+    first = first_id_of(path.name, DATA)
+    if first is None:
+        raise InvalidSetting(name="segment", reason=f"is no segment's data file, <first id>.{DATA}: {path}", nearest=None)
+    if not path.is_file():
+        raise InvalidSetting(name="segment", reason=f"is not there: {path}", nearest=None)
+    where = path.resolve()
+    return ReadOnlyFileSystemDisk(where.parent.parent), where.parent.name, first
+
+
+def _time(time_ms: int | None) -> str:
+    return "-" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _rows(columns: dict[str, int], rows: Iterable[dict[str, Any]]) -> None:
+    """Prints rows as they come, each column in its width (negative: to the left)."""
+
+    def line(values: Iterable[Any]) -> str:
+        told = [
+            f"{'-' if value is None else value!s:{'<' if width < 0 else '>'}{abs(width)}}"
+            for value, width in zip(values, columns.values(), strict=True)
+        ]
+        return "  ".join(told).rstrip()
+
+    first = True
+    for row in rows:
+        if first:
+            print(line(columns))  # not before there is a row: what cannot be shown at all is told on stderr alone
+            first = False
+        print(line(row[name] for name in columns))
+    if first:
+        print(line(columns))
+
+
+# ---- control file ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def dump_control_file(directory: Path, partition: int | None, output: str) -> int:
+    found = read_directory(_open(directory))
+    if partition is not None and partition >= len(found.entries):
+        raise InvalidSetting(name="partition", reason=f"the directory has {len(found.entries)} partitions, not {partition}", nearest=None)
+    findings, notes = verify_small_files(found)
+    places = range(len(found.entries)) if partition is None else [partition]
+    told = {
+        "format": "waltz" if found.java is None else "java-waltz-0.13",
+        "cluster_key": str(found.key),
+        "creation_time_ms": found.header.creation_time_ms,
+        "partitions": found.header.partitions,
+        "starts": None if found.fence is None else found.fence.start,
+        "entries": [_entry(found, place, found.entries[place]) for place in places],
+        "findings": [asdict(finding) for finding in findings],
+        "notes": notes,
+    }
+    if output == "json":
+        print(json.dumps(told, indent=2))
+    else:
+        print(f"cluster key {told['cluster_key']}, {told['partitions']} partitions, created {_time(found.header.creation_time_ms)}")
+        print(f"format {told['format']}, starts {'-' if told['starts'] is None else told['starts']}")
+        columns = {"partition": 9, "struct": 6, "session": 12, "low_water_mark": 15, "local_low_water_mark": 21, "fence": 12, "state": -8}
+        if found.java is not None:
+            columns |= {"flags": 6, "sequence": 9}
+        _rows(columns, (row for place in places for row in _structs(found, place, found.entries[place])))
+        _tell(findings, notes)
+    return FAILED if findings else OK
+
+
+def _entry(found: StorageDirectory, place: int, entry: ControlEntry) -> dict[str, Any]:
+    fence = None if found.fence is None or place >= len(found.fence.sessions) else found.fence.sessions[place]
+    return {"partition": entry.partition, "current": entry.current, "fence": fence, "structs": [dict(row) for row in _structs(found, place, entry)]}
+
+
+def _structs(found: StorageDirectory, place: int, entry: ControlEntry) -> Iterator[dict[str, Any]]:
+    fence = None if found.fence is None or place >= len(found.fence.sessions) else found.fence.sessions[place]
+    for which, mark in enumerate(entry.structs):
+        row: dict[str, Any] = {"partition": entry.partition, "struct": which + 1}
+        row |= {name: None if mark is None else getattr(mark, name) for name in ("session", "low_water_mark", "local_low_water_mark")}
+        row |= {"fence": fence, "state": "invalid" if mark is None else "current" if which == entry.current else "older"}
+        if found.java is not None:
+            struct = found.java[place].structs[which]
+            row |= {"flags": None if struct is None else struct.flags, "sequence": None if struct is None else struct.sequence}
+        yield row
+
+
+# ---- segments --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def dump_segment(segment: Path, *, part: str, data: str, first: int | None, last: int | None, data_bytes: int, output: str) -> int:
+    if part not in PARTS:
+        raise InvalidSetting.unknown(part, PARTS, what="part")
+    if data not in DATA_VIEWS:
+        raise InvalidSetting.unknown(data, DATA_VIEWS, what="view of the data")
+    if first is not None and last is not None and first > last:
+        raise InvalidSetting(name="from", reason=f"is above --to: {first} > {last}", nearest=None)
+    disk, where, segment_id = _open_segment(segment)
+    columns: dict[str, int]
+    rows: Iterator[dict[str, Any]]
+    if part == "header":
+        header = read_segment_header(disk, where, segment_id)
+        columns = {"cluster_key": 36, "partition": 9, "first_transaction_id": 20, "creation_time_ms": 16}
+        row = asdict(header) | {"cluster_key": str(header.cluster_key)}
+        rows = iter([{name: row[name] for name in columns}])
+    elif part == "index":
+        columns = {"transaction_id": 14, "offset": 12, "place": 10}
+        rows = (asdict(entry) for entry in dump_index(disk, where, segment_id, from_id=first, to_id=last))
+    elif part == "times":
+        columns = {"first_transaction_id": 20, "append_time": -24, "place": 10, "damage": -24}
+        found = dump_times(disk, where, segment_id, from_id=first, to_id=last)
+        rows = (asdict(entry) | {"append_time": _time(entry.append_time_ms)} for entry in found)
+    else:
+        columns = {"transaction_id": 14, "offset": 12, "client_id": 10, "generation": 10, "sequence": 10, "header": 10, "data_length": 11}
+        columns |= {"damage": -12} if data == "none" else {"damage": -12, "data": -1}
+        rows = _records(disk, where, segment_id, first, last, data, data_bytes)
+    if output == "json":
+        for row in rows:
+            print(json.dumps(row))
+    else:
+        _rows(columns, rows)
+    return OK
+
+
+def _records(disk: Disk, where: str, segment: int, first: int | None, last: int | None, view: str, data_bytes: int) -> Iterator[dict[str, Any]]:
+    for record in dump_records(disk, where, segment, from_id=first, to_id=last, data=view != "none"):
+        row = {name: getattr(record, name) for name in record.__slots__ if name != "data"}
+        if view != "none":
+            shown = (record.data or b"")[:data_bytes]
+            text = shown.hex() if view == "hex" else ascii(shown.decode("utf-8", "replace"))[1:-1] if shown.isascii() else _printable(shown)
+            row["data"] = text + ("…" if record.data_length > len(shown) else "")
+        yield row
+
+
+def _printable(data: bytes) -> str:
+    """UTF-8 as it reads, with everything a terminal would act on escaped."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in data.decode("utf-8", "replace"))
+
+
+def statistics(path: Path, output: str) -> int:
+    if path.is_dir():
+        root = path.resolve()
+        if (root / CONTROL_FILE).exists():
+            disk = _open(root)
+            found = [(disk, str(partition), first) for partition in partition_directories(disk) for first in segment_firsts(disk, str(partition))]
+        else:
+            disk = _open(root.parent)
+            found = [(disk, root.name, first) for first in segment_firsts(disk, root.name)]
+        if not found:
+            raise InvalidSetting(name="path", reason=f"holds no segments: {path}", nearest=None)
+    else:
+        found = [_open_segment(path)]
+    counted = (asdict(segment_statistics(*each)) for each in found)
+    if output == "json":
+        for row in counted:
+            print(json.dumps(row))
+        return OK
+    columns = {"partition": 9, "segment": 12, "transactions": 12, "file_bytes": 12, "data_bytes_p50": 14, "data_bytes_p99": 14, "data_bytes_max": 14}
+    columns |= {"clients": 7, "blocks": 8, "first_append": -24, "last_append": -24, "damaged": 7}
+    _rows(
+        columns,
+        (row | {"first_append": _time(row["first_append_time_ms"]), "last_append": _time(row["last_append_time_ms"])} for row in counted),
+    )
+    return OK
+
+
+# ---- verification ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def verify_one(segment: Path, output: str) -> int:
+    """Against the control file above it, where there is one; else against what its own header says."""
+    disk, where, first = _open_segment(segment)
+    header = read_segment_header(disk, where, first)
+    following = next((other for other in segment_firsts(disk, where) if other > first), None)
+    known_good = -1
+    key, partition = header.cluster_key, header.partition
+    if disk.exists(CONTROL_FILE) and where.isdigit():
+        directory = read_directory(disk)
+        key, partition, known_good = directory.key, int(where), directory.known_good(int(where))
+    check = SegmentCheck(disk, where, key, partition, first, following=following, known_good=known_good)
+    for _ in check.run():
+        pass
+    row: dict[str, Any] = {"partition": partition, "segment": first, "last_transaction_id": check.last_id, "records": check.records}
+    row |= {"data_bytes": check.data_bytes, "findings": [asdict(finding) for finding in check.findings]}
+    notes = [f"{check.tail_bytes} bytes behind the last acknowledged transaction, being written or torn by a crash"] if check.tail_bytes else []
+    if output == "json":
+        print(json.dumps(row | {"ok": not check.findings, "notes": notes}, indent=2))
+    else:
+        _rows(_VERIFY_COLUMNS, iter([row | {"findings": len(check.findings)}]))
+        _tell(check.findings, notes)
+    return FAILED if check.findings else OK
+
+
+_VERIFY_COLUMNS = {"partition": 9, "segment": 20, "last_transaction_id": 20, "records": 10, "data_bytes": 14, "findings": 8}
+
+
+def verify_all(directory: Path, partitions: set[int] | None, mib_per_s: float, output: str) -> int:
+    disk = _open(directory)
+    small, notes = verify_small_files(read_directory(disk))
+    findings: list[Finding] = list(small)
+    pacer = Pacer(mib_per_s)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for report in verify_directory(disk, partitions, pacer):
+            findings.extend(report.findings)
+            notes.extend(report.notes)
+            row = asdict(report)
+            yield row | {"findings": len(report.findings)}
+
+    if output == "json":
+        segments = [{name: row[name] for name in _VERIFY_COLUMNS} for row in rows()]
+        told = {"ok": not findings, "segments": segments, "findings": [asdict(finding) for finding in findings], "notes": notes}
+        print(json.dumps(told, indent=2))
+    else:
+        _rows(_VERIFY_COLUMNS, rows())
+        _tell(findings, notes)
+        print("ok" if not findings else f"{len(findings)} findings")
+    return FAILED if findings else OK
+
+
+def _tell(findings: Iterable[Finding], notes: Iterable[str], tell: Callable[[str], None] = print) -> None:
+    for note in notes:
+        tell(f"note: {note}")
+    for found in findings:
+        ids = "" if found.transaction_id < 0 else f" transaction_ids={found.transaction_id}..{found.last_transaction_id}"
+        tell(f"wrong: {found.file} part={found.part} offset={found.offset}{ids}: {found.reason}")
