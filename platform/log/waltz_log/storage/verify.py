@@ -157,10 +157,10 @@ class SegmentCheck:
             if found is None:
                 break
             next_id, offset = resumed_id, resumed
-        self._lengths(index, entries)
         told = any(last >= self._end() - 1 for _, last in self.bad_ranges())
         if self.last_id + 1 < self._end() and not told:
             self._find("data", DATA, offset, self.last_id + 1, "transactions are missing at the end", last=self._end() - 1)
+        self._lengths(index, entries)
 
     def _behind_the_end(self, data: DiskFile, offset: int, size: int, damage: CorruptData) -> None:
         if self.following is None:
