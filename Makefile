@@ -4,6 +4,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
+# Test modules run at once: each of them may start a cluster of processes and a Spark of 1 GB. The slow ones stand first, so they begin first.
+JOBS ?= 2
 BIN := .venv/bin
 SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -52,7 +54,7 @@ format: setup ## let ruff fix what it can
 	$(BIN)/ruff format
 
 test: setup ## all tests but those marked slow
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
