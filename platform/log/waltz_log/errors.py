@@ -19,7 +19,8 @@
     ├── ClusterKeyMismatch        the node belongs to another cluster                check the address
     ├── OutOfRange                the range is not (or no longer) there              choose a position within
     ├── CorruptData               bytes that do not match their checksum             read from another replica, repair this one
-    ├── StorageFailed             this replica's disk failed or is full              the node must be looked after
+    ├── StorageFailed             this replica's disk failed                         the node must be looked after
+    │   └── StorageFull           this replica takes nothing more until there is room  retry later; make room
     ├── JournalFull               no room in a journal; nothing was written          delete from it, then again
     ├── JournalFailed             a journal's disk failed                            close it, look after the disk, open again
     └── ProtocolViolation         the peer sent what the protocol does not allow     upgrade or fix the peer
@@ -55,6 +56,7 @@ __all__ = [
     "ProtocolViolation",
     "SessionTooOld",
     "StorageFailed",
+    "StorageFull",
     "TransactionTooLarge",
     "Unavailable",
     "UnknownRecord",
@@ -271,7 +273,7 @@ class CorruptData(WaltzError):
 
 
 class StorageFailed(WaltzError):
-    """This replica cannot write: its disk failed or is full. Nothing was acknowledged; the node must be looked after."""
+    """This replica cannot write: its disk failed. Nothing was acknowledged; the node must be looked after."""
 
     text = "storage failed"
     outcome = "unknown"
@@ -295,6 +297,17 @@ class JournalFailed(WaltzError):
     text = "journal failed"
     outcome = "unknown"
     reason: str
+
+
+class StorageFull(StorageFailed):
+    """This replica is read-only until there is room on its disk again. Nothing is broken: it reads, and appends anew by itself. Retry later."""
+
+    text = "storage full"
+    outcome = "none"
+    retriable = True
+    partition: int
+    reason: str
+    free_bytes: int
 
 
 class ProtocolViolation(WaltzError):
@@ -326,6 +339,7 @@ _CLASSES: dict[str, type[WaltzError]] = {
         OutOfRange,
         CorruptData,
         StorageFailed,
+        StorageFull,
         JournalFull,
         JournalFailed,
         ProtocolViolation,

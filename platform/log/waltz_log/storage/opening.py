@@ -8,7 +8,7 @@ The rules, in order:
    that, or below the local low-water mark, is corruption and stops the partition; nothing is cut away.
 4. Zeros up to the end of the file are space that was taken beforehand: no record is all zeros, because the checksum of zeros is not zero.
 5. What else is not whole above what is known good is the torn tail of an append nobody was told of: dropped, with a logged line.
-6. What was found is synced before anybody is told of it: a killed process may have left it in the page cache only.
+6. What was found is synced before anybody, the index included, is told of it: a killed process may have left it in the page cache only.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def remove_leftovers(disk: Disk, directory: str) -> list[int]:
     for name in leftovers:
         log.warning("removing what a crash left of a segment", file=f"{directory}/{name}")
         disk.remove(f"{directory}/{name}")
-    if leftovers:
-        disk.sync_directory(directory)
+    # Also without leftovers: a process that was killed between a rename or removal and its sync left names that the medium does not have yet.
+    disk.sync_directory(directory)
     return sorted(firsts)
 
 
@@ -134,6 +134,8 @@ def open_last(files: OpenFiles, directory: str, key: UUID, partition: int, first
         header = read_header(data, key, partition, first, where)
         index = _open_or_create(files, directory, header, INDEX)
         times = _open_or_create(files, directory, header, TIMES)
+        # Before the index tells of any of it: a killed process may have left records in the page cache only.
+        data.sync()
         scan = _scanned(data, index, where, header, known_good)
         allocated = data.size()
         if scan.damage is not None and not _is_unwritten(data, scan.offset, allocated):
@@ -206,7 +208,7 @@ def _credible_entries(index: DiskFile) -> int:
 def _is_unwritten(data: DiskFile, offset: int, end: int) -> bool:
     while offset < end:
         chunk = data.read(offset, min(CHUNK_BYTES, end - offset))
-        if chunk.count(0) != len(chunk):
+        if chunk != bytes(len(chunk)):
             return False
         offset += len(chunk)
     return True

@@ -26,6 +26,7 @@ from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.errors import Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, WaltzError
 from waltz_log.storage.appender import Appender
 from waltz_log.storage.control import ControlFiles
+from waltz_log.storage.fitting import expect_to_fit
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.snapshots import PartitionStatistics, ReplicaState
 from waltz_log.storage.space import DiskSpace
@@ -223,13 +224,15 @@ class PartitionStore:
 
     async def append(self, appender: Appender, block: Block) -> None:
         """Queues a block; the appender learns when it is on disk. What is here already is compared and skipped. Raises `CorruptData`, `OutOfRange`
-        where a block is missing before it, `ProtocolViolation` where other transactions have its ids, `Fenced`, `StorageFailed`."""
+        where a block is missing before it, `ProtocolViolation` where other transactions have its ids, `TransactionTooLarge`, `Fenced`,
+        `StorageFailed`."""
         self._check(appender.session)
         if appender.failed is not None:
             raise appender.failed
         first = block.first_transaction_id
         if not block.lengths or first < 0:
             raise ProtocolViolation(reason=f"empty block partition={self.partition} first_transaction_id={first}")
+        expect_to_fit(block, self._log.segment_bytes)
         verify_records(
             block.records, block.lengths, first_transaction_id=first, partition=self.partition, where=f"block for partition {self.partition}"
         )
@@ -326,22 +329,19 @@ class PartitionStore:
         while first <= min(last, self._log.tail.last_id):
             try:
                 reader = await self._offload(self._log.reader, first)
-            except OSError as error:
+            except (OSError, WaltzError) as error:
                 raise self._read_failed(error, truncations, first) from None
-            try:
-                while True:
-                    try:
-                        run = await self._offload(self._log.read, reader, first, last, max_bytes)
-                    except (OSError, WaltzError) as error:
-                        raise self._read_failed(error, truncations, first) from None
-                    if truncations != self._truncations:
-                        raise self._moved(first)
-                    if not run:
-                        break
-                    yield run
-                    first = run[-1].last_transaction_id + 1
-            finally:
-                reader.close()
+            while True:
+                try:
+                    run = await self._offload(self._log.read, reader, first, last, max_bytes)
+                except (OSError, WaltzError) as error:
+                    raise self._read_failed(error, truncations, first) from None
+                if truncations != self._truncations:
+                    raise self._moved(first)
+                if not run:
+                    break
+                yield run
+                first = run[-1].last_transaction_id + 1
 
     def _read_failed(self, error: OSError | WaltzError, truncations: int, first: int) -> WaltzError:
         if truncations != self._truncations:

@@ -18,7 +18,7 @@ from waltz_log.core.ports import DiskFile
 from waltz_log.core.records import measure_records
 from waltz_log.errors import CorruptData
 
-__all__ = ["RECORD_BYTES_MAX", "Scan"]
+__all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Scan"]
 
 RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
 """No record is larger: none fits a message otherwise. A length above it is damage."""
@@ -27,13 +27,14 @@ CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Scan:
-    """From `offset`, where the record of `next_id` is expected, to `end`. `damage` is what stopped it earlier."""
+    """From `offset`, where the record of `next_id` is expected, to `end` or past the record of `last`. `damage` is what stopped it earlier."""
 
-    def __init__(self, file: DiskFile, where: str, partition: int, *, next_id: int, offset: int, end: int) -> None:
+    def __init__(self, file: DiskFile, where: str, partition: int, *, next_id: int, offset: int, end: int, last: int | None = None) -> None:
         self._file = file
         self._where = where
         self._partition = partition
         self._end = end
+        self._last = last
         self.next_id = next_id
         self.offset = offset
         self.damage: CorruptData | None = None
@@ -41,10 +42,13 @@ class Scan:
     def run(self) -> Iterator[NDArray[np.int64]]:
         """The offsets of good records, in chunks. `next_id` and `offset` have moved past what was given."""
         size = CHUNK_BYTES
-        while self.offset < self._end and self.damage is None:
+        while self.offset < self._end and self.damage is None and (self._last is None or self.next_id <= self._last):
             chunk = self._file.read(self.offset, min(size, self._end - self.offset))
             size = CHUNK_BYTES
             lengths, used = measure_records(chunk)
+            if self._last is not None and len(lengths) > self._last - self.next_id + 1:
+                lengths = lengths[: self._last - self.next_id + 1]
+                used = sum(lengths)
             if lengths:
                 yield from self._verified(chunk[:used], lengths)
             elif (needed := self._needed(chunk)) is not None:

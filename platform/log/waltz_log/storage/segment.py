@@ -2,63 +2,77 @@
 
 Invariants: an entry of the index is written only after its record is on the medium, so what the index tells was acknowledged and must be there;
 when records are cut away their index goes first. The index is synced at checkpoints, before the record that follows one; the times about once a
-second of append time, so that little is told wrong after a crash of the machine and nothing has to be synced twice for an acknowledgement.
+second of append time, so that little is told wrong after a crash of the machine and nothing has to be synced twice for an acknowledgement. The data
+file may have space taken beforehand: zeros beyond `size`, which are given back when the segment is closed.
 
-Blocks; called by one thread at a time. `OSError` passes through: the log above decides what it means.
+Blocks; called by one thread at a time. `OSError` passes through: the log above decides what it means. `NoSpace` is the one that leaves no doubt about
+what the medium holds: nothing was promised of the bytes that found no room, and they can be cut away again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
-import numpy as np
-
-from waltz_log.core.append_times import AppendTimes
 from waltz_log.core.block import Block
 from waltz_log.core.columns import offsets_array
 from waltz_log.core.ports import Disk, DiskFile
-from waltz_log.core.segment_format import (
-    CHECKPOINT_TRANSACTIONS,
-    DATA,
-    FILE_HEADER_BYTES,
-    INDEX,
-    TIME_ENTRY_BYTES,
-    TIMES,
-    SegmentHeader,
-    decode_times,
-    encode_time,
-    file_name,
-)
+from waltz_log.core.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, encode_time, file_name
 from waltz_log.errors import CorruptData
+from waltz_log.storage.open_files import PooledFile
+from waltz_log.storage.times import SegmentTimes
 
-__all__ = ["ActiveSegment", "create_files", "read_times", "segment_path"]
+__all__ = ["KINDS", "ActiveSegment", "NoSpace", "create_files", "put_file", "read_header", "segment_path"]
 
 TIMES_SYNC_MS: Final = 1000
+KINDS: Final = (INDEX, TIMES, DATA)
+"""In the order in which their names appear. The data file's name is what makes the segment, so it comes last."""
+
+
+class NoSpace(OSError):
+    """The disk is full. Nothing was synced or renamed half."""
+
+
+@contextmanager
+def taking_space() -> Iterator[None]:
+    """Around calls that take space. Not around the sync of what is to last: once that failed nothing is known of it, whatever the reason."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(error.errno, error.strerror, error.filename) from None
+        raise
 
 
 def segment_path(directory: str, first_transaction_id: int, kind: str) -> str:
     return f"{directory}/{file_name(first_transaction_id, kind)}"
 
 
-def create_files(disk: Disk, directory: str, header: SegmentHeader, kinds: Sequence[str] = (INDEX, TIMES, DATA)) -> None:
-    """Makes the files of a segment with their headers, so that after a crash at any point there is either no data file or a whole one. The data
-    file's name is what makes the segment, so it comes last; an index or times without it are removed when the directory is opened."""
-    for kind in kinds:
-        temporary = segment_path(directory, header.first_transaction_id, f"{kind}.new")
-        if disk.exists(temporary):
-            disk.remove(temporary)
-        file = disk.open(temporary, "create")
-        try:
-            file.write(0, header.to_bytes())
-            file.sync()
-        finally:
-            file.close()
-    for kind in kinds:
-        path = segment_path(directory, header.first_transaction_id, kind)
-        disk.rename(f"{path}.new", path)
+def create_files(disk: Disk, directory: str, header: SegmentHeader, kinds: Sequence[str] = KINDS) -> None:
+    """Makes the files of a segment with their headers, so that after a crash at any point there is either no data file or a whole one. An index or
+    times without data are removed when the directory is opened."""
+    with taking_space():
+        for kind in kinds:
+            put_file(disk, f"{segment_path(directory, header.first_transaction_id, kind)}.new", header.to_bytes())
+        for kind in kinds:
+            path = segment_path(directory, header.first_transaction_id, kind)
+            disk.rename(f"{path}.new", path)
     disk.sync_directory(directory)
+
+
+def put_file(disk: Disk, path: str, content: bytes) -> None:
+    """A file with this content, synced; one that is there already is left of something that ended, and goes."""
+    if disk.exists(path):
+        disk.remove(path)
+    file = disk.open(path, "create")
+    try:
+        file.write(0, content)
+        file.sync()
+    finally:
+        file.close()
 
 
 def read_header(file: DiskFile, key: UUID, partition: int, first_transaction_id: int, where: str) -> SegmentHeader:
@@ -67,70 +81,55 @@ def read_header(file: DiskFile, key: UUID, partition: int, first_transaction_id:
     return header
 
 
-def read_times(file: DiskFile | None, header: SegmentHeader, last_transaction_id: int | None = None) -> tuple[AppendTimes, int]:
-    """The times a file tells, up to an id, and where the entries that count end. No file, or one that is not whole: what it does not tell falls back
-    to the time before, at last to the segment's creation."""
-    if file is None or file.size() < FILE_HEADER_BYTES:
-        return AppendTimes(header.creation_time_ms), FILE_HEADER_BYTES
-    firsts, times, end = decode_times(file.read(FILE_HEADER_BYTES, file.size() - FILE_HEADER_BYTES))
-    if last_transaction_id is not None:
-        kept = int(np.searchsorted(firsts, last_transaction_id, side="right"))
-        if kept < len(firsts):
-            # Entries for what was cut away. Those kept may have torn ones between them, so their end is looked up, not computed.
-            firsts, times = firsts[:kept], times[:kept]
-            end = _end_of(file, int(firsts[-1])) if kept else 0
-    return AppendTimes(header.creation_time_ms, firsts.tolist(), times.tolist()), FILE_HEADER_BYTES + end
-
-
-def _end_of(file: DiskFile, first_transaction_id: int) -> int:
-    data = file.read(FILE_HEADER_BYTES, file.size() - FILE_HEADER_BYTES)
-    ids = np.frombuffer(data[: len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES], dtype=np.dtype([("first", ">i8"), ("rest", "V12")]))["first"]
-    return (int(np.flatnonzero(ids == first_transaction_id)[-1]) + 1) * TIME_ENTRY_BYTES
-
-
 class ActiveSegment:
     """The files of the segment at the end of the log. `next_id` and `size` tell what is written; the log above tells what is synced."""
 
     def __init__(
         self,
         header: SegmentHeader,
-        data: DiskFile,
-        index: DiskFile,
-        times_file: DiskFile,
+        data: PooledFile,
+        index: PooledFile,
+        times: PooledFile,
         *,
         next_id: int,
         size: int,
-        times: AppendTimes,
         times_end: int,
+        allocated: int,
     ) -> None:
         self.header = header
         self.first = header.first_transaction_id
         self.next_id = next_id
         self.size = size
-        self.times = times
+        self.allocated = allocated
+        """Where the data file ends. Beyond `size` there are zeros."""
         self._times_end = times_end
         self._data = data
         self._index = index
-        self._times_file = times_file
+        self._times = times
         self._index_due = False
         self._times_due = False
         self._times_synced_ms: int | None = None
 
-    def append(self, blocks: Sequence[Block]) -> None:
-        """Writes the blocks, which follow on what is there, with one write and one sync. They are on the medium when it returns."""
+    def append(self, blocks: Sequence[Block], allocate_to: int) -> None:
+        """Writes the blocks, which follow on what is there, with one write and one sync. They are on the medium when it returns. The data file takes
+        space up to `allocate_to` where it does not reach that far yet."""
         lengths = b"".join([block.lengths for block in blocks])
         records = b"".join([block.records for block in blocks]) if len(blocks) > 1 else blocks[0].records
         offsets = offsets_array(lengths) + self.size
         assert int(offsets[-1]) == self.size + len(records), "lengths and records were verified to agree"
-        self._data.write(self.size, records)
         entries = b"".join([encode_time(block.first_transaction_id, block.append_time_ms) for block in blocks])
-        self._times_file.write(self._times_end, entries)
+        with taking_space():
+            if allocate_to > self.allocated:
+                self._data.allocate(allocate_to)
+                self.allocated = allocate_to
+            self._data.write(self.size, records)
+            self._times.write(self._times_end, entries)
         self._data.sync()
-        self._index.write(self._index_offset(self.next_id), offsets[:-1].astype(">i8").tobytes())
+        with taking_space():
+            self._index.write(self._index_offset(self.next_id), offsets[:-1].astype(">i8").tobytes())
         self._times_end += len(entries)
-        for block in blocks:
-            self.times.add(block.first_transaction_id, block.append_time_ms)
         self.size = int(offsets[-1])
+        self.allocated = max(self.allocated, self.size)
         before, self.next_id = self.next_id, self.next_id + len(lengths) // 4
         self._index_due |= before // CHECKPOINT_TRANSACTIONS < self.next_id // CHECKPOINT_TRANSACTIONS
         newest_ms = blocks[-1].append_time_ms
@@ -151,13 +150,27 @@ class ActiveSegment:
             self._index.sync()
             self._index_due = False
         if self._times_due:
-            self._times_file.sync()
+            self._times.sync()
             self._times_due = False
 
     def complete(self) -> None:
-        """All that the index and the times tell is on the medium when it returns."""
+        """The files are what they stay, and on the medium: nothing is taken beforehand any more."""
+        if self.allocated > self.size:
+            self._data.truncate(self.size)
+            self._data.sync()
+            self.allocated = self.size
         self._index_due = self._times_due = True
         self.checkpoint()
+
+    def cut_back(self) -> None:
+        """Cuts away what a write that found no space may have left beyond what is known. Durable when it returns."""
+        with taking_space():
+            self._index.truncate(self._index_offset(self.next_id))
+            self._data.truncate(self.size)
+            self._times.truncate(self._times_end)
+        self.allocated = self.size
+        for file in (self._index, self._data, self._times):
+            file.sync()
 
     def cut(self, last_transaction_id: int) -> None:
         """Truncates to the id, which may be the one before the segment's first. Durable when it returns."""
@@ -171,12 +184,17 @@ class ActiveSegment:
         self._index.sync()
         self._data.truncate(size)
         self._data.sync()
-        self.times.cut(last_transaction_id)
-        _, self._times_end = read_times(self._times_file, self.header, last_transaction_id)
-        self._times_file.truncate(self._times_end)
-        self._times_file.sync()
-        self.size, self.next_id = size, last_transaction_id + 1
+        self._times_end = SegmentTimes(self._times, self.header.creation_time_ms).end(last_transaction_id)
+        self._times.truncate(self._times_end)
+        self._times.sync()
+        self.size = self.allocated = size
+        self.next_id = last_transaction_id + 1
+
+    def settle(self) -> None:
+        """Nothing is written to the files any more; readers go on with them."""
+        for file in (self._data, self._index, self._times):
+            file.settle()
 
     def close(self) -> None:
-        for file in (self._data, self._index, self._times_file):
+        for file in (self._data, self._index, self._times):
             file.close()

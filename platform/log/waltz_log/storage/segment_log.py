@@ -1,18 +1,21 @@
 """The log of one partition on disk: a row of segments, the last of which is appended to (seeds/on_disk_data_structures.md, Directory Structure).
 
 Invariants: ids are dense from the first segment's number to `tail.last_id`; everything up to there is on the medium; a segment exists once its
-data file has its name, durably, before the first record is written to it. After a failed write, sync or rename nothing is written any more: what the
-medium holds is unknown until the next opening verifies it.
+data file has its name, durably, before the first record is written to it; the files of a closed segment are never written in place, only replaced as
+a whole. After a failed write, sync or rename nothing is written any more: what the medium holds is unknown until the next opening verifies it. A disk
+that is full is the exception (`StorageFull`): what found no room is cut away again, and the next append tries anew.
 
-Changing calls block and come from one thread at a time; readers come from any.
+Changing calls block and come from one thread at a time; readers come from any. What looks at closed segments as a whole (scrubbing, backup) is in
+`closed`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,15 +23,21 @@ import structlog
 
 from waltz_log.core.block import Block
 from waltz_log.core.ports import Clock, Disk
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader
-from waltz_log.errors import CorruptData, OutOfRange, StorageFailed
-from waltz_log.storage.opening import open_last, remove_leftovers, repair_closed_index
+from waltz_log.core.segment_format import SegmentHeader
+from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, StorageFull
+from waltz_log.storage.fitting import fitted
+from waltz_log.storage.open_files import OpenFiles
+from waltz_log.storage.opening import has_right_sizes, open_last, remove_leftovers, remove_segment, repair_closed_index
 from waltz_log.storage.reader import SegmentReader
-from waltz_log.storage.segment import ActiveSegment, create_files, segment_path
+from waltz_log.storage.segment import KINDS, ActiveSegment, NoSpace, create_files, segment_path
+from waltz_log.storage.times import SegmentTimes
 
 __all__ = ["SegmentLog", "Tail"]
 
 log = structlog.get_logger(__name__)
+
+OPEN_FILES_MAX = 16
+"""Of a log that shares its files with no other."""
 
 
 class Tail(NamedTuple):
@@ -42,22 +51,53 @@ class Tail(NamedTuple):
 class SegmentLog:
     """Made by `open`."""
 
-    def __init__(self, disk: Disk, clock: Clock, key: UUID, partition: int, segment_bytes: int, firsts: list[int], active: ActiveSegment) -> None:
-        self._disk = disk
-        self._clock = clock
-        self._key = key
+    def __init__(
+        self,
+        files: OpenFiles,
+        clock: Clock,
+        key: UUID,
+        partition: int,
+        segment_bytes: int,
+        preallocate_bytes: int,
+        firsts: Sequence[int],
+        active: ActiveSegment,
+    ) -> None:
+        self.files = files
+        self.key = key
         self.partition = partition
-        self._segment_bytes = segment_bytes
-        self._firsts = firsts
-        self._active = active
         self.tail = Tail(active.next_id - 1, active.first, active.size)
         self.failed: StorageFailed | None = None
+        self.cuts = 0
+        """How often ids were cut away at the end. Who copies while it rises may hold what is not there any more."""
+        self._clock = clock
+        self.segment_bytes = segment_bytes
+        self._preallocate_bytes = preallocate_bytes
+        self._firsts = tuple(firsts)
+        self._active = active
+        self._full = False
+        self._suspects = {first for first, following in pairwise(firsts) if not has_right_sizes(files.disk, str(partition), first, following)}
+        self._repairs: dict[int, CorruptData | None] = {}
+        """Closed segments whose index was made again, or the damage that stood against it."""
+        self._repairing = Lock()
 
     @classmethod
-    def open(cls, disk: Disk, clock: Clock, key: UUID, partition: int, segment_bytes: int, known_good: int) -> SegmentLog:
-        """Opens what is there, or makes an empty log. `known_good`: the local low-water mark. Raises `CorruptData` where acknowledged transactions
+    def open(
+        cls,
+        disk: Disk,
+        clock: Clock,
+        key: UUID,
+        partition: int,
+        segment_bytes: int,
+        known_good: int,
+        *,
+        files: OpenFiles | None = None,
+        preallocate_bytes: int = 0,
+    ) -> SegmentLog:
+        """Opens what is there, or makes an empty log. `known_good`: the local low-water mark; `files`: what bounds the open files, shared with other
+        logs; `preallocate_bytes`: space is taken in steps of so much, 0 for as it is needed. Raises `CorruptData` where acknowledged transactions
         are not whole, `StorageFailed` where the disk does not do what it must."""
         directory = str(partition)
+        files = files or OpenFiles(disk, OPEN_FILES_MAX)
         try:
             if not disk.list(directory):
                 disk.make_directory(directory)
@@ -69,12 +109,11 @@ class SegmentLog:
                     raise CorruptData(where=directory, offset=0, transaction_id=known_good, reason=reason)
                 create_files(disk, directory, SegmentHeader(clock.now_ms(), key, partition, 0))
                 firsts = [0]
-            for first, following in pairwise(firsts):
-                repair_closed_index(disk, directory, key, partition, first, following)
-            active = open_last(disk, directory, key, partition, firsts[-1], known_good)
+            active = open_last(files, directory, key, partition, firsts[-1], known_good)
+            return cls(files, clock, key, partition, segment_bytes, preallocate_bytes, firsts, active)
         except OSError as error:
+            files.forget_directory(directory)
             raise StorageFailed(partition=partition, reason=f"cannot open: {error}") from None
-        return cls(disk, clock, key, partition, segment_bytes, firsts, active)
 
     @property
     def directory(self) -> str:
@@ -90,40 +129,66 @@ class SegmentLog:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """The first failure is the last: after it the medium is left as it is."""
+        """The first failure is the last: after it the medium is left as it is. Only a full disk leaves no doubt about what the medium holds."""
         if self.failed is not None:
             raise self.failed
         try:
+            if self._full:
+                self._make_good()
             yield
+        except NoSpace as error:
+            self._full = True
+            try:
+                self._make_good()
+            except NoSpace:
+                log.warning("a full disk does not even let go", partition=self.partition)
+            except OSError as worse:
+                raise self._stop(worse) from None
+            raise StorageFull(partition=self.partition, reason=str(error), free_bytes=self.files.disk.free_bytes()) from None
         except (OSError, CorruptData) as error:
-            self.failed = StorageFailed(partition=self.partition, reason=str(error))
-            raise self.failed from None
+            raise self._stop(error) from None
+
+    def _stop(self, error: OSError | CorruptData) -> StorageFailed:
+        self.failed = StorageFailed(partition=self.partition, reason=str(error))
+        # Closed as they are, so that nobody ever syncs what a failed sync left behind.
+        self._active.close()
+        return self.failed
+
+    def _make_good(self) -> None:
+        """After a full disk: what found no room is cut away, in the segment and of a segment that was to follow it."""
+        self._active.cut_back()
+        if self._active.next_id > self._active.first:
+            for kind in KINDS:
+                path = segment_path(self.directory, self._active.next_id, kind)
+                for left in (f"{path}.new", path):
+                    if self.files.disk.exists(left):
+                        self.files.disk.remove(left)
+            self.files.disk.sync_directory(self.directory)
+        self._full = False
+        log.info("what found no room is cut away", partition=self.partition, last=self.tail.last_id)
 
     # ---- changing --------------------------------------------------------------------------------------------------------------------------------
 
     def append(self, blocks: Sequence[Block]) -> None:
         """Appends blocks that were verified and follow on `tail.last_id`. On the medium when it returns: one write and one sync for each segment
-        touched, which is one unless the blocks do not fit. Raises `StorageFailed`."""
+        touched, which is one unless the blocks do not fit. Raises `TransactionTooLarge` before anything is written, `StorageFull`,
+        `StorageFailed`."""
+        groups = fitted(blocks, self._active.size, self.segment_bytes)
         with self._writing():
             if self._active.checkpoint_due:
                 self._active.checkpoint()
-            group: list[Block] = []
-            size = self._active.size
-            for block in blocks:
-                if size > FILE_HEADER_BYTES and size + len(block.records) > self._segment_bytes:
-                    self._append_group(group)
-                    group = []
+            for place, group in enumerate(groups):
+                if place:
                     self._roll()
-                    size = self._active.size
-                group.append(block)
-                size += len(block.records)
-            self._append_group(group)
+                if group:
+                    assert group[0].first_transaction_id == self._active.next_id
+                    end = self._active.size + sum(len(block.records) for block in group)
+                    self._active.append(group, self._allocate_to(end))
+                    self._advance()
 
-    def _append_group(self, group: Sequence[Block]) -> None:
-        if group:
-            assert group[0].first_transaction_id == self._active.next_id
-            self._active.append(group)
-            self._advance()
+    def _allocate_to(self, end: int) -> int:
+        step = self._preallocate_bytes
+        return min(-(-end // step) * step, self.segment_bytes) if step and end > self._active.allocated else 0
 
     def _advance(self) -> None:
         self.tail = Tail(self._active.next_id - 1, self._active.first, self._active.size)
@@ -132,11 +197,11 @@ class SegmentLog:
         """Closes the active segment for good and begins the next. A crash at any step leaves what opens by itself."""
         self._active.complete()
         first = self._active.next_id
-        create_files(self._disk, self.directory, SegmentHeader(self._clock.now_ms(), self._key, self.partition, first))
-        following = open_last(self._disk, self.directory, self._key, self.partition, first, first - 1)
-        self._active.close()
+        create_files(self.files.disk, self.directory, SegmentHeader(self._clock.now_ms(), self.key, self.partition, first))
+        following = open_last(self.files, self.directory, self.key, self.partition, first, first - 1)
+        self._active.settle()
         self._active = following
-        self._firsts.append(first)
+        self._firsts += (first,)
         self._advance()
 
     @property
@@ -153,52 +218,116 @@ class SegmentLog:
         if not self.first_id - 1 <= last_id <= self.tail.last_id:
             raise OutOfRange(partition=self.partition, asked=last_id, first=self.first_id - 1, last=self.tail.last_id)
         with self._writing():
+            self.cuts += 1
             while len(self._firsts) > 1 and self._firsts[-1] > last_id:
                 gone = self._firsts[-1]
                 self._active.close()
-                for kind in (DATA, INDEX, TIMES):
-                    self._disk.remove(segment_path(self.directory, gone, kind))
-                self._disk.sync_directory(self.directory)
-                self._firsts.pop()
-                self._active = open_last(self._disk, self.directory, self._key, self.partition, self._firsts[-1], gone - 1)
+                remove_segment(self.files, self.directory, gone)
+                self._firsts = self._firsts[:-1]
+                self._active = open_last(self.files, self.directory, self.key, self.partition, self._firsts[-1], gone - 1)
                 self._advance()
             if self.tail.last_id > last_id:
                 self._active.cut(last_id)
                 self._advance()
 
+    def trim(self, first_id: int) -> None:
+        """Removes the segments that hold nothing from the id on, oldest first, each durably before the next. The last one stays."""
+        with self._writing():
+            while len(self._firsts) > 1 and self._firsts[1] <= first_id:
+                gone, self._firsts = self._firsts[0], self._firsts[1:]
+                remove_segment(self.files, self.directory, gone)
+                log.info("segment trimmed", partition=self.partition, segment=gone, first=self.first_id)
+
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
     def reader(self, transaction_id: int) -> SegmentReader:
         """A reader of the segment that holds the id. Raises `OutOfRange` where none does."""
-        firsts, active = list(self._firsts), self._active
+        firsts = self._firsts
         if not firsts[0] <= transaction_id <= self.tail.last_id:
             raise OutOfRange(partition=self.partition, asked=transaction_id, first=firsts[0], last=self.tail.last_id)
-        place = bisect_right(firsts, transaction_id) - 1
-        first = firsts[place]
-        if first == active.first:
-            return SegmentReader(self._disk, self.directory, self._key, self.partition, first, times=active.times)
-        last = firsts[place + 1] - 1 if place + 1 < len(firsts) else None
-        return SegmentReader(self._disk, self.directory, self._key, self.partition, first, last=last)
+        first = firsts[bisect_right(firsts, transaction_id) - 1]
+        if first in self._suspects:
+            self.repair_index(first)
+        return SegmentReader(self.files, self.directory, self.key, self.partition, first)
 
     def read(self, reader: SegmentReader, first: int, last: int, max_bytes: int) -> list[Block]:
-        """The next blocks of the reader's segment, none where `first` is beyond it. Never beyond what is on the medium."""
+        """The next blocks of the reader's segment, none where `first` is beyond it. Never beyond what is on the medium. Raises `CorruptData`."""
         tail = self.tail
         if tail.segment == reader.first:
-            last, end = min(last, tail.last_id), tail.end
-        else:
-            # Closed, perhaps while it was read.
-            if reader.last is None:
-                place = bisect_right(self._firsts, reader.first)
-                reader.last = (self._firsts[place] if place < len(self._firsts) else tail.last_id + 1) - 1
-            last, end = min(last, reader.last), None
-        return reader.read(first, last, max_bytes, end) if first <= last else []
+            last = min(last, tail.last_id)
+            return reader.read(first, last, max_bytes, tail.end) if first <= last else []
+        # Closed, perhaps while it was read.
+        last = min(last, self._following(reader.first) - 1)
+        if first > last:
+            return []
+        try:
+            return reader.read(first, last, max_bytes, None)
+        except CorruptData:
+            # It may be the index alone that is wrong, and that can be made again.
+            if reader.first in self._repairs or not self.repair_index(reader.first):
+                raise
+            return reader.read(first, last, max_bytes, None)
+
+    def _following(self, first: int) -> int:
+        """The first id that is not in the segment any more."""
+        firsts = self._firsts
+        place = bisect_right(firsts, first)
+        return firsts[place] if place < len(firsts) else self.tail.last_id + 1
+
+    def position_at(self, time_ms: int) -> int:
+        """The first id of the first block appended at the time or later, as far as the times tell; the id after the last where there is none yet."""
+        firsts = self._firsts
+        place = bisect_left(firsts, time_ms, key=lambda first: self._times(first).earliest_ms())
+        if place == 0:
+            return firsts[0]
+        found = self._times(firsts[place - 1]).first_at(time_ms)
+        return min(found if found is not None else self._following(firsts[place - 1]), self.tail.last_id + 1)
+
+    def _times(self, first: int) -> SegmentTimes:
+        return SegmentReader(self.files, self.directory, self.key, self.partition, first).times
+
+    # ---- closed segments -------------------------------------------------------------------------------------------------------------------------
+
+    def closed(self) -> list[tuple[int, int]]:
+        """First and last id of each segment that nothing is appended to any more."""
+        return [(first, following - 1) for first, following in pairwise(self._firsts)]
+
+    @property
+    def suspects(self) -> list[int]:
+        """The closed segments whose files had the wrong size at opening and were not looked at since."""
+        return sorted(self._suspects)
+
+    def repair_index(self, first: int) -> bool:
+        """Makes the index of a closed segment again, once for as long as the log is open; whether it did. Raises `CorruptData` where it is the data
+        that is wrong. Beside appends and readers, and called by them."""
+        with self._repairing:
+            if first not in self._repairs:
+                try:
+                    repair_closed_index(self.files, self.directory, self.key, self.partition, first, self._following(first))
+                    self._repairs[first] = None
+                    self._suspects.discard(first)
+                    return True
+                except CorruptData as error:
+                    self._repairs[first] = error
+            damage = self._repairs[first]
+            if damage is not None:
+                raise damage
+            return False
+
+    def replaced(self, first: int) -> None:
+        """The files of a closed segment are others now, with the same transactions."""
+        for kind in KINDS:
+            self.files.forget(segment_path(self.directory, first, kind))
+        with self._repairing:
+            self._suspects.discard(first)
+            self._repairs.pop(first, None)
 
     def close(self) -> None:
-        """Leaves the index and the times on the medium, where the disk still does what it should."""
+        """Leaves the files as the format describes them, where the disk still does what it should."""
         try:
-            if self.failed is None:
+            if self.failed is None and not self._full:
                 self._active.complete()
         except OSError as error:
             log.warning("checkpoint at closing failed", partition=self.partition, error=str(error))
         finally:
-            self._active.close()
+            self.files.forget_directory(self.directory)

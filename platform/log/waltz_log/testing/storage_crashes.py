@@ -45,7 +45,7 @@ class _Roll(StorageLife):
         await self.session(0, 1)
         await self.append(0, 1, [1800, 20])
         await self.append(0, 1, [1500, 900], [20])
-        await self.append(0, 1, [4000], [1000], [3000])
+        await self.append(0, 1, [3900], [1000], [3000])
         await self.close()
         await self.open()
         await self.session(0, 2)

@@ -1,0 +1,230 @@
+"""The files of a node that are open, and no more of them than a setting allows: who uses one that is not gets it opened, and the one that was not
+used for longest is closed instead.
+
+Decides when a file is open; never what is in it. Invariants: one open file for each path, shared by all its readers and its writer; a file that is in
+use is never closed; what was written through it is synced before it is closed to make room, and where that fails, whoever uses the file next is told,
+for nothing can be known of those bytes any more. A path that was renamed over or removed is forgotten, so that its next use sees what is there now.
+
+Blocks. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Literal
+from weakref import WeakValueDictionary
+
+from waltz_log.core.ports import Disk, DiskFile
+
+__all__ = ["OpenFiles", "PooledFile"]
+
+
+class OpenFiles:
+    def __init__(self, disk: Disk, files_max: int) -> None:
+        self.disk = disk
+        self._files_max = files_max
+        self._lock = Lock()
+        self._known: WeakValueDictionary[str, PooledFile] = WeakValueDictionary()
+        self._open: OrderedDict[PooledFile, None] = OrderedDict()
+        """Least recently used first."""
+        self._places = 0
+        """Files that are open or about to be."""
+
+    @property
+    def count(self) -> int:
+        return self._places
+
+    def reading(self, path: str) -> PooledFile:
+        """The file at the path, shared. It is opened when it is used: that is where a missing one shows."""
+        with self._lock:
+            found = self._known.get(path)
+            if found is None:
+                found = self._known[path] = PooledFile(self, path, "read")
+            return found
+
+    def writing(self, path: str) -> PooledFile:
+        """The file at the path, opened anew and at once, so that what is read from it is what the medium has. One owner at a time."""
+        self.forget(path)
+        with self._lock:
+            found = self._known[path] = PooledFile(self, path, "write")
+        found.size()
+        return found
+
+    def forget(self, path: str) -> None:
+        """The path means another file now, or none. Users of the old one end what they are at."""
+        with self._lock:
+            found = self._known.pop(path, None)
+        if found is not None:
+            found.reopen()
+
+    def forget_directory(self, directory: str) -> None:
+        """Closes what is open below it."""
+        with self._lock:
+            paths = [path for path in self._known if path.startswith(f"{directory}/")]
+        for path in paths:
+            self.forget(path)
+
+    def _make_room(self) -> None:
+        """Takes a place for one more file. Where every open file is in use there are, for that moment, more than allowed: one for each thread."""
+        with self._lock:
+            self._places += 1
+        while True:
+            with self._lock:
+                victim = self._victim() if self._places > self._files_max else None
+                if victim is None:
+                    return
+                file = victim._detach()
+            try:
+                victim._sync_before_closing(file)
+            finally:
+                victim._opening.release()
+                self._close(file)
+
+    def _victim(self) -> PooledFile | None:
+        """The file to close, which nobody can open again before its lock is released. One with nothing to sync, if there is one."""
+        found = None
+        for file in self._open:
+            if not file._users and not file._opening.locked():
+                if not file._dirty:
+                    found = file
+                    break
+                found = found or file
+        return found if found is not None and found._opening.acquire(blocking=False) else None
+
+    def _close(self, file: DiskFile) -> None:
+        file.close()
+        with self._lock:
+            self._places -= 1
+
+
+class PooledFile:
+    """A file that is open when it is used. Made by `OpenFiles`."""
+
+    def __init__(self, pool: OpenFiles, path: str, mode: Literal["read", "write"]) -> None:
+        self.path = path
+        self.failed: OSError | None = None
+        """The sync that failed. Nothing is written or synced any more."""
+        self._pool = pool
+        self._mode = mode
+        self._file: DiskFile | None = None
+        self._users = 0
+        self._dirty = False
+        self._stale: list[DiskFile] = []
+        self._opening = Lock()
+
+    @contextmanager
+    def _used(self) -> Iterator[DiskFile]:
+        file = self._take()
+        try:
+            yield file
+        finally:
+            with self._pool._lock:
+                self._users -= 1
+                ended, self._stale = (self._stale, []) if not self._users else ([], self._stale)
+            for each in ended:
+                self._pool._close(each)
+
+    def _take(self) -> DiskFile:
+        pool = self._pool
+        with pool._lock:
+            if self._file is not None:
+                self._users += 1
+                pool._open.move_to_end(self)
+                return self._file
+        with self._opening:
+            with pool._lock:
+                if self._file is not None:
+                    self._users += 1
+                    return self._file
+            pool._make_room()
+            try:
+                file = pool.disk.open(self.path, self._mode)
+            except BaseException:
+                with pool._lock:
+                    pool._places -= 1
+                raise
+            with pool._lock:
+                self._file = file
+                self._users += 1
+                pool._open[self] = None
+            return file
+
+    def _detach(self) -> DiskFile:
+        """With the pool's lock held."""
+        assert self._file is not None
+        file, self._file = self._file, None
+        del self._pool._open[self]
+        return file
+
+    def _sync_before_closing(self, file: DiskFile) -> None:
+        if self._dirty and self.failed is None:
+            try:
+                file.sync()
+                self._dirty = False
+            except OSError as error:
+                self.failed = error
+
+    def reopen(self) -> None:
+        """Closes the file without syncing it; the next use opens what the path means then."""
+        with self._pool._lock:
+            if self._file is None:
+                return
+            file = self._detach()
+            if self._users:
+                self._stale.append(file)
+                return
+        self._pool._close(file)
+
+    def settle(self) -> None:
+        """Nothing more is written through it. From now on it is opened for reading only."""
+        self._mode = "read"
+
+    def _change(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        self._dirty = True
+
+    # ---- the port --------------------------------------------------------------------------------------------------------------------------------
+
+    def size(self) -> int:
+        with self._used() as file:
+            return file.size()
+
+    def read(self, offset: int, length: int) -> bytes:
+        with self._used() as file:
+            return file.read(offset, length)
+
+    def write(self, offset: int, data: bytes) -> None:
+        with self._used() as file:
+            self._change()
+            file.write(offset, data)
+
+    def truncate(self, size: int) -> None:
+        with self._used() as file:
+            self._change()
+            file.truncate(size)
+
+    def allocate(self, size: int) -> None:
+        with self._used() as file:
+            self._change()
+            file.allocate(size)
+
+    def sync(self) -> None:
+        with self._used() as file:
+            self._change()
+            try:
+                file.sync()
+            except OSError as error:
+                self.failed = error
+                raise
+            self._dirty = False
+
+    def close(self) -> None:
+        """Gives the place back, without a sync. The file of the path is opened anew where it is used again."""
+        self._pool.forget(self.path)
+
+
+_file: type[DiskFile] = PooledFile  # holds the class to the port when types are checked

@@ -1,0 +1,100 @@
+"""When the blocks of a segment were appended, looked up in the segment's `.tix` (core/segment_format.py has the bytes).
+
+Entries stand in order of ids and of times, so both are found by halving; nothing is kept in memory, however many blocks a segment has. An entry that
+is torn or rotten is passed over: what it would tell falls back to the entry before, and what no entry tells to the segment's creation.
+
+Never writes. Blocks; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from waltz_log.core.ports import DiskFile
+from waltz_log.core.segment_format import FILE_HEADER_BYTES, TIME_ENTRY_BYTES, decode_times
+
+__all__ = ["SegmentTimes"]
+
+CHUNK_ENTRIES: Final = 128
+
+
+class SegmentTimes:
+    """`file`: None where there is none; `fallback_ms`: the segment's creation."""
+
+    def __init__(self, file: DiskFile | None, fallback_ms: int) -> None:
+        self._file = file
+        self._fallback_ms = fallback_ms
+
+    def between(self, first: int, last: int) -> list[tuple[int, int]]:
+        """From which id on which time holds, for the ids `first` to `last`: (first id, time), the first of them at or below `first`. Equal times in a
+        row are one entry."""
+        found = [(first, self._fallback_ms)]
+        for chunk in range(self._chunk_of(lambda entry_first, _: entry_first <= first), self._chunks()):
+            entries = self._entries(chunk)
+            for entry_first, time_ms in entries:
+                if entry_first <= first:
+                    found = [(first, time_ms)]
+                elif entry_first > last:
+                    return found
+                elif time_ms != found[-1][1]:
+                    found.append((entry_first, time_ms))
+        return found
+
+    def first_at(self, time_ms: int) -> int | None:
+        """The first id of the first block that was appended at the time or later; None where no entry tells of one."""
+        for chunk in range(self._chunk_of(lambda _, entry_time: entry_time < time_ms), self._chunks()):
+            for entry_first, entry_time in self._entries(chunk):
+                if entry_time >= time_ms:
+                    return entry_first
+        return None
+
+    def earliest_ms(self) -> int:
+        """The time of the first entry."""
+        for chunk in range(self._chunks()):
+            if entries := self._entries(chunk):
+                return entries[0][1]
+        return self._fallback_ms
+
+    def end(self, last: int) -> int:
+        """Where in the file the entries end that tell of ids up to `last`. There may be torn ones between them."""
+        for chunk in range(self._chunks() - 1, -1, -1):
+            raw = self._raw(chunk)
+            if not any(first <= last for first, _ in _decoded(raw)):
+                continue
+            for place in range(len(raw) // TIME_ENTRY_BYTES - 1, -1, -1):
+                entry = _decoded(raw[place * TIME_ENTRY_BYTES : (place + 1) * TIME_ENTRY_BYTES])
+                if entry and entry[0][0] <= last:
+                    return FILE_HEADER_BYTES + (chunk * CHUNK_ENTRIES + place + 1) * TIME_ENTRY_BYTES
+        return FILE_HEADER_BYTES
+
+    def _chunks(self) -> int:
+        if self._file is None:
+            return 0
+        entries = max(0, self._file.size() - FILE_HEADER_BYTES) // TIME_ENTRY_BYTES
+        return -(-entries // CHUNK_ENTRIES)
+
+    def _raw(self, chunk: int) -> bytes:
+        assert self._file is not None
+        return self._file.read(FILE_HEADER_BYTES + chunk * CHUNK_ENTRIES * TIME_ENTRY_BYTES, CHUNK_ENTRIES * TIME_ENTRY_BYTES)
+
+    def _entries(self, chunk: int) -> list[tuple[int, int]]:
+        return _decoded(self._raw(chunk))
+
+    def _chunk_of(self, before: Callable[[int, int], bool]) -> int:
+        """The last chunk whose first entry is still `before` what is sought: (first id, time) -> bool, true up to some entry and false from there."""
+        low, high = 0, self._chunks()
+        while high - low > 1:
+            middle = probe = (low + high) // 2
+            while probe < high and not (entries := self._entries(probe)):
+                probe += 1
+            if probe < high and before(*entries[0]):
+                low = probe
+            else:
+                high = middle
+        return low
+
+
+def _decoded(raw: bytes) -> list[tuple[int, int]]:
+    firsts, times, _ = decode_times(raw)
+    return list(zip(firsts.tolist(), times.tolist(), strict=True))
