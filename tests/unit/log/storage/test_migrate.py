@@ -42,7 +42,7 @@ def java_disk(entries: list[tuple[bytes, bytes]] | None = None) -> SimulatedDisk
 
 
 def files(disk: SimulatedDisk, *, below: str = "") -> dict[str, bytes]:
-    found = {}
+    found: dict[str, bytes] = {}
     for name in disk.list(below):
         path = f"{below}/{name}" if below else name
         if disk.list(path):
