@@ -3,7 +3,7 @@
 `waltz-storage.ctl` is the documented control file (seeds/on_disk_data_structures.md, Control File): a header, then for each partition its number and
 two structs that are written alternately, so that a torn write costs the newer struct and never both.
 
-`waltz-storage.fence` is ours: the same header, then pairs of (long value, int crc32) that are written alternately in the same way: first how often
+`waltz-storage.fence` is ours: the same header, then pairs of (long value, int crc32) that are written one after the other: first how often
 the directory was started, then for each partition the newest store session ever seen. It is apart from the control file because that one holds the
 session in which the replica was last made clean, which is a different number from the one that fences.
 """

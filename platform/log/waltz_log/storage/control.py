@@ -1,11 +1,13 @@
 """The two small files of a storage directory: what each replica was last made clean at, and what fences it (core/control_format.py has the bytes).
 
-Every change is one write of the older half of a pair and one sync, done when the call returns. A failed write or sync is final: the file is not
-written again until the node starts anew, because what the medium holds is no longer known. All calls block.
+Every change is one write of the older half of a pair and one sync, done when the call returns; in the fence file the other half follows without a
+sync. A failed write or sync is final: the file is not written again until the node starts anew, because what the medium holds is no longer known.
+All calls block.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from uuid import UUID
 
 from waltz_log.core.control_format import (
@@ -85,6 +87,8 @@ class ControlFiles:
         for slot in range(header.partitions + 1):
             counters = [decode_counter(fence.read(counter_offset(slot, which), COUNTER_BYTES)) for which in (0, 1)]
             found._counters.append(newest(counters))
+            if counters[0] != counters[1]:
+                found._mirror(slot)
         start = found._counters[START_SLOT]
         if start is None:
             raise CorruptData(where=FENCE_FILE, offset=counter_offset(START_SLOT, 0), transaction_id=-1, reason="start count is unreadable")
@@ -150,6 +154,15 @@ class ControlFiles:
         which = 1 - current[1]
         self._write(self._fence, counter_offset(slot, which), encode_counter(value), partition)
         self._counters[slot] = (value, which)
+        self._mirror(slot)
+
+    def _mirror(self, slot: int) -> None:
+        """Makes the other half of a pair the same once the one is on the medium: a bit that rots in one half then takes nothing back. Where this
+        write fails, or is lost or torn in a crash, the half that was synced holds; so nothing waits for it and nobody is told."""
+        current = self._counters[slot]
+        if current is not None:
+            with suppress(OSError):
+                self._fence.write(counter_offset(slot, 1 - current[1]), encode_counter(current[0]))
 
     def _write(self, file: DiskFile, offset: int, data: bytes, partition: int) -> None:
         if self._broken is not None:
