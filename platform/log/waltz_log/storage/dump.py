@@ -85,6 +85,12 @@ def dump_records(
         size = file.size()
         while offset + RECORD_OVERHEAD_BYTES <= size and (to_id is None or position <= to_id):
             found, length = _record(file, offset, size, data and position >= from_id)
+            if found.transaction_id != position and index is not None:
+                # The length before may have been wrong and the index knows better.
+                told = _told(index, position - first, size)
+                if told is not None and told != offset and int.from_bytes(file.read(told, 8), "big", signed=True) == position:
+                    offset = told
+                    found, length = _record(file, offset, size, data and position >= from_id)
             if found.transaction_id == 0 == found.data_length and position != 0 and found.damage is not None and length == RECORD_OVERHEAD_BYTES:
                 break  # space taken beforehand
             if position >= from_id:
