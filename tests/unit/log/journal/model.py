@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from tests.unit.log.journal.reference import BODIED, Entry, State
+from tests.unit.log.journal.reference import ADD, ADD_TX, DELETE_TX, Entry, State
 
 UNSURE_MAX = 12
 """More happenings than that between two syncs are not told apart in time: a test syncs before."""
@@ -88,6 +88,11 @@ def same(left: State, right: State) -> bool:
 
 
 def contents(state: State) -> tuple[object, object]:
-    """What of a state its user sees: whether an entry was an add or an update, its type and its body, in order; transactions with their records."""
-    records = {key: [(each.kind in BODIED, each.user_type, each.body) for each in entries] for key, entries in state.records.items()}
-    return records, {key: [(each.kind, each.id, each.user_type, each.body) for each in entries] for key, entries in state.prepared.items()}
+    """What of a state its user sees: whether an entry was an add or an update, its type and its body, in order; of transactions in doubt the same,
+    deletes last, which is the order of their effect."""
+    records = {key: [(each.kind in (ADD, ADD_TX), each.user_type, each.body) for each in entries] for key, entries in state.records.items()}
+    prepared = {
+        key: [(each.kind, each.id, each.user_type, each.body) for each in sorted(entries, key=lambda each: each.kind == DELETE_TX)]
+        for key, entries in state.prepared.items()
+    }
+    return records, prepared

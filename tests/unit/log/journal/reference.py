@@ -163,11 +163,11 @@ class State:
 
 
 def ring_order(ids: Iterable[int]) -> list[int]:
-    """File ids oldest first. They are given one after the other and wrap, so the oldest follows the widest gap of the ring."""
-    ring = sorted({each & 0x7FFFFFFF for each in ids})
+    """File ids oldest first. They are given one after the other, 1 to 2^31 - 1 and then 1 again, so the oldest follows the widest gap of the ring."""
+    ring = sorted(set(ids))
     if not ring:
         return []
-    gaps = [(ring[n] - ring[n - 1]) & 0x7FFFFFFF or 1 << 31 for n in range(len(ring))]
+    gaps = [(ring[n] - ring[n - 1]) % ((1 << 31) - 1) or 1 << 31 for n in range(len(ring))]
     first = gaps.index(max(gaps))
     return ring[first:] + ring[:first]
 
