@@ -6,6 +6,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,10 +83,23 @@ class FileSystemDisk:
     def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
         flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_EXCL}[mode]
         descriptor = os.open(self._at(path), flags | os.O_CLOEXEC, 0o644)
+        if mode == "write" and os.fstat(descriptor).st_nlink > 1:
+            os.close(descriptor)
+            self._separate(path)
+            descriptor = os.open(self._at(path), flags | os.O_CLOEXEC, 0o644)
         if mode == "write":
             # After a failed sync the page cache may hold bytes that the medium does not. Who opens a file to go on writing must see the medium.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         return _OpenFile(path, descriptor)
+
+    def _separate(self, path: str) -> None:
+        """Gives this name a file of its own, durably: the other names keep theirs as it is."""
+        with open(self._at(path), "rb") as old, open(self._at(f"{path}.new"), "wb") as new:
+            shutil.copyfileobj(old, new, 1 << 20)
+            new.flush()
+            os.fsync(new.fileno())
+        self.rename(f"{path}.new", path)
+        self.sync_directory(os.path.dirname(path))
 
     def list(self, path: str) -> list[str]:
         try:

@@ -56,7 +56,8 @@ class Disk(Protocol):
     """A directory tree. Paths are relative to its root, separated by `/`."""
 
     def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
-        """`read`: must exist; `write`: must exist, read and write; `create`: must not exist, read and write. `OSError` otherwise."""
+        """`read`: must exist; `write`: must exist, read and write; `create`: must not exist, read and write. `OSError` otherwise. A file that has
+        other names (`link`) is never changed by who opens one of them to `write`: that name gets a copy of its own first, durably."""
         ...
 
     def list(self, path: str) -> list[str]:

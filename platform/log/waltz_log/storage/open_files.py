@@ -38,7 +38,7 @@ class OpenFiles:
         return self._places
 
     def reading(self, path: str) -> PooledFile:
-        """The file at the path, shared. It is opened when it is used: that is where a missing one shows."""
+        """The file at the path. It is opened when it is used: that is where a missing one shows."""
         with self._lock:
             found = self._known.get(path)
             if found is None:
@@ -46,19 +46,19 @@ class OpenFiles:
             return found
 
     def writing(self, path: str) -> PooledFile:
-        """The file at the path, opened anew and at once, so that what is read from it is what the medium has. One owner at a time."""
-        self.forget(path)
-        with self._lock:
-            found = self._known[path] = PooledFile(self, path, "write")
+        """The same file, for one owner who writes: opened anew and at once, so that what is read from it is what the medium has."""
+        found = self.reading(path)
+        found._give_back()
+        found._mode, found.failed = "write", None
         found.size()
         return found
 
     def forget(self, path: str) -> None:
-        """The path means another file now, or none. Users of the old one end what they are at."""
+        """The path means another file now, or none, or its owner is done with it: closed without a sync. Who uses it again opens it anew, to read."""
         with self._lock:
-            found = self._known.pop(path, None)
+            found = self._known.get(path)
         if found is not None:
-            found.reopen()
+            found._give_back()
 
     def forget_directory(self, directory: str) -> None:
         """Closes what is open below it."""
@@ -68,7 +68,8 @@ class OpenFiles:
             self.forget(path)
 
     def _make_room(self) -> None:
-        """Takes a place for one more file. Where every open file is in use there are, for that moment, more than allowed: one for each thread."""
+        """Takes a place for one more file. While others are at that too, or every file is in use, there are for that moment more than allowed: two for
+        each thread at most."""
         with self._lock:
             self._places += 1
         while True:
@@ -167,9 +168,9 @@ class PooledFile:
             except OSError as error:
                 self.failed = error
 
-    def reopen(self) -> None:
-        """Closes the file without syncing it; the next use opens what the path means then."""
+    def _give_back(self) -> None:
         with self._pool._lock:
+            self._mode, self._dirty = "read", False
             if self._file is None:
                 return
             file = self._detach()
@@ -223,7 +224,7 @@ class PooledFile:
             self._dirty = False
 
     def close(self) -> None:
-        """Gives the place back, without a sync. The file of the path is opened anew where it is used again."""
+        """By its owner: nothing more is written, and nothing is synced."""
         self._pool.forget(self.path)
 
 

@@ -25,7 +25,7 @@ from waltz_log.errors import CorruptData
 from waltz_log.storage.open_files import PooledFile
 from waltz_log.storage.times import SegmentTimes
 
-__all__ = ["KINDS", "ActiveSegment", "NoSpace", "create_files", "put_file", "read_header", "segment_path"]
+__all__ = ["KINDS", "ActiveSegment", "NoSpace", "create_files", "put_file", "read_header", "segment_path", "taking_space"]
 
 TIMES_SYNC_MS: Final = 1000
 KINDS: Final = (INDEX, TIMES, DATA)

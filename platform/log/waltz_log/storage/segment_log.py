@@ -5,8 +5,9 @@ data file has its name, durably, before the first record is written to it; the f
 a whole. After a failed write, sync or rename nothing is written any more: what the medium holds is unknown until the next opening verifies it. A disk
 that is full is the exception (`StorageFull`): what found no room is cut away again, and the next append tries anew.
 
-Changing calls block and come from one thread at a time; readers come from any. What looks at closed segments as a whole (scrubbing, backup) is in
-`closed`.
+Changing calls block and come from one thread at a time; readers come from any. For who looks at segments as a whole: `closed` lists those that
+nothing is appended to, whose files `verify.SegmentCheck` walks beside everything else and `replacement.Replacement` exchanges; `cut` is a point up to
+which a copy is consistent while appends go on (closed segments as they are, by hard link if wanted, and a prefix of the last).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from waltz_log.storage.reader import SegmentReader
 from waltz_log.storage.segment import KINDS, ActiveSegment, NoSpace, create_files, segment_path
 from waltz_log.storage.times import SegmentTimes
 
-__all__ = ["SegmentLog", "Tail"]
+__all__ = ["Cut", "SegmentLog", "Tail"]
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +47,17 @@ class Tail(NamedTuple):
     last_id: int
     segment: int
     end: int
+
+
+class Cut(NamedTuple):
+    """A log up to a point: the closed segments, first and last id each, whole; of the segment `tail.segment` the data up to `tail.end`, the entries
+    of the index for ids up to `tail.last_id`, the times up to `times_end`. It holds as long as the log's `cuts` is this one; segments trimmed
+    meanwhile are not there any more."""
+
+    closed: tuple[tuple[int, int], ...]
+    tail: Tail
+    times_end: int
+    cuts: int
 
 
 class SegmentLog:
@@ -128,8 +140,9 @@ class SegmentLog:
         return len(self._firsts)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """The first failure is the last: after it the medium is left as it is. Only a full disk leaves no doubt about what the medium holds."""
+    def writing(self) -> Iterator[None]:
+        """Around everything that changes the medium. The first failure is the last: after it the medium is left as it is. Only a full disk leaves no
+        doubt about what the medium holds."""
         if self.failed is not None:
             raise self.failed
         try:
@@ -174,7 +187,7 @@ class SegmentLog:
         touched, which is one unless the blocks do not fit. Raises `TransactionTooLarge` before anything is written, `StorageFull`,
         `StorageFailed`."""
         groups = fitted(blocks, self._active.size, self.segment_bytes)
-        with self._writing():
+        with self.writing():
             if self._active.checkpoint_due:
                 self._active.checkpoint()
             for place, group in enumerate(groups):
@@ -210,14 +223,14 @@ class SegmentLog:
 
     def checkpoint(self) -> None:
         """Syncs what is due of index and times. `append` does it where nobody did before. Raises `StorageFailed`."""
-        with self._writing():
+        with self.writing():
             self._active.checkpoint()
 
     def truncate(self, last_id: int) -> None:
         """Cuts away what is above the id, across segments, newest first, so that at no time there is a gap. Durable when it returns."""
         if not self.first_id - 1 <= last_id <= self.tail.last_id:
             raise OutOfRange(partition=self.partition, asked=last_id, first=self.first_id - 1, last=self.tail.last_id)
-        with self._writing():
+        with self.writing():
             self.cuts += 1
             while len(self._firsts) > 1 and self._firsts[-1] > last_id:
                 gone = self._firsts[-1]
@@ -232,7 +245,7 @@ class SegmentLog:
 
     def trim(self, first_id: int) -> None:
         """Removes the segments that hold nothing from the id on, oldest first, each durably before the next. The last one stays."""
-        with self._writing():
+        with self.writing():
             while len(self._firsts) > 1 and self._firsts[1] <= first_id:
                 gone, self._firsts = self._firsts[0], self._firsts[1:]
                 remove_segment(self.files, self.directory, gone)
@@ -291,6 +304,13 @@ class SegmentLog:
     def closed(self) -> list[tuple[int, int]]:
         """First and last id of each segment that nothing is appended to any more."""
         return [(first, following - 1) for first, following in pairwise(self._firsts)]
+
+    def cut(self) -> Cut:
+        """What a copy can take from here on, while appends go on. Any thread, beside everything but truncation."""
+        cuts, tail = self.cuts, self.tail
+        closed = tuple(pairwise(first for first in self._firsts if first <= tail.segment))
+        times_end = self._times(tail.segment).end(tail.last_id)
+        return Cut(tuple((first, following - 1) for first, following in closed), tail, times_end, cuts)
 
     @property
     def suspects(self) -> list[int]:

@@ -136,6 +136,8 @@ class SimulatedDisk:
     def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
         self._alive(path)
         if mode != "create":
+            if mode == "write" and self._root.names(self._file(path)) > 1:
+                self._separate(path)
             file = self._file(path)
             if mode == "write":
                 file.drop_forsaken()
@@ -147,6 +149,14 @@ class SimulatedDisk:
         file = File()
         directory.change(self._order(), {name: file})
         return _OpenFile(self, path, file, True)
+
+    def _separate(self, path: str) -> None:
+        """As the port has it: a name that is opened for writing gets a file of its own, and the other names keep theirs."""
+        file = self.open(f"{path}.new", "create")
+        file.write(0, self.content(path))
+        file.sync()
+        self.rename(f"{path}.new", path)
+        self.sync_directory(path.rpartition("/")[0])
 
     def list(self, path: str) -> list[str]:
         self._alive(path)

@@ -201,6 +201,10 @@ class Directory:
         ]
         return found
 
+    def names(self, file: File) -> int:
+        """How many names the file has here and below."""
+        return sum(entry.names(file) if isinstance(entry, Directory) else entry is file for entry in self.now.values())
+
     def walk(self) -> dict[File, None]:
         """The files that users see, each once."""
         found: dict[File, None] = {}

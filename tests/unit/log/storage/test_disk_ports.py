@@ -99,6 +99,21 @@ def test_names_are_listed_in_order_renamed_linked_and_removed(disk: Disk) -> Non
     assert 0 < disk.free_bytes() <= disk.total_bytes()
 
 
+def test_who_opens_one_of_a_files_names_for_writing_changes_that_one_alone(disk: Disk) -> None:
+    disk.make_directory("d")
+    file = disk.open("d/a", "create")
+    file.write(0, b"abc")
+    file.sync()
+    file.close()
+    disk.link("d/a", "kept")
+    disk.open("d/a", "write").write(1, b"xy")
+    assert disk.open("d/a", "read").read(0, 9) == b"axy"
+    assert disk.open("kept", "read").read(0, 9) == b"abc"
+    assert disk.list("d") == ["a"]
+    disk.open("kept", "write").write(0, b"z")
+    assert disk.open("d/a", "read").read(0, 9) == b"axy"
+
+
 def test_a_directory_is_locked_once_until_it_is_unlocked(tmp_path: Path) -> None:
     simulated = SimulatedDisk()
     for first, second in ((simulated, simulated), (FileSystemDisk(tmp_path), FileSystemDisk(tmp_path))):
@@ -277,9 +292,9 @@ def test_a_fork_shares_nothing_with_the_disk_it_came_from() -> None:
     file.write(0, b"X")
     disk.remove("b")
     assert (fork.content("a"), fork.list("")) == (b"abc", ["a", "b"])
-    fork.open("a", "write").write(1, b"Y")
+    assert len(fork.pending()) == 3
+    fork.replace("a", b"aYc")
     assert (fork.content("b"), disk.content("a")) == (b"aYc", b"Xbc"), "links to one file stay links to one file"
-    assert len(fork.pending()) == 4
     assert fork.image() != disk.image()
     assert fork.image() == fork.fork().image()
 
