@@ -45,6 +45,8 @@ __all__ = [
     "encode_delete",
     "encode_rollback",
     "encode_summary",
+    "record_at",
+    "record_bytes",
     "scan",
     "summary_bytes",
 ]
@@ -125,13 +127,13 @@ def summary_bytes(files: int) -> int:
 
 
 class Record(NamedTuple):
-    """What stands at `offset`. Fields that its kind does not have are 0 or empty; `counts` are those of a prepare or commit."""
+    """What stands at `offset`. Fields that its kind does not have are 0 or empty, the record id -1; `counts` are those of a prepare or commit."""
 
     kind: int
     offset: int
     end: int
     transaction_id: int = 0
-    record_id: int = 0
+    record_id: int = -1
     user_type: int = 0
     body: bytes = b""
     counts: tuple[tuple[int, int], ...] = ()
@@ -164,6 +166,23 @@ def scan(data: bytes, file_id: int, seed: int | None, start: int = FILE_HEADER_B
         record = _record_at(data, view, position, seed)
         yield record
         position = record.end
+
+
+def record_at(data: bytes, offset: int, file_id: int, seed: int | None) -> Record | None:
+    """The healthy record that begins at a place, if one does."""
+    head = data[offset : offset + 5]
+    if len(head) < 5 or head[0] not in _LAYOUTS or int.from_bytes(head[1:], "big") != file_id:
+        return None
+    record = _record_at(data, memoryview(data), offset, seed)
+    return None if record.kind == UNHEALTHY else record
+
+
+def record_bytes(head: bytes) -> int:
+    """How long the add or update is that begins with these bytes, if one does; at least `len(head)`."""
+    layout = _LAYOUTS.get(head[0]) if head else None
+    if layout not in (_BODY, _TX_BODY) or len(head) < layout.size:
+        return len(head)
+    return max(len(head), layout.size + int(layout.unpack_from(head)[-2]) + 4)
 
 
 def _record_at(data: bytes, view: memoryview, offset: int, seed: int | None) -> Record:

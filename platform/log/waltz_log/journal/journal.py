@@ -1,0 +1,415 @@
+"""The journal: records that live until they are deleted, alone or in transactions, in a bounded ring of files.
+
+One caller at a time; it blocks on its disk and starts no thread, task or timer, so it runs in a simulator as in a thread (group_commit.py is the
+shell for many threads). Appending only buffers: what was appended before a `sync` is on the medium when that returns, and nothing is sure before. A
+buffer or a file that is full is written, but that acknowledges nothing.
+
+Invariants: the books (ledger.py) are changed only together with the record that says so; what the caller did wrong, or no room for it, changes
+nothing but the fate of the transaction it was for; a record that an open transaction changed is in its hands alone until it ends; a failed write or
+sync is final. Source: the layout; docs/journal.md.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from types import TracebackType
+from typing import Final, Self
+
+from waltz_log.core.ports import Disk
+from waltz_log.errors import InvalidRequest, JournalFull, UnknownRecord, WaltzError
+from waltz_log.journal.codec import (
+    ADD,
+    ADD_TX,
+    BODY_OVERHEAD_BYTES,
+    COMMIT,
+    DELETE_TX,
+    DELETE_TX_BYTES,
+    FILE_HEADER_BYTES,
+    PREPARE,
+    TX_BODY_OVERHEAD_BYTES,
+    UPDATE,
+    UPDATE_TX,
+    encode_adds,
+    encode_body,
+    encode_delete,
+    encode_rollback,
+    encode_summary,
+    summary_bytes,
+)
+from waltz_log.journal.compaction import Compactor
+from waltz_log.journal.loading import Loaded, LoadedRecord
+from waltz_log.journal.opening import Opened, open_directory
+from waltz_log.journal.settings import JournalSettings
+from waltz_log.journal.statistics import JournalStatistics
+from waltz_log.journal.transactions import Transaction
+from waltz_log.journal.writer import Writer
+
+__all__ = ["Journal"]
+
+DELETE_BYTES: Final = DELETE_TX_BYTES - 8
+RESERVE_BYTES_MAX: Final = 64 * 1024
+"""Kept beside the room for all deletes: for commits, and for updates when adds are refused already."""
+RECORD_ID_MAX: Final = (1 << 63) - 1
+
+
+class Journal:
+    """Made by `open`. Errors: `UnknownRecord` and other `InvalidRequest`s (the call was wrong), `TransactionTooLarge` (a record above a file),
+    `JournalFull` (delete first), `JournalFailed` (final)."""
+
+    def __init__(self, disk: Disk, settings: JournalSettings, opened: Opened) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._check = opened.check
+        self._ring = opened.ring
+        self._ledger = opened.loading.ledger
+        self._places = self._ledger.places
+        self._writer = opened.writer
+        self._loaded = opened.loading.loaded
+        assert self._loaded is not None
+        self._transactions = opened.loading.transactions
+        self._transaction_id = self._loaded.transaction_id_max
+        self._owners: dict[int, int] = {each: tx.id for tx in self._transactions.values() for each in tx.lives}
+        """Record id to the open transaction that changed it."""
+        self._reserve_bytes = min(RESERVE_BYTES_MAX, settings.file_bytes // 2)
+        self._compactor = Compactor(disk, settings, self._ledger, self._writer, opened.salt, self._owners, self._next_transaction_id)
+
+    @classmethod
+    def open(cls, disk: Disk, settings: JournalSettings | None = None, entropy: Callable[[int], bytes] = os.urandom) -> Self:
+        """Takes the disk's tree and loads what is there; makes the journal where there is none. `entropy` gives a new journal its secret.
+        `InvalidSetting` where another process has the tree, `CorruptData` where what stands there cannot be one journal."""
+        settings = settings if settings is not None else JournalSettings()
+        return cls(disk, settings, open_directory(disk, settings, entropy))
+
+    # ---- what was there --------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> Loaded:
+        """What opening found, until `drop_loaded`."""
+        if self._loaded is None:
+            raise InvalidRequest(reason="what was loaded was dropped")
+        return self._loaded
+
+    def drop_loaded(self) -> None:
+        """Frees the memory of `loaded`."""
+        self._loaded = None
+
+    def __contains__(self, record_id: object) -> bool:
+        """Whether a record lives. What an open transaction does to it does not count yet."""
+        return record_id in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def read(self, record_id: int) -> list[LoadedRecord]:
+        """A living record as its files have it: its add and updates in order."""
+        self._writer.usable()
+        if record_id not in self._places:
+            raise UnknownRecord(what="record", id=record_id)
+        try:
+            return [
+                LoadedRecord(each.record_id, each.user_type, each.body, each.kind in (UPDATE, UPDATE_TX)) for each in self._compactor.read(record_id)
+            ]
+        except OSError as error:
+            self._writer.fail(error)
+
+    # ---- records outside transactions ------------------------------------------------------------------------------------------------------------
+
+    def add(self, record_id: int, user_type: int, body: bytes) -> None:
+        """A new record. Its id must not live: ids are the caller's, and may be used again after a delete."""
+        writer = self._writer
+        writer.usable()
+        if record_id in self._places or record_id in self._owners:
+            raise InvalidRequest(reason=f"record {record_id} is there already")
+        size = BODY_OVERHEAD_BYTES + len(body)
+        self._keep_room(size, 1)
+        _check_ids(record_id, user_type)
+        writer.reserve(size)
+        file = writer.file
+        offset = writer.put(encode_body(ADD, file.id, writer.seed, record_id, user_type, body))
+        file.records += 1
+        file.bytes += size
+        self._ledger.add(record_id, file, offset)
+        if writer.moved:
+            self._after_move()
+
+    def append_all(self, records: Sequence[tuple[int, int, bytes]]) -> None:
+        """Adds of many new records (record id, user type, body), in one step: all of them or, where it raises, none. Not a transaction: a crash
+        before the next sync can take some of them."""
+        writer = self._writer
+        writer.usable()
+        ids = [record[0] for record in records]
+        if not self._places.keys().isdisjoint(ids) or len(set(ids)) != len(ids) or (self._owners and not self._owners.keys().isdisjoint(ids)):
+            raise InvalidRequest(reason="one of the records is there already, or twice in the call")
+        sizes = [BODY_OVERHEAD_BYTES + len(record[2]) for record in records]
+        ends = list(accumulate(sizes))
+        if not ends:
+            return
+        largest = max(sizes)
+        writer.refuse_too_large(largest)
+        types = {record[1] for record in records}
+        _check_ids(min(ids), min(types))
+        _check_ids(max(ids), max(types))
+        # Each file may leave a tail that the next record did not fit.
+        files = 0 if writer.fits(ends[-1]) else 1 + ends[-1] // max(1, self._settings.file_bytes - FILE_HEADER_BYTES - largest)
+        self._keep_room(ends[-1] + files * largest, len(records))
+        if files:
+            writer.make_ready(files)
+        done = 0
+        while done < len(records):
+            done += self._append_some(records, sizes, ids, done)
+        if writer.moved:
+            self._after_move()
+
+    def _append_some(self, records: Sequence[tuple[int, int, bytes]], sizes: list[int], ids: list[int], done: int) -> int:
+        """Appends what fits the file, from `done` on; at least one. How many."""
+        writer = self._writer
+        writer.reserve(sizes[done])
+        places = list(accumulate(sizes[done:], initial=writer.position))
+        count = bisect_right(places, writer.file.size) - 1
+        file, total = writer.file, places[count] - places[0]
+        writer.put(b"".join(encode_adds(file.id, writer.seed, records[done : done + count])))
+        file.records += count
+        file.bytes += total
+        base = file.base
+        self._ledger.add_all(ids[done : done + count], [base + place for place in places[:count]], file)
+        return count
+
+    def update(self, record_id: int, user_type: int, body: bytes) -> None:
+        """One more part of a living record; of a replaceable type it takes the place of the one before of that type."""
+        writer = self._writer
+        writer.usable()
+        self._check_changeable(record_id)
+        size = BODY_OVERHEAD_BYTES + len(body)
+        self._keep_room(size, 0)
+        _check_ids(record_id, user_type)
+        writer.reserve(size)
+        file = writer.file
+        offset = writer.put(encode_body(UPDATE, file.id, writer.seed, record_id, user_type, body))
+        file.records += 1
+        file.bytes += size
+        self._ledger.update(record_id, user_type, file, offset)
+        if writer.moved:
+            self._after_move()
+
+    def delete(self, record_id: int) -> None:
+        """The record ends. There is room for it whatever else is refused."""
+        writer = self._writer
+        writer.usable()
+        self._check_changeable(record_id)
+        writer.reserve(DELETE_BYTES)
+        writer.put(encode_delete(writer.file.id, writer.seed, record_id))
+        self._ledger.delete(record_id, writer.file)
+        if writer.moved:
+            self._after_move()
+
+    def _check_changeable(self, record_id: int) -> None:
+        if record_id not in self._places:
+            raise UnknownRecord(what="record", id=record_id)
+        if record_id in self._owners:
+            raise InvalidRequest(reason=f"record {record_id} is in the hands of transaction {self._owners[record_id]}")
+
+    def _keep_room(self, size: int, adds: int) -> None:
+        """Refuses what would leave too little room to delete everything."""
+        writer = self._writer
+        kept = DELETE_TX_BYTES * (len(self._places) + len(self._owners) + adds) + (self._reserve_bytes if adds else 0)
+        if writer.room - size < kept:
+            writer.reclaim()
+            if writer.room - size < kept:
+                self._compactor.run()
+            if writer.room - size < kept:
+                raise JournalFull(reason=f"{writer.room} of {self._settings.files_max * self._settings.file_bytes} bytes are left, kept for deletes")
+
+    # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        """A new transaction: what it does counts all or nothing, when it is committed."""
+        self._writer.usable()
+        transaction = Transaction(self._next_transaction_id())
+        self._transactions[transaction.id] = transaction
+        return transaction.id
+
+    def _next_transaction_id(self) -> int:
+        self._transaction_id += 1
+        return self._transaction_id
+
+    def add_in(self, transaction_id: int, record_id: int, user_type: int, body: bytes) -> None:
+        self._put_in(transaction_id, ADD_TX, record_id, user_type, body)
+
+    def update_in(self, transaction_id: int, record_id: int, user_type: int, body: bytes) -> None:
+        self._put_in(transaction_id, UPDATE_TX, record_id, user_type, body)
+
+    def delete_in(self, transaction_id: int, record_id: int) -> None:
+        self._put_in(transaction_id, DELETE_TX, record_id)
+
+    def _put_in(self, transaction_id: int, kind: int, record_id: int, user_type: int = 0, body: bytes = b"") -> None:
+        transaction = self._open_transaction(transaction_id)
+        writer = self._writer
+        try:
+            self._check_within(transaction, kind, record_id)
+            if kind == DELETE_TX:
+                size = DELETE_TX_BYTES
+            else:
+                size = TX_BODY_OVERHEAD_BYTES + len(body)
+                self._keep_room(size, 1 if kind == ADD_TX else 0)
+                _check_ids(record_id, user_type)
+            writer.reserve(size)
+            file = writer.file
+            if kind == DELETE_TX:
+                offset = writer.put(encode_delete(file.id, writer.seed, record_id, transaction_id))
+            else:
+                offset = writer.put(encode_body(kind, file.id, writer.seed, record_id, user_type, body, transaction_id))
+                file.records += 1
+                file.bytes += size
+        except WaltzError as error:
+            transaction.failure = str(error)
+            raise
+        if transaction.touch(file):
+            file.pins += 1
+        transaction.take(kind, record_id, user_type, file, offset)
+        self._owners[record_id] = transaction_id
+        if writer.moved:
+            self._after_move()
+
+    def _open_transaction(self, transaction_id: int) -> Transaction:
+        self._writer.usable()
+        transaction = self._transactions.get(transaction_id)
+        if transaction is None:
+            raise UnknownRecord(what="transaction", id=transaction_id)
+        if transaction.prepared:
+            raise InvalidRequest(reason=f"transaction {transaction_id} is prepared: it can be committed or rolled back")
+        if transaction.failure is not None:
+            raise InvalidRequest(reason=f"transaction {transaction_id} failed and can be rolled back: {transaction.failure}")
+        return transaction
+
+    def _check_within(self, transaction: Transaction, kind: int, record_id: int) -> None:
+        owner = self._owners.get(record_id)
+        if owner is not None and owner != transaction.id:
+            raise InvalidRequest(reason=f"record {record_id} is in the hands of transaction {owner}")
+        lives = transaction.lives.get(record_id)
+        if kind == ADD_TX:
+            # A record that was deleted in the transaction could not be told from one that is deleted at its end.
+            if lives is not None or record_id in self._places:
+                raise InvalidRequest(reason=f"record {record_id} is there already, or was within the transaction")
+        elif not (record_id in self._places if lives is None else lives):
+            raise UnknownRecord(what="record", id=record_id)
+
+    def prepare(self, transaction_id: int) -> None:
+        """All of the transaction is said: once synced it survives a crash, and stays in doubt until it is committed or rolled back."""
+        transaction = self._open_transaction(transaction_id)
+        writer = self._writer
+        writer.reserve(summary_bytes(len(transaction.counts)))
+        writer.put(encode_summary(PREPARE, writer.file.id, writer.seed, transaction_id, transaction.summary()))
+        if transaction.touch(writer.file):
+            writer.file.pins += 1
+        transaction.prepared = True
+        if writer.moved:
+            self._after_move()
+
+    def commit(self, transaction_id: int) -> None:
+        """All that the transaction did counts from here on. One in which any call failed cannot be committed."""
+        self._writer.usable()
+        transaction = self._transactions.get(transaction_id)
+        if transaction is None or not transaction.prepared:
+            transaction = self._open_transaction(transaction_id)
+        writer = self._writer
+        if transaction.counts:
+            writer.reserve(summary_bytes(len(transaction.counts)))
+            writer.put(encode_summary(COMMIT, writer.file.id, writer.seed, transaction_id, transaction.summary()))
+            for kind, record_id, user_type, file, place in transaction.in_order_of_effect():
+                if kind == ADD_TX:
+                    self._ledger.add(record_id, file, place - file.base)
+                elif kind == UPDATE_TX:
+                    self._ledger.update(record_id, user_type, file, place - file.base)
+                else:
+                    self._ledger.delete(record_id, file)
+        self._forget(transaction)
+
+    def rollback(self, transaction_id: int) -> None:
+        """Nothing that the transaction did counts."""
+        self._writer.usable()
+        transaction = self._transactions.get(transaction_id)
+        if transaction is None:
+            raise UnknownRecord(what="transaction", id=transaction_id)
+        if transaction.counts:
+            self._writer.reserve(DELETE_BYTES)
+            self._writer.put(encode_rollback(self._writer.file.id, self._writer.seed, transaction_id))
+        self._forget(transaction)
+
+    def _forget(self, transaction: Transaction) -> None:
+        """It is decided, by the record that was just put."""
+        for file in transaction.counts:
+            self._writer.file.must_outlive(file)
+        transaction.unpin()
+        for record_id in transaction.lives:
+            del self._owners[record_id]
+        del self._transactions[transaction.id]
+        if self._writer.moved:
+            self._after_move()
+
+    # ---- the disk --------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def writer(self) -> Writer:
+        """For the shell that syncs beside appending (group_commit.py)."""
+        return self._writer
+
+    def sync(self) -> None:
+        """What was appended before is on the medium when it returns."""
+        self._writer.sync()
+
+    def reclaim(self) -> int:
+        """Syncs, and frees the files that are not needed. How many those are. Done at each change of the file by itself."""
+        return self._writer.reclaim()
+
+    def compact(self) -> int:
+        """Writes again what lives in sparse files, so that they can go, until that frees nothing more. How many files were freed."""
+        self._writer.usable()
+        return self._compactor.run()
+
+    def _after_move(self) -> None:
+        self._writer.moved = False
+        self._compactor.step_if_due()
+
+    def statistics(self) -> JournalStatistics:
+        files = self._ledger.files.values()
+        return JournalStatistics(
+            check=self._check,
+            records=len(self._places),
+            live_bytes=sum(file.live_bytes for file in files),
+            data_bytes=sum(file.bytes for file in files),
+            open_transactions=len(self._transactions),
+            files_data=self._ring.in_use,
+            files_ready=self._ring.ready,
+            files_free=self._ring.free,
+            files_set_aside=self._ring.set_aside,
+            room_bytes=self._writer.room,
+            appended_bytes=self._writer.appended,
+            syncs=self._writer.syncs,
+            file_changes=self._writer.moves,
+            files_reclaimed=self._writer.reclaimed,
+            files_reused=self._ring.reused,
+            records_compacted=self._compactor.records,
+        )
+
+    def close(self) -> None:
+        """Syncs, unless the journal failed, and gives the tree back. Transactions that are open count as failed; those prepared stay in doubt."""
+        try:
+            self._writer.close()
+        finally:
+            self._disk.unlock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _check_ids(record_id: int, user_type: int) -> None:
+    if not 0 <= record_id <= RECORD_ID_MAX:
+        raise InvalidRequest(reason=f"record ids are 0 to 2^63 - 1, not {record_id}")
+    if not 0 <= user_type <= 255:
+        raise InvalidRequest(reason=f"user types are 0 to 255, not {user_type}")

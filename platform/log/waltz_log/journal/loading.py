@@ -1,0 +1,276 @@
+"""What a journal's files hold: every healthy record read in the order of writing, and judged. Reads, never writes.
+
+Rules, as the layout has them: files in the order of their ids; records anywhere in a file, holes and records of an earlier use skipped; a transaction
+counts at the place of its commit, adds and updates first and deletes last, when it is complete. Complete means that in *every* file that its
+commit or prepare lists stand exactly as many of its records as listed, and none in a file that is not; a listed file that is gone was reclaimed and
+counts as safe. (The original counts in the file of the commit alone, and so can load half a transaction.) A prepared transaction without commit or
+rollback is in doubt and handed over with its records. Everything else of a transaction counts nothing.
+
+Memory: one file at a time, what lives, and the records of transactions not yet decided. Source: "Reading Records", "Record Health", "Holes on
+Transactions"; docs/journal.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from waltz_log.core.ports import Disk
+from waltz_log.errors import CorruptData
+from waltz_log.journal.codec import ADD, ADD_TX, COMMIT, DELETE, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX, Record, scan
+from waltz_log.journal.directory import Directory, FoundFile, ring_order
+from waltz_log.journal.ledger import JournalFile, Ledger
+from waltz_log.journal.settings import JournalSettings
+from waltz_log.journal.transactions import Transaction
+
+__all__ = ["Loaded", "LoadedRecord", "Loading", "PreparedTransaction", "Strike", "load"]
+
+
+class LoadedRecord(NamedTuple):
+    record_id: int
+    user_type: int
+    body: bytes
+    is_update: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """In doubt: `commit` or `rollback` of the journal decides it. `records`: its adds and updates in order; `deletes`: the ids it deletes."""
+
+    transaction_id: int
+    records: list[LoadedRecord]
+    deletes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was there. A record that compaction wrote again counts as written then; who needs an order of its own keeps it in ids or bodies."""
+
+    records: list[LoadedRecord]
+    """The adds and updates of what lives, in the order of writing."""
+    prepared: list[PreparedTransaction]
+    failed_transactions: list[int]
+    """Neither committed nor prepared nor rolled back: what was open when the process ended. Nothing of them counts."""
+    broken_transactions: list[int]
+    """Committed or prepared, but records of them are missing: not acknowledged before a crash, or damaged. Nothing of them counts."""
+    record_id_max: int
+    """The highest seen, living or not; -1 where there is none."""
+    transaction_id_max: int
+    unhealthy: int
+    """Places that begin like a record and are none: a write that a crash tore, or damage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A commit or prepare of a broken transaction, to be struck out: when the file with the hole is reclaimed one day it would look complete."""
+
+    file: JournalFile
+    offset: int
+
+
+@dataclass(slots=True)
+class Loading:
+    """`load` fills it: the journal's state as its files tell it."""
+
+    ledger: Ledger
+    data: list[JournalFile] = field(default_factory=list)
+    """Files with records, oldest first."""
+    empty: list[JournalFile] = field(default_factory=list)
+    """Files without, oldest first."""
+    transactions: dict[int, Transaction] = field(default_factory=dict)
+    """In doubt."""
+    strikes: list[Strike] = field(default_factory=list)
+    loaded: Loaded | None = None
+
+
+def load(disk: Disk, directory: Directory, settings: JournalSettings, mode: Literal["read", "write"] = "read") -> Loading:
+    """Reads all files. `mode`: `write` where the journal will be written to (the disk then makes sure that what is read is what the medium has).
+    Raises `CorruptData` where a header by size is not the file's."""
+    return _Loader(disk, directory, settings, mode).run()
+
+
+class _Loader:
+    def __init__(self, disk: Disk, directory: Directory, settings: JournalSettings, mode: Literal["read", "write"]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._mode = mode
+        self._replaceable_types = settings.replaceable_types
+        self._ids = {file.id for file in directory.files} | directory.lost_ids
+        self._ledger = Ledger(settings.replaceable_types)
+        self._found = Loading(self._ledger)
+        self._rows: dict[int | tuple[int, int], LoadedRecord] = {}
+        """Adds under their record id, updates under (record id, place): what is taken out leaves the others in order."""
+        self._open: dict[int, Transaction] = {}
+        self._bodies: dict[int, LoadedRecord] = {}
+        """Of open transactions, by place."""
+        self._broken: list[int] = []
+        self._record_id_max = -1
+        self._transaction_id_max = 0
+        self._unhealthy = 0
+        self._torn: list[JournalFile] = []
+        """Files with unhealthy places behind their last record only."""
+
+    def run(self) -> Loading:
+        by_id = {file.id: file for file in self._directory.files}
+        for serial, file_id in enumerate(ring_order(by_id), 1):
+            found = by_id[file_id]
+            file = JournalFile(found.name, found.id, found.size, serial)
+            self._ledger.files[serial] = file
+            self._read(file, found)
+            if file.end:
+                self._found.data.append(file)
+            else:
+                del self._ledger.files[serial]
+                self._found.empty.append(file)
+        self._forgive_tails()
+        prepared = [each for each in self._open.values() if each.prepared]
+        self._found.transactions = {each.id: each for each in prepared}
+        self._found.loaded = Loaded(
+            list(self._rows.values()),
+            [self._told(each) for each in prepared],
+            [each.id for each in self._open.values() if not each.prepared],
+            self._broken,
+            self._record_id_max,
+            self._transaction_id_max,
+            self._unhealthy,
+        )
+        for each in prepared:
+            each.pin()
+        return self._found
+
+    def _forgive_tails(self) -> None:
+        """In the file that was written last, and in the one that was next, an unhealthy end is what a crash tore; everywhere else it is damage."""
+        written = self._found.data[-1:]
+        after = written[0].serial if written else 0
+        following = [file for file in self._found.empty if file.serial > after]
+        for file in self._torn:
+            if file in written or file in following[:1]:
+                file.damaged = False
+
+    def _told(self, transaction: Transaction) -> PreparedTransaction:
+        records = [self._bodies[element.place] for element in transaction.elements if element.kind != DELETE_TX]
+        return PreparedTransaction(transaction.id, records, [element.record_id for element in transaction.elements if element.kind == DELETE_TX])
+
+    def _read(self, file: JournalFile, found: FoundFile) -> None:
+        handle = self._disk.open(file.name, self._mode)
+        try:
+            data = handle.read(0, found.size)
+        finally:
+            handle.close()
+        places, rows, base = self._ledger.places, self._rows, file.base
+        record_id_max, end = self._record_id_max, 0
+        unhealthy, first_unhealthy = 0, -1
+        new = tuple.__new__
+        for record in scan(data, file.id, self._directory.seed(file.id)):
+            kind, offset, after, _, record_id, user_type, body, _ = record
+            if kind == UNHEALTHY:
+                unhealthy += 1
+                first_unhealthy = offset if first_unhealthy < 0 else first_unhealthy
+                continue
+            end = after
+            if record_id > record_id_max:
+                record_id_max = record_id
+            if kind == ADD and record_id not in places:
+                # What nearly every record is, in the fewest steps.
+                places[record_id] = base + offset
+                rows[record_id] = new(LoadedRecord, (record_id, user_type, body, False))
+                file.live += 1
+                file.records += 1
+                file.bytes += after - offset
+            else:
+                self._take(record, file)
+        file.end = end
+        self._record_id_max = record_id_max
+        self._unhealthy += unhealthy
+        file.damaged = unhealthy > 0
+        if first_unhealthy >= end:
+            self._torn.append(file)
+        if not end and self._directory.check == "size":
+            self._refuse_other_header(file, data)
+
+    def _refuse_other_header(self, file: JournalFile, data: bytes) -> None:
+        """A header by size that is damaged makes a file look free. Where its name tells an id that its records have, it is not."""
+        named = int(file.name.partition("-")[2].partition(".")[0])
+        if named != file.id and any(record.kind != UNHEALTHY for record in scan(data, named, None)):
+            reason = f"the header says {file.id} and the records say {named}; correct one of them, or move the file away"
+            raise CorruptData(where=file.name, offset=0, transaction_id=-1, reason=reason)
+
+    def _take(self, record: Record, file: JournalFile) -> None:
+        kind = record.kind
+        if kind in (ADD, UPDATE):
+            file.records += 1
+            file.bytes += record.end - record.offset
+            self._apply(kind, record.record_id, record.user_type, file, record.offset, record.body)
+        elif kind == DELETE:
+            self._delete(record.record_id, file)
+        else:
+            self._transaction_id_max = max(self._transaction_id_max, record.transaction_id)
+            if kind in (PREPARE, COMMIT):
+                self._decide(record, file)
+            elif kind == ROLLBACK:
+                self._end(record.transaction_id, file)
+            else:
+                self._element(record, file)
+
+    def _element(self, record: Record, file: JournalFile) -> None:
+        transaction = self._open.get(record.transaction_id)
+        if transaction is None:
+            transaction = self._open[record.transaction_id] = Transaction(record.transaction_id)
+        transaction.take(record.kind, record.record_id, record.user_type, file, record.offset)
+        if record.kind in (ADD_TX, UPDATE_TX):
+            file.records += 1
+            file.bytes += record.end - record.offset
+            told = LoadedRecord(record.record_id, record.user_type, record.body, record.kind == UPDATE_TX)
+            self._bodies[file.base + record.offset] = told
+
+    def _decide(self, record: Record, file: JournalFile) -> None:
+        transaction = self._open.get(record.transaction_id) or Transaction(record.transaction_id)
+        counted = {each.id: count for each, count in transaction.counts.items() if count}
+        listed = dict(record.counts)
+        complete = all(counted.get(file_id, 0) == count for file_id, count in listed.items() if file_id in self._ids)
+        if not complete or not counted.keys() <= listed.keys():
+            self._broken.append(record.transaction_id)
+            self._found.strikes.append(Strike(file, record.offset))
+            self._forget(record.transaction_id)
+        elif record.kind == PREPARE:
+            transaction.touch(file)
+            transaction.prepared = True
+            self._open[record.transaction_id] = transaction
+        else:
+            for kind, record_id, user_type, owner, place in transaction.in_order_of_effect():
+                if kind == DELETE_TX:
+                    self._delete(record_id, owner)
+                else:
+                    told = self._bodies[place]
+                    self._apply(ADD if kind == ADD_TX else UPDATE, record_id, user_type, owner, place - owner.base, told.body)
+            self._end(record.transaction_id, file)
+
+    def _end(self, transaction_id: int, file: JournalFile) -> None:
+        transaction = self._open.get(transaction_id)
+        for touched in transaction.counts if transaction is not None else ():
+            file.must_outlive(touched)
+        self._forget(transaction_id)
+
+    def _forget(self, transaction_id: int) -> None:
+        transaction = self._open.pop(transaction_id, None)
+        for element in transaction.elements if transaction is not None else ():
+            self._bodies.pop(element.place, None)
+
+    def _apply(self, kind: int, record_id: int, user_type: int, file: JournalFile, offset: int, body: bytes) -> None:
+        if kind == ADD:
+            if record_id in self._ledger.places:
+                self._delete(record_id, file)
+            self._ledger.add(record_id, file, offset)
+            self._rows[record_id] = LoadedRecord(record_id, user_type, body, False)
+            return
+        replaced = self._ledger.replaced_by(record_id, user_type)
+        if replaced is not None:
+            del self._rows[record_id, replaced]
+        self._ledger.update(record_id, user_type, file, offset)
+        self._rows[record_id, file.base + offset] = LoadedRecord(record_id, user_type, body, True)
+
+    def _delete(self, record_id: int, by: JournalFile) -> None:
+        for place in self._ledger.parts(record_id):
+            if self._rows.pop((record_id, place), None) is None:
+                self._rows.pop(record_id, None)
+        self._ledger.delete(record_id, by)

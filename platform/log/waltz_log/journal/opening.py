@@ -1,0 +1,101 @@
+"""Opens a journal's directory: takes it, reads it, repairs what a crash or damage left, and says where to go on.
+
+What is told of the records is on the medium first. Repairs, each harmless when a crash cuts it short: half made files are removed; files too short
+for a header are set aside; a header sealed by hash is corrected from the name; the commit or prepare of a broken transaction is struck out (its first
+byte becomes the fill byte), so that it never looks complete once the file with the hole is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from waltz_log.core.ports import Disk
+from waltz_log.errors import InvalidSetting, JournalFailed, JournalFull
+from waltz_log.journal.codec import FILE_HEADER_BYTES, FILL, CheckKind
+from waltz_log.journal.directory import Directory, survey
+from waltz_log.journal.ledger import JournalFile
+from waltz_log.journal.loading import Loading, load
+from waltz_log.journal.ring import Ring
+from waltz_log.journal.salt import create_salt
+from waltz_log.journal.settings import JournalSettings
+from waltz_log.journal.writer import Writer
+
+__all__ = ["Opened", "open_directory"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    check: CheckKind
+    salt: bytes | None
+    loading: Loading
+    ring: Ring
+    writer: Writer
+
+
+def open_directory(disk: Disk, settings: JournalSettings, entropy: Callable[[int], bytes]) -> Opened:
+    """The directory stays taken. `InvalidSetting` where another process has it, `CorruptData` where it cannot be a journal, `JournalFailed` where the
+    disk fails, `JournalFull` where there is no space for a first file."""
+    try:
+        disk.lock()
+    except OSError as error:
+        raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+    try:
+        return _open(disk, settings, entropy)
+    except OSError as error:
+        disk.unlock()
+        raise JournalFailed(reason=f"cannot be opened: {error.strerror or error}") from error
+    except BaseException:
+        disk.unlock()
+        raise
+
+
+def _open(disk: Disk, settings: JournalSettings, entropy: Callable[[int], bytes]) -> Opened:
+    directory = survey(disk, "write")
+    for name in directory.temporary:
+        disk.remove(name)
+    check = directory.check or settings.check
+    salt = create_salt(disk, entropy) if check == "hash" and directory.salt is None else directory.salt
+    loading = load(disk, directory, settings, "write")
+    ring = Ring(disk, settings, check)
+    _repair(disk, directory, loading, ring)
+    ring.restore(loading.data, loading.empty)
+    writer = Writer(disk, settings, ring, loading.ledger, salt)
+    current = loading.data[-1] if loading.data else None
+    ring.release(loading.ledger.reclaim(current))
+    with suppress(JournalFull):  # what there is can be read and deleted; whoever needs a file is told then
+        ring.make_ready(settings.files_min - ring.in_use - ring.free)
+    if current is None:
+        writer.start(ring.take(), FILE_HEADER_BYTES)
+    else:
+        writer.start(current, current.end)
+    return Opened(check, salt, loading, ring, writer)
+
+
+def _repair(disk: Disk, directory: Directory, loading: Loading, ring: Ring) -> None:
+    for name in directory.short:
+        log.warning("setting aside a journal file without a header", file=name)
+        ring.put_aside(name, f"{name}.lost")
+    for found in directory.files:
+        if found.header_id != found.id:
+            log.info("correcting the header of a journal file", file=found.name, header=found.header_id)
+            ring.correct_header(found)
+    struck: dict[JournalFile, list[int]] = {}
+    for strike in loading.strikes:
+        log.warning("a transaction of the journal lacks records and does not count", file=strike.file.name, offset=strike.offset)
+        struck.setdefault(strike.file, []).append(strike.offset)
+    for file in loading.data:
+        if file.damaged:
+            log.warning("a journal file is damaged and will be set aside when it is not needed", file=file.name)
+        handle = disk.open(file.name, "write")
+        try:
+            for offset in struck.get(file, ()):
+                handle.write(offset, FILL)
+            handle.sync()
+        finally:
+            handle.close()

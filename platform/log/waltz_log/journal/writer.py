@@ -1,0 +1,222 @@
+"""The end of the journal: the file that is written, the bytes that wait, and the change to the next file.
+
+It decides when bytes are written and when a file is changed, and makes every failure of the disk final. It never looks at what records say.
+
+Invariants: `position` is where the next byte goes; all of a file is on the medium before the next one is written; files are given back only after a
+sync, because what frees them must be sure; after a failed write or sync nothing is written or synced any more.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from waltz_log.core.ports import Disk, DiskFile
+from waltz_log.errors import InvalidRequest, JournalFailed, TransactionTooLarge, WaltzError
+from waltz_log.journal.codec import FILE_HEADER_BYTES, check_seed
+from waltz_log.journal.ledger import JournalFile, Ledger
+from waltz_log.journal.ring import NextFile, Ring
+from waltz_log.journal.settings import JournalSettings
+
+__all__ = ["PendingSync", "Writer"]
+
+
+class PendingSync:
+    """Bytes on their way: `run` may be called beside everything else, and what came of it is told to `Writer.end_sync`."""
+
+    __slots__ = ("_data", "_handle", "_offset", "appended")
+
+    def __init__(self, handle: DiskFile, offset: int, data: list[bytes], appended: int) -> None:
+        self._handle = handle
+        self._offset = offset
+        self._data = data
+        self.appended = appended
+        """All bytes that were appended before are on the medium after it."""
+
+    def run(self) -> None:
+        if self._data:
+            self._handle.write(self._offset, self._data[0] if len(self._data) == 1 else b"".join(self._data))
+        self._handle.sync()
+
+
+class Writer:
+    def __init__(self, disk: Disk, settings: JournalSettings, ring: Ring, ledger: Ledger, salt: bytes | None) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._ring = ring
+        self._ledger = ledger
+        self._salt = salt
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._failure: WaltzError | None = None
+        self.file: JournalFile
+        self.seed: int | None = None
+        self.position = 0
+        self.appended = 0
+        """Bytes appended since the journal was opened, and how many of them are on the medium."""
+        self.synced = 0
+        self.syncs = 0
+        self.moves = 0
+        self.reclaimed = 0
+        self.moved = False
+        """A file was changed since somebody set this to False."""
+
+    def start(self, file: JournalFile, position: int) -> None:
+        """Goes on at a place in a file of the ring."""
+        self._handle = self._disk.open(file.name, "write")
+        self.file, self.position = file, position
+        self.seed = check_seed(self._salt, file.id)
+        self._ledger.files[file.serial] = file
+
+    # ---- state -----------------------------------------------------------------------------------------------------------------------------------
+
+    def usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+    @property
+    def failed(self) -> bool:
+        return isinstance(self._failure, JournalFailed)
+
+    def fail(self, error: OSError) -> NoReturn:
+        """The disk failed. Final."""
+        if self._failure is None:
+            self._buffer.clear()
+            self._failure = JournalFailed(reason=f"{error.strerror or error}")
+        raise self._failure from error
+
+    @property
+    def room(self) -> int:
+        """Bytes that can be written before a file has to be reclaimed."""
+        return self._ring.spare * (self._settings.file_bytes - FILE_HEADER_BYTES) + self.file.size - self.position
+
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes can be appended without a change of the file."""
+        return self.position + size <= self.file.size
+
+    # ---- appending -------------------------------------------------------------------------------------------------------------------------------
+
+    def reserve(self, size: int) -> None:
+        """There is room for a record of that size in the file, which may be another one then. `JournalFull` where there is none."""
+        if self.position + size > self.file.size:
+            self.refuse_too_large(size)
+            self.move()
+
+    def refuse_too_large(self, size: int) -> None:
+        limit = self._settings.file_bytes - FILE_HEADER_BYTES
+        if size > limit:
+            raise TransactionTooLarge(what="record", size=size, limit=limit)
+
+    def put(self, record: bytes) -> int:
+        """Appends what there is room for. Its offset."""
+        offset = self.position
+        size = len(record)
+        self._buffer.append(record)
+        self._buffered += size
+        self.appended += size
+        self.position = self.file.end = offset + size
+        if self._buffered >= self._settings.buffer_bytes:
+            self.write()
+        return offset
+
+    def write(self) -> None:
+        """What was appended is in the file, where it can be read; it is not sure yet."""
+        if not self._buffer:
+            return
+        data, self._buffer = b"".join(self._buffer), []
+        offset, self._buffered = self.position - len(data), 0
+        try:
+            self._handle.write(offset, data)
+        except OSError as error:
+            self.fail(error)
+
+    def sync(self) -> None:
+        """What was appended is on the medium."""
+        pending = self.begin_sync()
+        if pending is not None:
+            try:
+                pending.run()
+            except OSError as error:
+                self.fail(error)
+            self.end_sync(pending)
+
+    def begin_sync(self) -> PendingSync | None:
+        """Takes what waits. Whoever takes it runs it and tells `end_sync` or `fail`, and changes no file before. None where all is synced."""
+        self.usable()
+        if self.synced == self.appended:
+            return None
+        data, self._buffer = self._buffer, []
+        offset, self._buffered = self.position - self._buffered, 0
+        return PendingSync(self._handle, offset, data, self.appended)
+
+    def end_sync(self, pending: PendingSync) -> None:
+        self.synced = max(self.synced, pending.appended)
+        self.syncs += 1
+
+    # ---- files -----------------------------------------------------------------------------------------------------------------------------------
+
+    def move(self) -> None:
+        """Goes on in the next file. `JournalFull` where there is none; the current file stays the current one then."""
+        self.sync()
+        try:
+            if not self._ring.can_take:
+                self._release()
+            file = self._ring.take()
+            self._handle.close()
+            self.start(file, FILE_HEADER_BYTES)
+            self._release()
+        except OSError as error:
+            self.fail(error)
+        self.moves += 1
+        self.moved = True
+
+    def make_ready(self, count: int) -> None:
+        """So many files are ready beside the current one."""
+        if self._ring.ready < count:
+            self.sync()
+            try:
+                self._release()
+                self._ring.make_ready(count)
+            except OSError as error:
+                self.fail(error)
+
+    def reclaim(self) -> int:
+        """Syncs, and frees what can be freed. How many files that is."""
+        self.sync()
+        try:
+            return self._release()
+        except OSError as error:
+            self.fail(error)
+
+    def _release(self) -> int:
+        going = self._ledger.reclaim(self.file)
+        self._ring.release(going)
+        self.reclaimed += len(going)
+        return len(going)
+
+    def plan_next(self) -> NextFile | None:
+        """The file that is to be prepared beforehand, where none is ready: prepared by `prepare_next`, then given to `next_prepared`."""
+        self.usable()
+        if self._ring.ready:
+            return None
+        try:
+            return self._ring.plan()
+        except OSError as error:
+            self.fail(error)
+
+    def prepare_next(self, planned: NextFile) -> None:
+        """May be called beside everything else. `OSError` and `JournalFull` pass through."""
+        self._ring.prepare(planned)
+
+    def next_prepared(self, planned: NextFile) -> None:
+        self._ring.give(planned)
+
+    def close(self) -> None:
+        """Nothing is accepted any more. What was appended is synced, unless the journal failed."""
+        if self._failure is None:
+            try:
+                self.sync()
+            finally:
+                self._failure = self._failure or InvalidRequest(reason="the journal is closed")
+                self._handle.close()
+        elif self.failed:
+            self._handle.close()
