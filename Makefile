@@ -59,8 +59,9 @@ test: setup ## all tests but those marked slow
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
 
-crash: setup ## a storage node, crashed in every way there is; ONLY=roll one scenario, or the place of a failure, SHORT=1 as the tests do it
+crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one scenario or crash, SHORT=1 as the tests do it
 	$(BIN)/python -m waltz_log.testing.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)
+	$(if $(ONLY),,$(BIN)/python -m waltz_log.testing.storage_rot --count $(if $(filter-out 0,$(SHORT)),500,10000))
 
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle
 	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults)

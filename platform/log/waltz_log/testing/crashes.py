@@ -59,7 +59,7 @@ class Effort:
     recovery_every: int
 
 
-FULL: Final = Effort("make crash", subsets_of=7, drawn=40, torn_every=1, recovery_every=50)
+FULL: Final = Effort("make crash", subsets_of=7, drawn=24, torn_every=1, recovery_every=200)
 SHORT: Final = Effort("make crash SHORT=1", subsets_of=4, drawn=6, torn_every=37, recovery_every=400)
 SECOND: Final = Effort("", subsets_of=1, drawn=2, torn_every=1 << 30, recovery_every=0)
 
@@ -142,9 +142,11 @@ async def enumerate_crashes(
     check: Callable[[SimulatedDisk, S], Awaitable[None]],
     effort: Effort,
     only: tuple[int, ...] = (),
+    disk: SimulatedDisk | None = None,
 ) -> Tally:
-    """Checks what survives. Raises `CrashFound` for the first that the check refuses. `only`: the numbers of one place."""
-    running, disk = scenario(), SimulatedDisk()
+    """Checks what survives. Raises `CrashFound` for the first that the check refuses. `only`: the numbers of one place; `disk`: an empty one that
+    does something else than it should."""
+    running, disk = scenario(), disk or SimulatedDisk()
     await running.prepare(disk)
     points = await crash_points(disk, running.run, running.observe)
     seen: set[tuple[bytes, S]] = set()

@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from waltz_log.testing.crashes import FULL, SHORT, CrashFound, Effort, Tally, enumerate_crashes
+from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.storage_model import StorageLife, check, silent_logs
 
 __all__ = ["SCENARIOS", "crash"]
@@ -137,10 +137,10 @@ SCENARIOS: dict[str, Callable[..., StorageLife]] = {
 }
 
 
-async def crash(name: str, effort: Effort, only: tuple[int, ...] = (), **settings: Any) -> Tally:
-    """Goes through one scenario. Raises `CrashFound`."""
-    scenario = partial(SCENARIOS[name], **settings)
-    return await enumerate_crashes(name, scenario, partial(check, **scenario().settings), effort, only)
+async def crash(name: str, effort: Effort, only: tuple[int, ...] = (), *, disk: SimulatedDisk | None = None) -> Tally:
+    """Goes through one scenario. Raises `CrashFound`. `disk`: an empty one that does something else than it should."""
+    scenario = SCENARIOS[name]
+    return await enumerate_crashes(name, scenario, partial(check, **scenario().settings), effort, only, disk)
 
 
 def main(arguments: list[str] | None = None) -> int:

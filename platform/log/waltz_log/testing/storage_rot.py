@@ -39,7 +39,7 @@ PARTITIONS: Final = 30
 SESSION: Final = 7
 BLOCKS: Final = 120
 TAIL: Final = "tail"
-KINDS: Final = ("control", "fence", DATA, INDEX, TIMES, TAIL)
+KINDS: Final = ("control", "fence", DATA, INDEX, TIMES)
 
 
 class RotFound(AssertionError):
