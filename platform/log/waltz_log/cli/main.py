@@ -27,12 +27,16 @@ __all__ = ["app", "main"]
 app = typer.Typer(name="waltz", help="A replicated, totally ordered log with optimistic locks.", no_args_is_help=True, pretty_exceptions_enable=False)
 cluster_app = typer.Typer(help="Make a cluster; see what it does.", no_args_is_help=True)
 app.add_typer(cluster_app, name="cluster")
+outbox_app = typer.Typer(help="Look into a service's outbox; decide about its dead letters.", no_args_is_help=True)
+app.add_typer(outbox_app, name="outbox")
 app.add_typer(storage_app, name="storage")
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", help="host:port[,host:port]/root")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error (WALTZ_LOG_LEVEL)")]
+OutboxDirectory = Annotated[Path, typer.Argument(help="Where the outbox lies.")]
+DeadIds = Annotated[list[int] | None, typer.Argument(help="Dead letters, by id.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
@@ -118,6 +122,52 @@ def status(
     from waltz_log.cli import cluster as command
 
     return asyncio.run(command.status(cluster, output=checked_output(output), wait_s=wait, served=served, timeout_s=timeout))
+
+
+@outbox_app.command(name="status")
+def outbox_status(directory: OutboxDirectory, output: Output = "table") -> int:
+    """Show what is owed, in doubt and dead, also of a running service. Exit code 1 where somebody should look at it."""
+    from waltz_log.cli import outbox as command
+
+    return command.status(directory, output=checked_output(output))
+
+
+@outbox_app.command(name="list")
+def outbox_list(
+    directory: OutboxDirectory,
+    pending: Annotated[bool, typer.Option("--pending", help="What is owed instead of the dead letters.")] = False,
+    output: Output = "table",
+) -> int:
+    """Show the dead letters. The service must be stopped."""
+    from waltz_log.cli import outbox as command
+
+    return command.listing(directory, pending=pending, output=checked_output(output))
+
+
+@outbox_app.command(name="retry")
+def outbox_retry(
+    directory: OutboxDirectory,
+    dead: DeadIds = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    data: Annotated[str | None, typer.Option(help="Append this instead.")] = None,
+    arguments: Annotated[str | None, typer.Option(help="Call with these instead, as JSON.")] = None,
+) -> int:
+    """Make dead letters intents again. The service must be stopped; its next start forwards them."""
+    from waltz_log.cli import outbox as command
+
+    return command.retry(directory, dead or [], everything=everything, data=data, arguments=arguments)
+
+
+@outbox_app.command(name="drop")
+def outbox_drop(
+    directory: OutboxDirectory,
+    dead: DeadIds = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+) -> int:
+    """Forget dead letters for good. The service must be stopped."""
+    from waltz_log.cli import outbox as command
+
+    return command.drop(directory, dead or [], everything=everything)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -7,6 +7,13 @@ Importing it brings neither numpy nor Spark nor Arrow.
 
 from waltz_log.client.client import WaltzClient
 from waltz_log.client.follow import Follower
+from waltz_log.client.outbox.blocking import SyncIntentReceipt, SyncOutbox
+from waltz_log.client.outbox.calls import GiveUp
+from waltz_log.client.outbox.intent import Intent
+from waltz_log.client.outbox.ledger import DeadLetter, Outcome
+from waltz_log.client.outbox.outbox import IntentReceipt, Outbox
+from waltz_log.client.outbox.settings import OutboxSettings
+from waltz_log.client.outbox.statistics import OutboxStatistics
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.sync import SyncWaltzClient
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
@@ -15,13 +22,23 @@ from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
 
 __all__ = [
     "ClientSettings",
+    "DeadLetter",
     "Draft",
     "Follower",
+    "GiveUp",
+    "Intent",
+    "IntentReceipt",
     "Lock",
     "LockConflict",
     "NotAppended",
+    "Outbox",
+    "OutboxSettings",
+    "OutboxStatistics",
+    "Outcome",
     "OutcomeUnknown",
     "Receipt",
+    "SyncIntentReceipt",
+    "SyncOutbox",
     "SyncWaltzClient",
     "Transaction",
     "TransactionContext",

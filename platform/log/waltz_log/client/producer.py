@@ -251,6 +251,9 @@ class Producer:
             if not self.window.pending and not self._mount_waiters:
                 self._work.clear()
                 await self._work.wait()
+            if self._sending is not None and self._used_up:
+                self._die(Unavailable(reason="sequences are used up"), "sequences are used up")  # another client id is its owner's to take
+                return
             stream: Stream | None = None
             try:
                 stream = await self._mount()
@@ -288,7 +291,7 @@ class Producer:
 
     async def _mount(self) -> Stream:
         """A stream that the owner said is ready: everything this client sent before is decided."""
-        if self.window.next_sequence > self.sequence_max - self._settings.max_pending and not self.window.frames:
+        if self._used_up and not self.window.frames:
             self.client_id = await self._owners.next_client_id()
             self.window.next_sequence = 1
             self._mount_sequence = 0
@@ -367,13 +370,17 @@ class Producer:
                         await paced.wait()
                 except TimeoutError:
                     paced.set()
-            if window.next_sequence > self.sequence_max - self._settings.max_pending:
+            if self._used_up:
                 await self._use_up()
             frame = window.pack(self.client_id, self._generation, self.known_mark, self._loop.time())
             if frame is not None:
                 if self._sending is not None:
                     await self._sending(window.frames[-1])
                 await stream.send(pb.ClientMessage(append=frame))
+
+    @property
+    def _used_up(self) -> bool:
+        return self.window.next_sequence > self.sequence_max - self._settings.max_pending
 
     async def _use_up(self) -> None:
         """Waits until nothing is in flight under the old client id, then mounts under another."""

@@ -1,0 +1,175 @@
+"""`waltz outbox status|list|retry|drop`: looks into the directory of an outbox and decides about its dead letters.
+
+`status` works beside a running service, from the statistics file that it writes; the others take the directory and are refused where a service has
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from waltz_log.cli.clock import WallClock
+from waltz_log.cli.exit_codes import FAILED, OK
+from waltz_log.client import DeadLetter, Intent, OutboxStatistics
+from waltz_log.client.outbox.offline import OutboxDirectory
+from waltz_log.client.outbox.store import read_statistics
+from waltz_log.errors import InvalidRequest
+from waltz_log.filesystem import FileSystemDisk
+
+__all__ = ["drop", "listing", "retry", "status"]
+
+DATA_SHOWN_BYTES = 60
+
+
+def _disk(directory: Path) -> FileSystemDisk:
+    if not directory.is_dir():
+        raise InvalidRequest(reason=f"no such directory: {directory}")
+    return FileSystemDisk(directory)
+
+
+def _running(disk: FileSystemDisk) -> bool:
+    try:
+        disk.lock()
+    except OSError:
+        return True
+    disk.unlock()
+    return False
+
+
+def status(directory: Path, *, output: str) -> int:
+    """Exit code 1 where there are dead letters or the service tells of an error: something for a person to look at."""
+    disk = _disk(directory)
+    now_ms = WallClock().now_ms()
+    if _running(disk):
+        found = read_statistics(disk)
+        if found is None:
+            raise InvalidRequest(reason=f"a process holds {directory}, but no outbox has written its statistics there yet")
+        told: dict[str, Any] = {"running": True, **asdict(found)}
+    else:
+        with OutboxDirectory(disk, now_ms) as outbox:
+            pending = outbox.pending()
+            oldest_s = max(0.0, (now_ms - pending[0].submitted_ms) / 1000) if pending else 0.0
+            stopped = OutboxStatistics(
+                at_ms=now_ms,
+                process_id=os.getpid(),
+                client_id=outbox.client_id,
+                epoch=outbox.epoch,
+                connected=False,
+                depth=len(pending),
+                size_bytes=outbox.size_bytes,
+                oldest_age_s=oldest_s,
+                in_doubt=sum(entry.attempt is not None for entry in pending),
+                dead=len(outbox.dead_letters()),
+                submitted=0,
+                forwarded=0,
+                forward_rate=0.0,
+                error="",
+            )
+        told = {"running": False, **{name: value for name, value in asdict(stopped).items() if name not in ("process_id", "submitted", "forwarded")}}
+    if output == "json":
+        print(json.dumps(told, indent=2))
+    else:
+        for name, value in told.items():
+            print(f"{name.replace('_', ' '):<14} {'-' if value in (None, '') else value}")
+    return FAILED if told["dead"] or told["error"] else OK
+
+
+def listing(directory: Path, *, pending: bool, output: str) -> int:
+    with OutboxDirectory(_disk(directory), WallClock().now_ms()) as outbox:
+        if pending:
+            rows = [
+                {
+                    "id": entry.entry_id,
+                    "state": "in doubt" if entry.attempt is not None else "waiting",
+                    "tries": entry.tries,
+                    "at_ms": entry.submitted_ms,
+                    "reason": "",
+                    **_intent(entry.intent),
+                }
+                for entry in outbox.pending()
+            ]
+        else:
+            rows = [_dead(dead) for dead in outbox.dead_letters()]
+    if output == "json":
+        print(json.dumps(rows, indent=2))
+    else:
+        _table(rows)
+    return OK
+
+
+def _dead(dead: DeadLetter) -> dict[str, Any]:
+    told = {"id": dead.dead_id, "state": "dead", "tries": dead.tries, "at_ms": dead.at_ms, "reason": dead.reason}
+    return told | (_intent(dead.intent) if dead.intent is not None else {"unreadable": dead.body.hex()})
+
+
+def _intent(intent: Intent) -> dict[str, Any]:
+    told: dict[str, Any] = {"partition": intent.partition, "key": intent.key}
+    if intent.handler:
+        return told | {"handler": intent.handler, "arguments": intent.arguments}
+    try:
+        return told | {"header": intent.header, "data": intent.payload.decode()}
+    except UnicodeDecodeError:
+        return told | {"header": intent.header, "data_hex": intent.payload.hex()}
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("id", "state", "partition", "key", "tries", "what", "reason", box=None)
+    for row in rows:
+        what = f"{row['handler']}({json.dumps(row['arguments'])})" if "handler" in row else str(row.get("data", row.get("data_hex", "unreadable")))
+        shown = what if len(what) <= DATA_SHOWN_BYTES else f"{what[:DATA_SHOWN_BYTES]}…"
+        table.add_row(str(row["id"]), row["state"], str(row.get("partition", "-")), row.get("key", ""), str(row["tries"]), shown, row["reason"])
+    Console(width=None if os.isatty(1) else 200).print(table, markup=False)
+
+
+def retry(directory: Path, dead_ids: list[int], *, everything: bool, data: str | None, arguments: str | None) -> int:
+    """Makes dead letters intents again, one of them with other data or arguments where they are given."""
+    with OutboxDirectory(_disk(directory), WallClock().now_ms()) as outbox:
+        chosen = _chosen(outbox, dead_ids, everything)
+        if (data is not None or arguments is not None) and len(chosen) != 1:
+            raise InvalidRequest(reason="other data or arguments are given to one dead letter at a time")
+        for dead in chosen:
+            print(f"dead={dead.dead_id} intent={outbox.retry(dead.dead_id, _edited(dead, data, arguments))}")
+    return OK
+
+
+def _edited(dead: DeadLetter, data: str | None, arguments: str | None) -> Intent | None:
+    if data is None and arguments is None:
+        return None
+    if dead.intent is None:
+        raise InvalidRequest(reason=f"this dead letter cannot be read, so its partition is not known: dead_id={dead.dead_id}")
+    if arguments is not None:
+        if data is not None or not dead.intent.handler:
+            raise InvalidRequest(reason="arguments are for a call, data for what is no call")
+        try:
+            return Intent.call(dead.intent.handler, json.loads(arguments), dead.intent.partition, dead.intent.key)
+        except ValueError as error:
+            raise InvalidRequest(reason=f"arguments are not JSON: {error}") from None
+    assert data is not None
+    if dead.intent.handler:
+        raise InvalidRequest(reason="arguments are for a call, data for what is no call")
+    return Intent.data(dead.intent.partition, data.encode(), dead.intent.header, dead.intent.key)
+
+
+def drop(directory: Path, dead_ids: list[int], *, everything: bool) -> int:
+    with OutboxDirectory(_disk(directory), WallClock().now_ms()) as outbox:
+        for dead in _chosen(outbox, dead_ids, everything):
+            outbox.drop(dead.dead_id)
+            print(f"dropped dead={dead.dead_id}")
+    return OK
+
+
+def _chosen(outbox: OutboxDirectory, dead_ids: list[int], everything: bool) -> list[DeadLetter]:
+    known = {dead.dead_id: dead for dead in outbox.dead_letters()}
+    if everything == bool(dead_ids):
+        raise InvalidRequest(reason="name dead letters by their ids, or say --all")
+    missing = [dead_id for dead_id in dead_ids if dead_id not in known]
+    if missing:
+        raise InvalidRequest(reason=f"no such dead letter: dead_id={missing[0]}")
+    return list(known.values()) if everything else [known[dead_id] for dead_id in dead_ids]

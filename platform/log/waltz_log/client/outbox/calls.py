@@ -1,0 +1,178 @@
+"""Runs the handlers of one lane: each run on the state that a follower built, appended under its locks, run again when somebody else was faster.
+
+A handler must have no other effect than what it appends: it may run several times, also after a crash. Before each run its number is on disk, so that
+an intent that kills its process is given up like any other after `attempts_max`. What a handler raises counts as a failed run; `GiveUp` ends the
+intent at once. A lock conflict waits until the follower has applied the winner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from waltz_log.client.follow import Follower
+from waltz_log.client.outbox.ledger import Entry, Ledger
+from waltz_log.client.outbox.settings import OutboxSettings
+from waltz_log.client.outbox.writer import JournalWriter
+from waltz_log.client.transaction import pack_locks
+from waltz_log.client.transactional import TransactionContext
+from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
+
+if TYPE_CHECKING:
+    from waltz_log.client.outbox.lane import Lane
+
+__all__ = ["Calls", "GiveUp", "Handler"]
+
+Handler: TypeAlias = Callable[[TransactionContext, Any], Awaitable[None] | None]
+"""`handler(tx, arguments)`, plain or a coroutine function: looks at the application's state, and calls `tx.append` at most once."""
+
+CONFLICT_BASE_S = 0.002
+"""First pause after a conflict, at most. The wait for the winner paces most of it; this only parts those that met."""
+
+
+class GiveUp(Exception):
+    """Raised by a handler: this intent will never succeed. It becomes a dead letter with this reason."""
+
+
+class Calls:
+    """Of one lane. `run` ends only by an error that is nobody's handler's."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        handlers: Mapping[str, Handler],
+        follower: Callable[[], Awaitable[Follower | None]],
+        settings: OutboxSettings,
+        ledger: Ledger,
+        writer: JournalWriter,
+        rng: random.Random,
+        limits: tuple[int, int],
+    ) -> None:
+        self._lane = lane
+        self._handlers = handlers
+        self._follower = follower
+        self._settings = settings
+        self._ledger = ledger
+        self._writer = writer
+        self._rng = rng
+        self._data_bytes_max, self._locks_max = limits
+        self._running = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] = lane.loop.create_future()
+
+    @property
+    def room(self) -> bool:
+        return self._running < self._settings.calls_max
+
+    async def run(self) -> None:
+        try:
+            await self._failed
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Any) -> None:
+        task = self._lane.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    # ---- one run of a handler --------------------------------------------------------------------------------------------------------------------
+
+    def start(self, entry: Entry) -> None:
+        self._running += 1
+        self._spawn(self._call(entry))
+
+    async def _call(self, entry: Entry) -> None:
+        try:
+            await self._run_handler(entry)
+        finally:
+            self._running -= 1
+            self._lane.look()
+
+    async def _run_handler(self, entry: Entry) -> None:
+        handler = self._handlers.get(entry.intent.handler)
+        if handler is None:
+            self._lane.give_up(entry, f"no handler of this name: {entry.intent.handler}")
+            return
+        if entry.tries >= self._settings.attempts_max:
+            self._lane.give_up(entry, f"the process ended in each of {entry.tries} runs of the handler")
+            return
+        follower = await self._follower()
+        await self._lane.mounted()
+        await self._writer.write(self._ledger.tried(entry))
+        mark = self._lane.producer.known_mark if follower is None else follower.applied
+        context = TransactionContext(entry.intent.partition, mark, entry.tries)
+        try:
+            async with asyncio.timeout(self._settings.handler_timeout_s):
+                result = handler(context, entry.intent.arguments)
+                if inspect.isawaitable(result):
+                    await result
+        except GiveUp as error:
+            self._lane.give_up(entry, str(error) or "given up by its handler")
+            return
+        except Exception as error:  # an application's error: it counts, and the next run may do better
+            self._failed_run(entry, f"{type(error).__name__}: {error}")
+            return
+        await self._append(entry, context)
+
+    async def _append(self, entry: Entry, context: TransactionContext) -> None:
+        draft = context.draft
+        if draft is None:
+            self._lane.nothing_to_append(entry)
+            return
+        try:
+            if not isinstance(draft.data, bytes) or len(draft.data) > self._data_bytes_max or not -0x8000_0000 <= draft.header <= 0x7FFF_FFFF:
+                raise InvalidRequest(reason=f"a handler appended what no log takes: header={draft.header}")
+            counts, locks = pack_locks(draft.write_locks, draft.read_locks, draft.append_locks, self._locks_max)
+        except InvalidRequest as error:
+            self._lane.give_up(entry, str(error))
+            return
+        await self._lane.send(entry, (draft.data, draft.header, context.high_water_mark, counts, locks, math.inf))
+
+    # ---- when it did not get into the log --------------------------------------------------------------------------------------------------------
+
+    def refused(self, entry: Entry, error: WaltzError) -> None:
+        """It is certain that the sending is not in the log."""
+        if isinstance(error, InvalidRequest):
+            self._lane.give_up(entry, str(error))
+            return
+        if not entry.intent.handler:
+            entry.tries += 1  # of a call the run is counted
+        if isinstance(error, LockConflict) and entry.tries < self._settings.attempts_max:
+            self._spawn(self._after_winner(entry, error))
+        else:
+            self._failed_run(entry, str(error))
+
+    def _failed_run(self, entry: Entry, reason: str) -> None:
+        if entry.tries >= self._settings.attempts_max:
+            self._lane.give_up(entry, f"after {entry.tries} attempts: {reason}")
+            return
+        self._spawn(self._later(entry, self._pause_s(entry, self._settings.retry_base_s)))
+
+    async def _after_winner(self, entry: Entry, conflict: LockConflict) -> None:
+        follower = await self._follower()
+        try:
+            if follower is not None:
+                await follower.wait(conflict.winner)
+        except Exception as error:  # the follower ended, by the application's error: another follows
+            self._failed_run(entry, f"the follower ended: {type(error).__name__}: {error}")
+            return
+        await self._later(entry, self._pause_s(entry, CONFLICT_BASE_S))
+
+    async def _later(self, entry: Entry, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        self._lane.again(entry)
+
+    def _pause_s(self, entry: Entry, base_s: float) -> float:
+        return self._rng.random() * min(self._settings.retry_cap_s, base_s * 2.0 ** min(max(entry.tries - 1, 0), 32))

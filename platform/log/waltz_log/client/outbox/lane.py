@@ -1,0 +1,316 @@
+"""One partition's way out of an outbox: settles what is in doubt, then hands intents to the producer and takes down what became of them.
+
+Nothing is sent before the log has told what became of everything an earlier process, or an earlier session of this one, sent to the partition: the
+mount fences whatever that has on the wire, so what `Resolve` then does not find never will be there (design: protocol, rules 6 to 8).
+
+Data goes in blocks and makes no task; each call that runs has one. Intents of one key leave in the order in which they came: data follows data of the
+same key at once, for the producer keeps their order; a call waits until everything before it is decided, and everything after it waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from waltz_log.client.outbox.calls import Calls
+from waltz_log.client.outbox.ledger import Entry, Ledger, Outcome, Place
+from waltz_log.client.outbox.settings import OutboxSettings
+from waltz_log.client.outbox.settle import settle
+from waltz_log.client.outbox.writer import JournalWriter
+from waltz_log.client.owners import Owners
+from waltz_log.client.producer import SEQUENCE_MAX, Lasting, Producer
+from waltz_log.client.settings import ClientSettings
+from waltz_log.client.transaction import Receipt
+from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Frame, Item
+from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutboxTaken, Unavailable, WaltzError
+
+__all__ = ["Lane", "Owing", "SequencesUsedUp", "sequences_left"]
+
+MOUNT_WAIT_S = 60.0
+"""How long to wait for a mount before waiting for it again."""
+
+
+SEQUENCES = SEQUENCE_MAX
+"""Of one client id in one partition."""
+
+ROOM_PAUSE_S = 0.005
+"""Between two looks of a handler for room in a window that data has filled."""
+
+Sending: TypeAlias = "tuple[bytes, int, int, bytes, bytes, float]"
+"""data, header, mark, lock counts, locks, deadline: an item of the window without its future."""
+
+
+def sequences_left(client_settings: ClientSettings) -> int:
+    """So many a partition must have before something is sent to it: all that is pending, and all of it again after a broken connection."""
+    return 2 * client_settings.max_pending
+
+
+class SequencesUsedUp(Exception):
+    """The partition needs another client id. It is given between two sessions, when nothing is in doubt."""
+
+
+class Owing(Protocol):
+    """What a lane tells of its intents."""
+
+    def give_up(self, entry: Entry, reason: str) -> None: ...
+    def expired(self, entry: Entry) -> bool: ...
+    def done(self, entries: list[tuple[Entry, Outcome]]) -> None: ...
+
+
+class Sent(asyncio.Future[Receipt]):
+    """Tells its lane when it is decided, at once and without a callback of the loop. An error is the lane's to see: nobody else awaits it."""
+
+    def __init__(self, entry: Entry, lane: Lane) -> None:
+        super().__init__(loop=lane.loop)
+        self.entry = entry
+        self._lane = lane
+
+    def set_result(self, result: Receipt) -> None:
+        super().set_result(result)
+        self._lane.decided(self.entry, result)
+
+    def set_exception(self, exception: type | BaseException) -> None:
+        super().set_exception(exception)
+        self._lane.decided(self.entry, super().exception())
+
+
+class _Key:
+    """The intents of one key in order; the first `released` of them are on their way."""
+
+    __slots__ = ("entries", "released")
+
+    def __init__(self) -> None:
+        self.entries: deque[Entry] = deque()
+        self.released = 0
+
+
+class Lane:
+    """Lives as long as a session; `run` ends with the error that ends the session for all."""
+
+    def __init__(
+        self,
+        partition: int,
+        client_id: int,
+        mount_sequence: int,
+        owners: Owners,
+        client_settings: ClientSettings,
+        settings: OutboxSettings,
+        ledger: Ledger,
+        writer: JournalWriter,
+        owing: Owing,
+        calls: Callable[[Lane], Calls],
+        rng: random.Random,
+        *,
+        settle_only: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.loop = asyncio.get_running_loop()
+        self._client_id = client_id
+        self._owners = owners
+        self._settings = settings
+        self._ledger = ledger
+        self._writer = writer
+        self._owing = owing
+        lasting = Lasting(mount_sequence, ledger.next_sequence(partition, client_id), self._sending)
+        self.producer = Producer(partition, client_id, owners, client_settings, rng, lasting)
+        self._sequences_left = sequences_left(client_settings)
+        self._settle_only = settle_only
+        self._data: deque[Entry] = deque()
+        self._calls: deque[Entry] = deque()
+        self._keys: dict[str, _Key] = {}
+        self._told: list[tuple[Entry, Receipt | BaseException | None]] = []
+        self._work = asyncio.Event()
+        self._running = calls(self)
+        self.settled = asyncio.Event()
+
+    # ---- what comes in -------------------------------------------------------------------------------------------------------------------------
+
+    def arrive(self, entry: Entry) -> None:
+        """An intent that is READY, in the order of submission."""
+        if not entry.intent.key:
+            self._release(entry)
+            return
+        key = self._keys.setdefault(entry.intent.key, _Key())
+        key.entries.append(entry)
+        self._advance(key)
+
+    def again(self, entry: Entry) -> None:
+        """One that was released before and is READY again."""
+        entry.place = Place.READY
+        self._release(entry)
+
+    def _release(self, entry: Entry) -> None:
+        (self._calls if entry.intent.handler else self._data).append(entry)
+        self._work.set()
+
+    def _advance(self, key: _Key) -> None:
+        while key.released < len(key.entries):
+            entry = key.entries[key.released]
+            if key.released and (entry.intent.handler or key.entries[0].intent.handler):
+                return
+            key.released += 1
+            self._release(entry)
+
+    def finished(self, entry: Entry) -> None:
+        """Gone, one way or the other: who waits behind it in its key may go."""
+        key = self._keys.get(entry.intent.key) if entry.intent.key else None
+        if key is None or entry not in key.entries:
+            return
+        if key.entries.index(entry) < key.released:
+            key.released -= 1
+        key.entries.remove(entry)
+        if key.entries:
+            self._advance(key)
+        else:
+            del self._keys[entry.intent.key]
+
+    # ---- the lane's task -----------------------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Never returns in good order."""
+        self.producer.start()
+        waits = [asyncio.ensure_future(work) for work in (self._forward(), self._running.run(), self._producer_ended())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                if each.done():
+                    each.result()
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+            await self.producer.close()
+
+    async def _producer_ended(self) -> None:
+        raise await self.producer.ended()
+
+    async def mounted(self) -> None:
+        """Returns while the owner is ready for appends, however long that takes."""
+        while True:
+            try:
+                await self.producer.mounted(self.loop.time() + MOUNT_WAIT_S)
+                return
+            except Unavailable:
+                continue
+
+    async def _forward(self) -> None:
+        await self._settle()
+        if self._settle_only:
+            await self.loop.create_future()
+        while True:
+            self._take_down()
+            self._offer()
+            self._work.clear()
+            if not self._told:
+                await self._work.wait()
+
+    async def _settle(self) -> None:
+        """What was sent before: found in the log, or free to be sent again, ahead of all that came later."""
+        attempts = self._ledger.attempts(self.partition)
+        if attempts:
+            entries = [entry for entry in self._ledger.entries.values() if entry.attempt is not None and entry.intent.partition == self.partition]
+            known = {}
+            for entry in entries:
+                assert entry.attempt is not None
+                known[entry.attempt.first_sequence + entry.attempt.entry_ids.index(entry.entry_id)] = entry
+            await self.mounted()
+            found = await settle(self, self._owners, attempts, self._client_id, self._settings.resolve_timeout_s)
+            beyond = [sequence for sequence in found.committed if sequence >= attempts[-1].next_sequence]
+            if beyond:
+                raise OutboxTaken(
+                    client_id=self._client_id, mine=attempts[-1].next_sequence - 1, newer=max(beyond), reason="the log holds more than this copy sent"
+                )
+            absent = [(sequence, entry) for sequence, entry in sorted(known.items()) if sequence not in found.committed]
+            self._deliver([(entry, Outcome(found.committed[sequence], None)) for sequence, entry in known.items() if sequence in found.committed])
+            for _, entry in absent:
+                if not found.final:
+                    self._owing.give_up(entry, "in doubt, and the log no longer reaches back to when it was sent: it may be in the log or not")
+                    continue
+                self._ledger.absent(entry)
+                entry.place = Place.READY
+        for entry in self._ledger.entries.values():
+            if entry.intent.partition == self.partition and entry.place is Place.READY:
+                self.arrive(entry)
+        self.settled.set()
+
+    def _offer(self) -> None:
+        data, producer = self._data, self.producer
+        while data:
+            entry = data[0]
+            if entry.place is Place.READY and not self._owing.expired(entry):
+                item: Item = (Sent(entry, self), entry.intent.payload, entry.intent.header, AS_KNOWN, NO_LOCKS, b"", math.inf)
+                if not self._room() or not producer.offer(item):
+                    break
+                entry.place = Place.BUSY
+            data.popleft()
+        calls = self._calls
+        while calls and self._running.room:
+            entry = calls.popleft()
+            if entry.place is Place.READY and not self._owing.expired(entry):
+                entry.place = Place.BUSY
+                self._running.start(entry)
+
+    def _room(self) -> bool:
+        """Whether there are sequences for everything that may be sent before this lane looks again."""
+        if self.producer.window.next_sequence + self._sequences_left < SEQUENCES:
+            return True
+        if self.producer.window.pending:
+            return False
+        raise SequencesUsedUp
+
+    # ---- frames --------------------------------------------------------------------------------------------------------------------------------
+
+    async def _sending(self, frame: Frame) -> None:
+        """The attempt is on disk before a byte of it is on the wire."""
+        entries = [item[0].entry for item in frame.items if item is not None and isinstance(item[0], Sent)]
+        change, older = self._ledger.sending(self._client_id, self.partition, frame.first_sequence, frame.since, entries)
+        await self._writer.write(change, lambda: self._ledger.released(older))
+
+    def decided(self, entry: Entry, told: Receipt | BaseException | None) -> None:
+        self._told.append((entry, told))
+        self._work.set()
+
+    def _take_down(self) -> None:
+        told, self._told = self._told, []
+        committed: list[tuple[Entry, Outcome]] = []
+        for entry, what in told:
+            if isinstance(what, Receipt):
+                committed.append((entry, Outcome(what.transaction_id, None)))
+            elif isinstance(what, LockConflict | NotAppended | InvalidRequest):
+                self._ledger.absent(entry)
+                entry.place = Place.BUSY
+                self._running.refused(entry, what)
+            elif isinstance(what, WaltzError):
+                raise what  # not decided, and the producer has ended: the next session asks the log
+        self._deliver(committed)
+
+    def _deliver(self, outcomes: list[tuple[Entry, Outcome]]) -> None:
+        if not outcomes:
+            return
+        change, attempts = self._ledger.decided([entry for entry, _ in outcomes])
+        self._writer.later(change, lambda: self._ledger.released(attempts))
+        self._owing.done(outcomes)
+        for entry, _ in outcomes:
+            if entry.intent.key:
+                self.finished(entry)
+
+    async def send(self, entry: Entry, sending: Sending) -> None:
+        """What a handler computed; what becomes of it is told like that of data."""
+        data, header, mark, counts, locks, deadline = sending
+        while not self._room() or not self.producer.offer((Sent(entry, self), data, header, mark, counts, locks, deadline)):
+            await asyncio.sleep(ROOM_PAUSE_S)
+
+    def give_up(self, entry: Entry, reason: str) -> None:
+        self._owing.give_up(entry, reason)
+
+    def look(self) -> None:
+        """There may be room for another call."""
+        self._work.set()
+
+    def nothing_to_append(self, entry: Entry) -> None:
+        """A handler returned and wants nothing in the log."""
+        self._deliver([(entry, Outcome(None, None))])

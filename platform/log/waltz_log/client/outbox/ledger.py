@@ -1,0 +1,359 @@
+"""What an outbox owes: the intents on disk, the attempts to send them, the dead letters. Decides what is written to the journal, and what a journal
+means when it is read. Touches no disk and no network.
+
+An intent is in one of four places:
+
+    READY ──run or offered──► BUSY ──put into a frame──► SENT ──► gone (in the log), or a dead letter
+      ▲                        │                          │
+      └──── retry, nothing sent ◄──── not in the log ─────┘
+
+SENT begins before the frame is sent: an attempt record (sequences, `since`, intents) is on disk first. A later process reads it as *in doubt*, and
+only the log says what became of it. The rules that keep this right whatever part of the last writes a crash leaves:
+
+- An attempt record outlives its intents: it is deleted only after the deletes of all its intents are on disk, or a newer attempt of theirs is.
+- The newest attempt record of each partition stays, so that sequences go on where they were, and a copy of the directory is known as one.
+- An intent's place is told by its newest attempt: it was only sent again because the older one was known not to be in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple
+
+from waltz_log.client.outbox.intent import Intent, decode_intent, encode_intent
+from waltz_log.errors import CorruptData
+
+__all__ = ["ENTRY_OVERHEAD_BYTES", "Attempt", "Change", "DeadLetter", "Entry", "Identity", "Kind", "Ledger", "Outcome", "Place", "Ticket"]
+
+ENTRY_OVERHEAD_BYTES = 64
+"""What an intent takes beyond its own bytes, on disk and about as much in memory."""
+
+_ATTEMPT = struct.Struct(">iiqqI")
+_DEAD = struct.Struct(">qqiH")
+_TRIES = struct.Struct(">i")
+
+
+class Kind(IntEnum):
+    """The user types of the journal's records."""
+
+    IDENTITY = 1
+    INTENT = 2
+    TRIES = 3
+    """An update of an intent: how often its handler was run. Replaceable."""
+    ATTEMPT = 4
+    DEAD = 5
+
+
+class Place(Enum):
+    READY = "ready"
+    BUSY = "busy"
+    SENT = "sent"
+    GONE = "gone"
+
+
+class DeadLetter(NamedTuple):
+    """An intent that was given up. `intent` is None where its bytes cannot be read; `body` has them."""
+
+    dead_id: int
+    intent_id: int
+    intent: Intent | None
+    tries: int
+    reason: str
+    at_ms: int
+    body: bytes
+
+
+class Outcome(NamedTuple):
+    """The end of an intent: in the log under `transaction_id`, or `dead`, or neither: its handler had nothing to append."""
+
+    transaction_id: int | None
+    dead: DeadLetter | None
+
+
+class Ticket:
+    """What a receipt holds on to: the outcome, and who waits for it."""
+
+    __slots__ = ("outcome", "waiter")
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        self.waiter: asyncio.Future[Outcome] | None = None
+
+    def tell(self, outcome: Outcome) -> None:
+        if self.outcome is None:
+            self.outcome = outcome
+            if self.waiter is not None and not self.waiter.done():
+                self.waiter.set_result(outcome)
+
+
+class Entry:
+    """An intent that is owed."""
+
+    __slots__ = ("attempt", "entry_id", "intent", "place", "size", "submitted_ms", "ticket", "tries")
+
+    def __init__(self, entry_id: int, intent: Intent, submitted_ms: int, size: int) -> None:
+        self.entry_id = entry_id
+        self.intent = intent
+        self.submitted_ms = submitted_ms
+        self.size = size
+        self.tries = 0
+        self.place = Place.READY
+        self.attempt: Attempt | None = None
+        self.ticket = Ticket()
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One frame: `entry_ids` were sent under consecutive sequences. `owed`: those of which it is not on disk yet that they need it no more."""
+
+    attempt_id: int
+    client_id: int
+    partition: int
+    first_sequence: int
+    since: int
+    entry_ids: tuple[int, ...]
+    owed: int
+
+    @property
+    def next_sequence(self) -> int:
+        return self.first_sequence + len(self.entry_ids)
+
+    def encode(self) -> bytes:
+        head = _ATTEMPT.pack(self.client_id, self.partition, self.first_sequence, self.since, len(self.entry_ids))
+        return head + struct.pack(f">{len(self.entry_ids)}q", *self.entry_ids)
+
+    @classmethod
+    def decode(cls, attempt_id: int, body: bytes) -> Attempt:
+        client_id, partition, first_sequence, since, count = _ATTEMPT.unpack_from(body)
+        return cls(attempt_id, client_id, partition, first_sequence, since, struct.unpack_from(f">{count}q", body, _ATTEMPT.size), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Under which client id it appends, and what proves that this directory is the one that does (`identity`)."""
+
+    cluster_key: str
+    client_id: int
+    epoch: int
+    nonce: str
+    claim: str
+    """A nonce that may already stand in the coordinator as the next one; empty where none is under way."""
+    partitions: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        return json.dumps([self.cluster_key, self.client_id, self.epoch, self.nonce, self.claim, list(self.partitions)]).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Identity:
+        cluster_key, client_id, epoch, nonce, claim, partitions = json.loads(body)
+        return cls(cluster_key, client_id, epoch, nonce, claim, tuple(partitions))
+
+
+@dataclass(slots=True)
+class Change:
+    """An atomic change of the journal: all of it or nothing, whatever happens."""
+
+    adds: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """(record id, kind, body)"""
+    updates: list[tuple[int, int, bytes]] = field(default_factory=list)
+    deletes: list[int] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return len(self.adds) + len(self.updates) + len(self.deletes)
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.dead: dict[int, DeadLetter] = {}
+        self.identity: Identity | None = None
+        self.bytes = 0
+        self._identity_id = 0
+        self._last_id = 0
+        self._attempts: dict[int, list[Attempt]] = {}
+        self._needless: list[int] = []
+
+    # ---- reading -------------------------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, records: Iterable[Any], record_id_max: int, now_ms: int) -> tuple[Ledger, list[Change]]:
+        """What the records mean; and what to write because of it: intents that cannot be read become dead letters."""
+        self = cls()
+        self._last_id = record_id_max
+        tries: dict[int, int] = {}
+        attempts: list[Attempt] = []
+        unreadable: list[tuple[int, bytes, str]] = []
+        for record in records:
+            body = bytes(record.body)
+            if record.user_type == Kind.INTENT:
+                try:
+                    intent, submitted_ms = decode_intent(body)
+                except CorruptData as error:
+                    unreadable.append((record.record_id, body, error.reason))
+                    continue
+                self.admit(Entry(record.record_id, intent, submitted_ms, len(body) + ENTRY_OVERHEAD_BYTES))
+            elif record.user_type == Kind.TRIES:
+                tries[record.record_id] = _TRIES.unpack(body)[0]
+            elif record.user_type == Kind.ATTEMPT:
+                attempts.append(Attempt.decode(record.record_id, body))
+            elif record.user_type == Kind.DEAD:
+                self._bury(_decode_dead(record.record_id, body), len(body))
+            elif record.user_type == Kind.IDENTITY and (record.is_update or self.identity is None):
+                # Of the updates the journal keeps the last; it may come before the add it replaces.
+                self.identity, self._identity_id = Identity.decode(body), record.record_id
+        self.entries = dict(sorted(self.entries.items()))
+        for entry_id, count in tries.items():
+            if entry_id in self.entries:
+                self.entries[entry_id].tries = count
+        for attempt in sorted(attempts, key=lambda each: each.attempt_id):
+            self._attempts.setdefault(attempt.partition, []).append(attempt)
+            for entry_id in attempt.entry_ids:
+                entry = self.entries.get(entry_id)
+                if entry is None:
+                    continue
+                if entry.attempt is not None:
+                    entry.attempt.owed -= 1
+                entry.attempt, entry.place = attempt, Place.SENT
+                attempt.owed += 1
+        return self, [self.give_up_unreadable(entry_id, body, reason, now_ms) for entry_id, body, reason in unreadable]
+
+    def next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    # ---- intents -------------------------------------------------------------------------------------------------------------------------------
+
+    def submit(self, intents: Sequence[Intent], now_ms: int) -> tuple[list[Entry], Change]:
+        """Entries that are owed once the change is on disk: give them to `admit` then."""
+        entries, change = [], Change()
+        for intent in intents:
+            body = encode_intent(intent, now_ms)
+            entry = Entry(self.next_id(), intent, now_ms, len(body) + ENTRY_OVERHEAD_BYTES)
+            entries.append(entry)
+            change.adds.append((entry.entry_id, Kind.INTENT, body))
+        return entries, change
+
+    def admit(self, entry: Entry) -> None:
+        self.entries[entry.entry_id] = entry
+        self.bytes += entry.size
+
+    def oldest(self) -> Entry | None:
+        return next(iter(self.entries.values()), None)
+
+    def tried(self, entry: Entry) -> Change:
+        """Its handler is about to run once more."""
+        entry.tries += 1
+        return Change(updates=[(entry.entry_id, Kind.TRIES, _TRIES.pack(entry.tries))])
+
+    def decided(self, entries: Sequence[Entry]) -> tuple[Change, list[Attempt]]:
+        """They are in the log, or had nothing to append. The attempts are to be given to `released` once the change is on disk."""
+        attempts = []
+        for entry in entries:
+            del self.entries[entry.entry_id]
+            self.bytes -= entry.size
+            entry.place = Place.GONE
+            if entry.attempt is not None:
+                attempts.append(entry.attempt)
+        return Change(deletes=[entry.entry_id for entry in entries]), attempts
+
+    def absent(self, entry: Entry) -> None:
+        """It is certain that its attempt is not in the log and never will be."""
+        if entry.attempt is not None:
+            self.released([entry.attempt])
+            entry.attempt = None
+
+    # ---- attempts ------------------------------------------------------------------------------------------------------------------------------
+
+    def sending(self, client_id: int, partition: int, first_sequence: int, since: int, entries: Sequence[Entry]) -> tuple[Change, list[Attempt]]:
+        """A frame that may be sent once the change is on disk. The older attempts of its intents are to be given to `released` then."""
+        ids = tuple(entry.entry_id for entry in entries)
+        attempt = Attempt(self.next_id(), client_id, partition, first_sequence, since, ids, len(ids))
+        older = [entry.attempt for entry in entries if entry.attempt is not None]
+        for entry in entries:
+            entry.attempt, entry.place = attempt, Place.SENT
+        self._attempts.setdefault(partition, []).append(attempt)
+        needless, self._needless = self._needless, []
+        return Change(adds=[(attempt.attempt_id, Kind.ATTEMPT, attempt.encode())], deletes=needless), older
+
+    def released(self, attempts: Iterable[Attempt]) -> None:
+        """Each is needed by one intent less. Those that nobody needs are deleted with the next frame, but for the newest of the partition."""
+        for attempt in attempts:
+            attempt.owed -= 1
+            of_partition = self._attempts.get(attempt.partition, [])
+            while len(of_partition) > 1 and of_partition[0].owed == 0:
+                self._needless.append(of_partition.pop(0).attempt_id)
+
+    def attempts(self, partition: int) -> list[Attempt]:
+        return self._attempts.get(partition, [])
+
+    def next_sequence(self, partition: int, client_id: int) -> int:
+        of_partition = self._attempts.get(partition)
+        return of_partition[-1].next_sequence if of_partition and of_partition[-1].client_id == client_id else 1
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that something was ever sent to."""
+        return sorted(self._attempts)
+
+    # ---- dead letters --------------------------------------------------------------------------------------------------------------------------
+
+    def give_up(self, entry: Entry, reason: str, now_ms: int) -> tuple[Change, list[Attempt], DeadLetter]:
+        change, attempts = self.decided([entry])
+        dead = DeadLetter(self.next_id(), entry.entry_id, entry.intent, entry.tries, reason, now_ms, encode_intent(entry.intent, entry.submitted_ms))
+        self._dead_record(dead, change)
+        return change, attempts, dead
+
+    def give_up_unreadable(self, entry_id: int, body: bytes, reason: str, now_ms: int) -> Change:
+        change = Change(deletes=[entry_id])
+        self._dead_record(DeadLetter(self.next_id(), entry_id, None, 0, f"cannot be read: {reason}", now_ms, body), change)
+        return change
+
+    def _dead_record(self, dead: DeadLetter, change: Change) -> None:
+        reason = dead.reason.encode()[:0xFFFF].decode(errors="ignore").encode()
+        body = _DEAD.pack(dead.at_ms, dead.intent_id, dead.tries, len(reason)) + reason + dead.body
+        change.adds.append((dead.dead_id, Kind.DEAD, body))
+        self._bury(dead, len(body))
+
+    def _bury(self, dead: DeadLetter, size: int) -> None:
+        self.dead[dead.dead_id] = dead
+        self.bytes += size + ENTRY_OVERHEAD_BYTES
+
+    def forget(self, dead: DeadLetter) -> Change:
+        """The dead letter is dropped, or takes another way."""
+        del self.dead[dead.dead_id]
+        self.bytes -= _DEAD.size + len(dead.reason.encode()) + len(dead.body) + ENTRY_OVERHEAD_BYTES
+        return Change(deletes=[dead.dead_id])
+
+    # ---- identity ------------------------------------------------------------------------------------------------------------------------------
+
+    def identify(self, identity: Identity) -> Change:
+        """Another identity; one with another client id has sent nothing yet."""
+        change = Change()
+        if self.identity is None:
+            self._identity_id = self.next_id()
+            change.adds.append((self._identity_id, Kind.IDENTITY, identity.encode()))
+        else:
+            change.updates.append((self._identity_id, Kind.IDENTITY, identity.encode()))
+            if identity.client_id != self.identity.client_id:
+                change.deletes += [attempt.attempt_id for attempts in self._attempts.values() for attempt in attempts]
+                self._attempts.clear()
+                self._needless.clear()
+        self.identity = identity
+        return change
+
+
+def _decode_dead(dead_id: int, body: bytes) -> DeadLetter:
+    at_ms, intent_id, tries, length = _DEAD.unpack_from(body)
+    start = _DEAD.size + length
+    reason, left = body[_DEAD.size : start].decode(errors="replace"), body[start:]
+    try:
+        intent = decode_intent(left)[0]
+    except CorruptData:
+        intent = None
+    return DeadLetter(dead_id, intent_id, intent, tries, reason, at_ms, left)

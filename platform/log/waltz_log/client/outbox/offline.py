@@ -1,0 +1,80 @@
+"""The directory of an outbox that no service runs: what is owed, the dead letters, and what an operator decides about them.
+
+Takes the directory, as a service does, so the two never meet; forwards nothing. Blocking. What it changes is on disk when a call returns.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+from waltz_log.client.outbox.intent import Intent
+from waltz_log.client.outbox.ledger import Change, DeadLetter, Entry
+from waltz_log.client.outbox.settings import OutboxSettings
+from waltz_log.client.outbox.store import open_journal
+from waltz_log.client.outbox.writer import apply
+from waltz_log.core.ports import Disk
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["OutboxDirectory"]
+
+
+class OutboxDirectory:
+    """`with OutboxDirectory(disk, now_ms) as outbox:`. Raises `InvalidSetting` where a service holds the directory."""
+
+    def __init__(self, disk: Disk, now_ms: int, settings: OutboxSettings | None = None) -> None:
+        self._now_ms = now_ms
+        self._journal, self._ledger, changes = open_journal(disk, settings or OutboxSettings(), now_ms, os.urandom)
+        for change in changes:
+            self._write(change)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._journal.close()
+
+    @property
+    def client_id(self) -> int | None:
+        return None if self._ledger.identity is None else self._ledger.identity.client_id
+
+    @property
+    def epoch(self) -> int:
+        return 0 if self._ledger.identity is None else self._ledger.identity.epoch
+
+    @property
+    def size_bytes(self) -> int:
+        return self._ledger.bytes
+
+    def pending(self) -> list[Entry]:
+        """What is owed, oldest first; an entry with an attempt is in doubt."""
+        return list(self._ledger.entries.values())
+
+    def dead_letters(self) -> list[DeadLetter]:
+        return list(self._ledger.dead.values())
+
+    def retry(self, dead_id: int, intent: Intent | None = None) -> int:
+        """Makes the dead letter an intent again, or `intent` in its place; its new id. The next start of the service forwards it."""
+        dead = self._dead(dead_id)
+        again = intent or dead.intent
+        if again is None:
+            raise InvalidRequest(reason=f"this dead letter cannot be read, and needs data in its place: dead_id={dead_id}")
+        (entry,), change = self._ledger.submit([again], self._now_ms)
+        change.deletes += self._ledger.forget(dead).deletes
+        self._write(change)
+        self._ledger.admit(entry)
+        return entry.entry_id
+
+    def drop(self, dead_id: int) -> None:
+        """Forgets the dead letter for good."""
+        self._write(self._ledger.forget(self._dead(dead_id)))
+
+    def _dead(self, dead_id: int) -> DeadLetter:
+        dead = self._ledger.dead.get(dead_id)
+        if dead is None:
+            raise InvalidRequest(reason=f"no such dead letter: dead_id={dead_id}")
+        return dead
+
+    def _write(self, change: Change) -> None:
+        apply(self._journal, change)
+        self._journal.sync()

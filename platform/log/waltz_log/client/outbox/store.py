@@ -1,0 +1,59 @@
+"""The directory of an outbox: its journal, opened and read into a ledger, and the statistics file beside it. Blocking; for an offload call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from waltz_log.client.outbox.ledger import Change, Kind, Ledger
+from waltz_log.client.outbox.settings import OutboxSettings
+from waltz_log.client.outbox.statistics import STATISTICS_FILE, OutboxStatistics
+from waltz_log.core.ports import Disk
+from waltz_log.journal import Journal, JournalSettings
+
+__all__ = ["open_journal", "read_statistics", "write_statistics"]
+
+SCATTERED = 4
+"""How many times what lives the journal may take: it compacts files of which less than a third lives."""
+
+SPARE_FILES = 16
+"""For attempts and deletes, and for what is being reclaimed."""
+
+
+def journal_settings(settings: OutboxSettings) -> JournalSettings:
+    files_max = SCATTERED * -(-settings.bytes_max // settings.file_bytes) + SPARE_FILES
+    return JournalSettings(file_bytes=settings.file_bytes, files_max=files_max, replaceable_types=frozenset({Kind.IDENTITY, Kind.TRIES}))
+
+
+def open_journal(disk: Disk, settings: OutboxSettings, now_ms: int, entropy: Callable[[int], bytes]) -> tuple[Journal, Ledger, list[Change]]:
+    """Takes the directory for this process. Raises `InvalidSetting` where another holds it, `JournalFailed` where it cannot be read."""
+    journal = Journal.open(disk, journal_settings(settings), entropy)
+    ledger, changes = Ledger.load(journal.loaded.records, journal.loaded.record_id_max, now_ms)
+    journal.drop_loaded()
+    return journal, ledger, changes
+
+
+def write_statistics(disk: Disk, statistics: OutboxStatistics) -> None:
+    """Replaces the file. Not synced: it tells of a running process, and a crash ends that."""
+    draft = f"{STATISTICS_FILE}.tmp"
+    if disk.exists(draft):
+        disk.remove(draft)
+    file = disk.open(draft, "create")
+    try:
+        file.write(0, statistics.encode())
+    finally:
+        file.close()
+    disk.rename(draft, STATISTICS_FILE)
+
+
+def read_statistics(disk: Disk) -> OutboxStatistics | None:
+    """The last snapshot, or None where there is none that can be read."""
+    try:
+        file = disk.open(STATISTICS_FILE, "read")
+    except FileNotFoundError:
+        return None
+    try:
+        return OutboxStatistics.decode(file.read(0, file.size()))
+    except (ValueError, TypeError, KeyError):
+        return None
+    finally:
+        file.close()

@@ -1,0 +1,186 @@
+"""Group commit of an outbox's journal: whatever changes come while the disk syncs go with the next sync.
+
+Every change is atomic. `write` returns once its changes are on disk; `later` is for changes whose loss repeats work but breaks nothing, and tells
+when they are on disk. The journal is used by one call at a time, off the event loop. Its first failure is the last thing it does: nobody is
+acknowledged after it, and what is on disk is known only to the next opening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+from waltz_log.client.outbox.ledger import Change
+from waltz_log.core.ports import Offload
+from waltz_log.errors import JournalFull, WaltzError
+from waltz_log.journal import Journal
+
+__all__ = ["JournalWriter", "apply"]
+
+Told: TypeAlias = Callable[[], None]
+_Urgent: TypeAlias = "tuple[Change, asyncio.Future[None], Told | None]"
+
+LATER_DELAY_S = 0.05
+"""How long a change that nobody waits for may wait for one that somebody does."""
+
+ROUND_COUNT_MAX = 20_000
+"""Records of one round: a round must not hold up those that come after it for long."""
+
+
+def apply(journal: Journal, change: Change) -> None:
+    """Buffers the change in the journal, all of it or nothing."""
+    if change.count == 1:
+        for record_id, kind, body in change.adds:
+            journal.add(record_id, kind, body)
+        for record_id, kind, body in change.updates:
+            journal.update(record_id, kind, body)
+        for record_id in change.deletes:
+            journal.delete(record_id)
+        return
+    transaction = journal.begin()
+    try:
+        for record_id, kind, body in change.adds:
+            journal.add_in(transaction, record_id, kind, body)
+        for record_id, kind, body in change.updates:
+            journal.update_in(transaction, record_id, kind, body)
+        for record_id in change.deletes:
+            journal.delete_in(transaction, record_id)
+    except JournalFull:
+        journal.rollback(transaction)
+        raise
+    journal.commit(transaction)
+
+
+class JournalWriter:
+    """`start` makes its one task; `close` writes what is left and ends it."""
+
+    def __init__(self, journal: Journal, offload: Offload) -> None:
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        """Done once the journal has failed."""
+        self.syncs = 0
+        self._journal = journal
+        self._offload = offload
+        self._urgent: list[_Urgent] = []
+        self._later: list[tuple[Change, Told]] = []
+        self._work = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="waltz outbox journal")
+
+    async def write(self, change: Change, told: Told | None = None) -> None:
+        """Returns when the change is on disk; `told` is called then even where the caller was cancelled meanwhile. Raises `JournalFull`: nothing was
+        written; or what the journal failed with: then it may be on disk or not."""
+        if self.failed.done():
+            raise self.failed.result()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._urgent.append((change, done, told))
+        self._work.set()
+        await done
+
+    def later(self, change: Change, told: Told) -> None:
+        """Takes a change along with the next; `told` is called once it is on disk."""
+        self._later.append((change, told))
+        self._work.set()
+
+    async def close(self) -> None:
+        """Writes what is left, unless the journal failed."""
+        self._closing = True
+        self._work.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def abort(self) -> None:
+        """Ends at once; what was not written is as lost as after a crash. A call that runs on a thread is waited for."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            if not self._urgent and not self._later:
+                if self._closing:
+                    return
+                self._work.clear()
+                await self._work.wait()
+                continue
+            if not self._urgent and not self._closing:
+                await self._gather()
+            urgent, later = self._take()
+            try:
+                refused = await self._round([*(change for change, _ in later), *(change for change, _, _ in urgent)])
+            except (WaltzError, OSError) as error:
+                self._fail(error, urgent)
+                return
+            full = next((error for error in refused[: len(later)] if error is not None), None)
+            if full is not None:  # what the ledger holds is not what the journal holds any more
+                self._fail(full, urgent)
+                return
+            for _, told in later:
+                told()
+            for each, why in zip(urgent, refused[len(later) :], strict=True):
+                _tell(each, why)
+
+    async def _gather(self) -> None:
+        """A moment for somebody to come whom the later changes can go along with."""
+        self._work.clear()
+        try:
+            async with asyncio.timeout(LATER_DELAY_S):
+                while not self._urgent and not self._closing:
+                    await self._work.wait()
+                    self._work.clear()
+        except TimeoutError:
+            return
+
+    def _take(self) -> tuple[list[_Urgent], list[tuple[Change, Told]]]:
+        later, self._later = self._later, []
+        count = sum(change.count for change, _ in later)
+        taken = 0
+        while taken < len(self._urgent) and (taken == 0 or count < ROUND_COUNT_MAX):
+            count += self._urgent[taken][0].count
+            taken += 1
+        urgent, self._urgent = self._urgent[:taken], self._urgent[taken:]
+        return urgent, later
+
+    async def _round(self, changes: list[Change]) -> list[JournalFull | None]:
+        # Shielded: a cancelled task must not leave a thread behind that goes on writing.
+        call = asyncio.ensure_future(self._offload(self._write, changes))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            await asyncio.gather(call, return_exceptions=True)
+            raise
+
+    def _write(self, changes: list[Change]) -> list[JournalFull | None]:
+        refused: list[JournalFull | None] = []
+        for change in changes:
+            try:
+                apply(self._journal, change)
+                refused.append(None)
+            except JournalFull as error:
+                refused.append(error)
+        self._journal.sync()
+        self.syncs += 1
+        return refused
+
+    def _fail(self, error: WaltzError | OSError, urgent: list[_Urgent]) -> None:
+        self.failed.set_result(error)
+        for _, done, _ in (*urgent, *self._urgent):
+            if not done.done():
+                done.set_exception(error)
+        self._urgent.clear()
+        self._later.clear()
+
+
+def _tell(urgent: _Urgent, refused: JournalFull | None) -> None:
+    _, done, told = urgent
+    if refused is None and told is not None:
+        told()
+    if done.done():
+        return
+    if refused is None:
+        done.set_result(None)
+    else:
+        done.set_exception(refused)

@@ -1,0 +1,120 @@
+"""A network that a test stands in the middle of: appends can be kept on the wire and delivered later, answers can be kept from those who wait for
+them, and connections can live on after the process that made them is dead.
+
+Wraps any network; what is not held passes as it is. For the cases between send and answer, which chance hits too rarely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
+from waltz_log.errors import ConnectionLost, WaltzError
+
+__all__ = ["HeldNetwork"]
+
+
+class HeldNetwork:
+    """`hold_frames`: appends stay on the wire until `deliver`. `hold_answers`: results arrive here and no further, until the hold ends or the stream
+    is cancelled. `outlive`: a cancelled stream stays open at the far end, as that of a machine that was cut off, until `hang_up`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self.hold_frames = False
+        self.hold_answers = False
+        self.outlive = False
+        self.wire: list[tuple[Stream, Any]] = []
+        self.left_open: list[Stream] = []
+        self.sent = 0
+        """Append frames given to this network, held ones too."""
+
+    def connect(self, address: str) -> Channel:
+        return _Channel(self, self._network.connect(address))
+
+    async def serve(self, address: str, service: Service) -> Listener:
+        return await self._network.serve(address, service)
+
+    async def deliver(self) -> int:
+        """Lets what is on the wire arrive; how many frames a connection took."""
+        held, self.wire = self.wire, []
+        taken = 0
+        for stream, message in held:
+            try:
+                await stream.send(message)
+                taken += 1
+            except WaltzError:
+                continue  # the far end has closed this connection
+        return taken
+
+    async def hang_up(self) -> None:
+        """Ends the connections that outlived their process."""
+        streams, self.left_open = self.left_open, []
+        for stream in streams:
+            await stream.cancel()
+
+
+class _Channel:
+    def __init__(self, network: HeldNetwork, channel: Channel) -> None:
+        self._network = network
+        self._channel = channel
+
+    @property
+    def address(self) -> str:
+        return self._channel.address
+
+    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+        return await self._channel.call(method, request, timeout_s=timeout_s)
+
+    def open(self, method: Method, request: Any | None = None) -> Stream:
+        return _Stream(self._network, self._channel, self._channel.open(method, request))
+
+    async def close(self) -> None:
+        if not self._network.outlive:
+            await self._channel.close()
+
+
+class _Stream:
+    def __init__(self, network: HeldNetwork, channel: Channel, stream: Stream) -> None:
+        self._network = network
+        self._channel = channel
+        self._stream = stream
+        self._cancelled = asyncio.Event()
+
+    def _check(self) -> None:
+        if self._cancelled.is_set():
+            raise ConnectionLost(address=self._channel.address, reason="cancelled")
+
+    async def send(self, message: Any) -> None:
+        self._check()
+        if getattr(message, "WhichOneof", None) is not None and message.WhichOneof("kind") == "append":
+            self._network.sent += 1
+            if self._network.hold_frames:
+                self._network.wire.append((self._stream, message))
+                return
+        await self._stream.send(message)
+
+    async def receive(self) -> Any | None:
+        self._check()
+        message = await self._stream.receive()
+        while self._network.hold_answers and getattr(message, "WhichOneof", lambda _: None)("kind") == "result":
+            try:
+                async with asyncio.timeout(0.01):
+                    await self._cancelled.wait()
+            except TimeoutError:
+                continue
+            self._check()
+        return message
+
+    async def finish(self) -> None:
+        await self._stream.finish()
+
+    async def cancel(self) -> None:
+        self._cancelled.set()
+        if self._network.outlive:
+            self._network.left_open.append(self._stream)
+        else:
+            await self._stream.cancel()
+
+
+_network: type[Network] = HeldNetwork  # holds the class to the port when types are checked
