@@ -4,12 +4,14 @@
 event loop. docs/journal.md tells format and rules; the errors are in `waltz_log.errors`.
 """
 
+from waltz_log.journal.group_commit import GroupCommitJournal
 from waltz_log.journal.journal import Journal
 from waltz_log.journal.loading import Loaded, LoadedRecord, PreparedTransaction
 from waltz_log.journal.settings import GroupCommitSettings, JournalSettings
 from waltz_log.journal.statistics import JournalStatistics
 
 __all__ = [
+    "GroupCommitJournal",
     "GroupCommitSettings",
     "Journal",
     "JournalSettings",

@@ -214,13 +214,16 @@ class Journal:
     def _keep_room(self, size: int, adds: int) -> None:
         """Refuses what would leave too little room to delete everything."""
         writer = self._writer
-        kept = DELETE_TX_BYTES * (len(self._places) + len(self._owners) + adds) + (self._reserve_bytes if adds else 0)
+        kept = self._kept_bytes(adds)
         if writer.room - size < kept:
             writer.reclaim()
             if writer.room - size < kept:
                 self._compactor.run()
             if writer.room - size < kept:
                 raise JournalFull(reason=f"{writer.room} of {self._settings.files_max * self._settings.file_bytes} bytes are left, kept for deletes")
+
+    def _kept_bytes(self, adds: int) -> int:
+        return DELETE_TX_BYTES * (len(self._places) + len(self._owners) + adds) + (self._reserve_bytes if adds else 0)
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 
@@ -355,6 +358,15 @@ class Journal:
     def writer(self) -> Writer:
         """For the shell that syncs beside appending (group_commit.py)."""
         return self._writer
+
+    def only_appends(self, size: int, adds: int) -> bool:
+        """Whether a call that appends so many bytes and adds surely changes no file, frees none and syncs nothing."""
+        return self._writer.fits(size) and self._writer.room - size >= self._kept_bytes(adds or 1)
+
+    def summary_bytes(self, transaction_id: int) -> int:
+        """What the record takes at most that ends a transaction."""
+        transaction = self._transactions.get(transaction_id)
+        return summary_bytes(len(transaction.counts) + 1 if transaction is not None else 1)
 
     def sync(self) -> None:
         """What was appended before is on the medium when it returns."""

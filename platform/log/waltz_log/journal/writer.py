@@ -71,18 +71,29 @@ class Writer:
 
     def usable(self) -> None:
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise type(self._failure)(**self._failure.facts)
 
     @property
     def failed(self) -> bool:
         return isinstance(self._failure, JournalFailed)
 
-    def fail(self, error: OSError) -> NoReturn:
+    @property
+    def failure(self) -> WaltzError | None:
+        """Why nothing is accepted any more."""
+        return self._failure
+
+    def record_failure(self, error: OSError) -> JournalFailed:
         """The disk failed. Final."""
-        if self._failure is None:
+        failed = JournalFailed(reason=f"{error.strerror or error}")
+        if not self.failed:
             self._buffer.clear()
-            self._failure = JournalFailed(reason=f"{error.strerror or error}")
-        raise self._failure from error
+            self._buffered = 0
+            self._failure = failed
+        return failed
+
+    def fail(self, error: OSError) -> NoReturn:
+        """Records the failure and raises it."""
+        raise self.record_failure(error) from error
 
     @property
     def room(self) -> int:

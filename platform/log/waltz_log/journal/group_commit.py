@@ -1,0 +1,347 @@
+"""A journal for many threads: they append under one lock and share their syncs.
+
+Who waits for its record and finds no sync running leads one: takes all that was appended, writes and syncs it *outside* the lock while the others go
+on appending, and wakes who waited for it. So a single caller pays no change of thread, and many pay one sync together. A thread of its own syncs what
+nobody waits for within `flush_s` and calls the callbacks; another prepares the next file.
+
+Invariants: one sync at a time; while it runs nothing changes the file, and nothing else that syncs is begun; a call returns, or its callback is
+called without an error, only after a sync that began after its record was appended; after a failure everybody who waits is told so and nothing is
+synced again. `linger_s` counts from the beginning of the sync before, so the time that took is part of it. Callbacks are called in order, on the
+journal's thread, without the lock; they must be short and may append. Source: docs/journal.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import structlog
+
+from waltz_log.errors import InvalidRequest, JournalFull, WaltzError
+from waltz_log.journal.codec import BODY_OVERHEAD_BYTES, DELETE_TX_BYTES, TX_BODY_OVERHEAD_BYTES
+from waltz_log.journal.journal import Journal
+from waltz_log.journal.loading import Loaded, LoadedRecord
+from waltz_log.journal.settings import GroupCommitSettings
+from waltz_log.journal.statistics import JournalStatistics
+
+__all__ = ["GroupCommitJournal", "OnDone"]
+
+T = TypeVar("T")
+
+OnDone = Callable[[WaltzError | None], None]
+"""Called once: with None when the record is on the medium, or with why it may not be."""
+
+SMALL_BYTES: Final = DELETE_TX_BYTES
+"""More than any record of constant size."""
+
+log = structlog.get_logger(__name__)
+
+
+class GroupCommitJournal:
+    """Owns the journal: nobody else calls it from here on, and `close` closes it. Each change either waits until it is on the medium (`sync=True`),
+    or returns at once and calls `on_done` then, or does neither (`sync=False`: it is there after `flush_s`)."""
+
+    def __init__(self, journal: Journal, settings: GroupCommitSettings | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._journal = journal
+        self._writer = journal.writer
+        self._settings = settings if settings is not None else GroupCommitSettings()
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._done = threading.Condition(self._lock)
+        """Something that others wait for has ended: a sync, a preparation, an exclusive call."""
+        self._work = threading.Condition(self._lock)
+        """There is something for the thread that flushes."""
+        self._wanted = threading.Condition(self._lock)
+        """A file should be prepared."""
+        self._syncing = False
+        self._preparing = False
+        self._waiting_alone = 0
+        """Calls that wait for the sync that runs to end, and no other to begin before them."""
+        self._sync_began_s = -1.0
+        self._unsynced_since_s: float | None = None
+        self._callbacks: deque[tuple[int, OnDone]] = deque()
+        self._armed = False
+        self._moves = -1
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=each, name=f"waltz-journal-{each.__name__.strip('_')}", daemon=True) for each in (self._flush, self._prepare)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # ---- changes ---------------------------------------------------------------------------------------------------------------------------------
+
+    def add(self, record_id: int, user_type: int, body: bytes, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        self._change(lambda: self._journal.add(record_id, user_type, body), BODY_OVERHEAD_BYTES + len(body), 1, sync, on_done)
+
+    def append_all(self, records: Sequence[tuple[int, int, bytes]], *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        size = sum([len(record[2]) for record in records]) + BODY_OVERHEAD_BYTES * len(records)
+        self._change(lambda: self._journal.append_all(records), size, len(records), sync, on_done)
+
+    def update(self, record_id: int, user_type: int, body: bytes, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        self._change(lambda: self._journal.update(record_id, user_type, body), BODY_OVERHEAD_BYTES + len(body), 1, sync, on_done)
+
+    def delete(self, record_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        self._change(lambda: self._journal.delete(record_id), SMALL_BYTES, 0, sync, on_done)
+
+    def begin(self) -> int:
+        with self._lock:
+            return self._journal.begin()
+
+    def add_in(self, transaction_id: int, record_id: int, user_type: int, body: bytes) -> None:
+        self._change(lambda: self._journal.add_in(transaction_id, record_id, user_type, body), TX_BODY_OVERHEAD_BYTES + len(body), 1)
+
+    def update_in(self, transaction_id: int, record_id: int, user_type: int, body: bytes) -> None:
+        self._change(lambda: self._journal.update_in(transaction_id, record_id, user_type, body), TX_BODY_OVERHEAD_BYTES + len(body), 1)
+
+    def delete_in(self, transaction_id: int, record_id: int) -> None:
+        self._change(lambda: self._journal.delete_in(transaction_id, record_id), SMALL_BYTES, 0)
+
+    def prepare(self, transaction_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        self._end(self._journal.prepare, transaction_id, sync, on_done)
+
+    def commit(self, transaction_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        self._end(self._journal.commit, transaction_id, sync, on_done)
+
+    def rollback(self, transaction_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        self._end(self._journal.rollback, transaction_id, sync, on_done)
+
+    def _end(self, end: Callable[[int], None], transaction_id: int, sync: bool, on_done: OnDone | None) -> None:
+        with self._lock:
+            size = self._journal.summary_bytes(transaction_id)
+        self._change(lambda: end(transaction_id), size, 0, sync, on_done)
+
+    def sync(self) -> None:
+        """All that was appended before, by whomever, is on the medium when it returns."""
+        with self._lock:
+            self._writer.usable()
+            self._wait_synced(self._writer.appended)
+
+    # ---- looking and tidying ---------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> Loaded:
+        return self._journal.loaded
+
+    def drop_loaded(self) -> None:
+        self._journal.drop_loaded()
+
+    def read(self, record_id: int) -> list[LoadedRecord]:
+        return self._alone(lambda: self._journal.read(record_id))
+
+    def reclaim(self) -> int:
+        return self._alone(self._journal.reclaim)
+
+    def compact(self) -> int:
+        """Appends wait meanwhile."""
+        return self._alone(self._journal.compact)
+
+    def statistics(self) -> JournalStatistics:
+        with self._lock:
+            return self._journal.statistics()
+
+    def close(self) -> None:
+        """Syncs what there is, unless the journal failed, and ends the threads and the journal. Callbacks have been called when it returns. Not to be
+        called from one."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            self._work.notify_all()
+            self._wanted.notify_all()
+        for thread in self._threads:
+            thread.join()
+        failure: WaltzError | None = None
+        try:
+            with self._lock:
+                while self._syncing:
+                    self._done.wait()
+                self._journal.close()
+        except WaltzError as error:
+            failure = error
+            raise
+        finally:
+            self._call_back(list(self._callbacks), failure if not self._writer.failed else self._writer.failure)
+            self._callbacks.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ---- one change ------------------------------------------------------------------------------------------------------------------------------
+
+    def _change(self, change: Callable[[], None], size: int, adds: int, sync: bool = False, on_done: OnDone | None = None) -> None:
+        with self._lock:
+            self._admit(size, adds)
+            change()
+            writer = self._writer
+            if self._moves != writer.moves:
+                self._moves = writer.moves
+                self._wanted.notify()
+            if self._unsynced_since_s is None and writer.synced != writer.appended:
+                self._unsynced_since_s = self._monotonic()
+            if on_done is not None:
+                self._callbacks.append((writer.appended, on_done))
+                self._armed = True
+                self._work.notify()
+            elif sync:
+                self._wait_synced(writer.appended)
+            elif not self._armed:
+                self._armed = True
+                self._work.notify()
+
+    def _admit(self, size: int, adds: int) -> None:
+        """Returns when the change may be made: not too much is unsynced, and where it will change the file or free some, nothing runs beside it."""
+        writer = self._writer
+        while True:
+            if self._closing:
+                raise InvalidRequest(reason="the journal is closed")
+            writer.usable()
+            if writer.appended - writer.synced >= self._settings.unsynced_bytes_max:
+                self._wait_synced(writer.appended)
+            elif (self._syncing or self._preparing) and not self._journal.only_appends(size, adds):
+                self._wait_alone()
+            else:
+                return
+
+    def _alone(self, call: Callable[[], T]) -> T:
+        """Makes a call that may sync or read, beside which no sync may run."""
+        with self._lock:
+            while self._syncing or self._preparing:
+                self._wait_alone()
+            try:
+                return call()
+            finally:
+                self._done.notify_all()
+
+    def _wait_alone(self) -> None:
+        self._waiting_alone += 1
+        self._done.wait()
+        self._waiting_alone -= 1
+        self._done.notify_all()
+
+    # ---- syncing ---------------------------------------------------------------------------------------------------------------------------------
+
+    def _wait_synced(self, target: int) -> None:
+        """With the lock held, which is let go meanwhile."""
+        writer = self._writer
+        while writer.synced < target:
+            if writer.failed:
+                writer.usable()
+            if self._syncing or self._waiting_alone:
+                self._done.wait()
+            else:
+                self._lead()
+
+    def _lead(self) -> None:
+        """One sync of all that was appended. With the lock held, which is let go meanwhile; failures are for those who wait."""
+        self._syncing = True
+        try:
+            self._linger()
+            pending = self._writer.begin_sync()
+            if pending is None:
+                return
+            self._sync_began_s = self._monotonic()
+            self._unsynced_since_s = None
+            failure = None
+            self._lock.release()
+            try:
+                pending.run()
+            except OSError as error:
+                failure = error
+            finally:
+                self._lock.acquire()
+            if failure is None:
+                self._writer.end_sync(pending)
+            else:
+                self._writer.record_failure(failure)
+        finally:
+            self._syncing = False
+            self._done.notify_all()
+            if self._callbacks:
+                self._work.notify()
+
+    def _linger(self) -> None:
+        due_s = self._sync_began_s + self._settings.linger_s
+        while self._settings.linger_s and not self._closing and self._writer.appended - self._writer.synced < self._settings.group_bytes:
+            left_s = due_s - self._monotonic()
+            if left_s <= 0:
+                break
+            self._done.wait(left_s)
+
+    # ---- the threads -----------------------------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Syncs what nobody waits for, and calls back."""
+        with self._lock:
+            while not self._closing:
+                due = self._due_callbacks()
+                if due:
+                    failure = self._writer.failure
+                    self._lock.release()
+                    try:
+                        self._call_back(due, failure)
+                    finally:
+                        self._lock.acquire()
+                elif self._writer.failed or not self._armed:
+                    self._work.wait()
+                elif self._syncing or self._waiting_alone:
+                    self._done.wait()
+                elif self._callbacks:
+                    self._lead()
+                elif self._unsynced_since_s is None:
+                    self._armed = False
+                else:
+                    left_s = self._unsynced_since_s + self._settings.flush_s - self._monotonic()
+                    if left_s <= 0:
+                        self._lead()
+                    else:
+                        self._work.wait(left_s)
+
+    def _due_callbacks(self) -> list[tuple[int, OnDone]]:
+        due = []
+        while self._callbacks and (self._writer.failed or self._callbacks[0][0] <= self._writer.synced):
+            due.append(self._callbacks.popleft())
+        return due
+
+    def _call_back(self, due: list[tuple[int, OnDone]], failure: WaltzError | None) -> None:
+        synced = self._writer.synced
+        for appended, on_done in due:
+            try:
+                on_done(None if appended <= synced else failure)
+            except Exception:
+                # A callback's defect is its owner's; the others and the journal go on.
+                log.exception("a callback of the journal failed")
+
+    def _prepare(self) -> None:
+        """Keeps one file ready, so that a change of the file seldom waits for one to be made."""
+        with self._lock:
+            while not self._closing and not self._writer.failed:
+                planned = None if self._syncing and self._waiting_alone else self._writer.plan_next()
+                if planned is None:
+                    self._wanted.wait()
+                    continue
+                self._preparing = True
+                failure: Exception | None = None
+                self._lock.release()
+                try:
+                    self._writer.prepare_next(planned)
+                except (OSError, JournalFull) as error:
+                    failure = error
+                finally:
+                    self._lock.acquire()
+                    self._preparing = False
+                    self._done.notify_all()
+                if failure is None:
+                    self._writer.next_prepared(planned)
+                elif isinstance(failure, OSError):
+                    self._writer.record_failure(failure)
+                    self._work.notify_all()
+                else:
+                    self._wanted.wait()  # no space: the next change of the file tells its caller
