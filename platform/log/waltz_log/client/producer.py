@@ -47,6 +47,9 @@ FRAMES_UNANSWERED = 2
 """With so many frames unanswered a frame waits until it is full or `linger_ms` is over. Smaller frames close the window up:
 throughput falls tenfold."""
 
+FRAMES_TOGETHER = 8
+"""Full frames that a lasting client says one word on disk for."""
+
 STRIKES_MAX = 3
 """Streams in a row that end because of the bytes on them, before what was on them is no longer sent again. One can be a connection that was cut."""
 
@@ -66,8 +69,8 @@ class Lasting(NamedTuple):
     mount_sequence: int
     """Above every one that an earlier process of this client used, so that the first mount fences what that one still has on the wire."""
     next_sequence: int
-    sending: Callable[[Frame], Awaitable[None]]
-    """Returns when it is on disk that the frame may be sent. An error ends the stream, and the frame counts as sent."""
+    sending: Callable[[list[Frame]], Awaitable[None]]
+    """Returns when it is on disk that the frames may be sent. An error ends the stream, and they count as sent."""
 
 
 class Producer:
@@ -92,7 +95,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
         self._mount_sequence = 0
-        self._sending: Callable[[Frame], Awaitable[None]] | None = None
+        self._sending: Callable[[list[Frame]], Awaitable[None]] | None = None
         if lasting is not None:
             self._mount_sequence, self.window.next_sequence, self._sending = lasting
         self._mount_mark = -1
@@ -373,10 +376,23 @@ class Producer:
             if self._used_up:
                 await self._use_up()
             frame = window.pack(self.client_id, self._generation, self.known_mark, self._loop.time())
-            if frame is not None:
-                if self._sending is not None:
-                    await self._sending(window.frames[-1])
+            if frame is None:
+                continue
+            if self._sending is None:
                 await stream.send(pb.ClientMessage(append=frame))
+            else:
+                await self._send_lasting(stream, frame, self._sending)
+
+    async def _send_lasting(self, stream: Stream, frame: pb.AppendFrame, sending: Callable[[list[Frame]], Awaitable[None]]) -> None:
+        """The frame and what else waits: the word on disk is one for all of them, for it takes longer than a frame."""
+        window, frames = self.window, [frame]
+        while window.queue_bytes >= self._settings.frame_bytes and len(frames) < FRAMES_TOGETHER:
+            another = window.pack(self.client_id, self._generation, self.known_mark, self._loop.time())
+            if another is not None:
+                frames.append(another)
+        await sending(list(window.frames)[-len(frames) :])
+        for each in frames:
+            await stream.send(pb.ClientMessage(append=each))
 
     @property
     def _used_up(self) -> bool:

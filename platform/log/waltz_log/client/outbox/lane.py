@@ -238,12 +238,14 @@ class Lane:
         self.settled.set()
 
     def _offer(self) -> None:
-        data, producer = self._data, self.producer
+        data, offer, ages = self._data, self.producer.offer, self._settings.intent_age_max_s is not None
+        if data and not self._room():
+            return
         while data:
             entry = data[0]
-            if entry.place is Place.READY and not self._owing.expired(entry):
+            if entry.place is Place.READY and not (ages and self._owing.expired(entry)):
                 item: Item = (Sent(entry, self), entry.intent.payload, entry.intent.header, AS_KNOWN, NO_LOCKS, b"", math.inf)
-                if not self._room() or not producer.offer(item):
+                if not offer(item):
                     break
                 entry.place = Place.BUSY
             data.popleft()
@@ -264,10 +266,10 @@ class Lane:
 
     # ---- frames --------------------------------------------------------------------------------------------------------------------------------
 
-    async def _sending(self, frame: Frame) -> None:
+    async def _sending(self, frames: list[Frame]) -> None:
         """The attempt is on disk before a byte of it is on the wire."""
-        entries = [item[0].entry for item in frame.items if item is not None and isinstance(item[0], Sent)]
-        change, older = self._ledger.sending(self._client_id, self.partition, frame.first_sequence, frame.since, entries)
+        entries = [item[0].entry for frame in frames for item in frame.items if item is not None and isinstance(item[0], Sent)]
+        change, older = self._ledger.sending(self._client_id, self.partition, frames[0].first_sequence, frames[0].since, entries)
         await self._writer.write(change, lambda: self._ledger.released(older))
 
     def decided(self, entry: Entry, told: Receipt | BaseException | None) -> None:

@@ -174,6 +174,8 @@ class Ledger:
         self.dead: dict[int, DeadLetter] = {}
         self.identity: Identity | None = None
         self.bytes = 0
+        self.in_doubt = 0
+        """How many are SENT, or were and nobody has told what became of it."""
         self._identity_id = 0
         self._last_id = 0
         self._attempts: dict[int, list[Attempt]] = {}
@@ -217,7 +219,9 @@ class Ledger:
                 entry = self.entries.get(entry_id)
                 if entry is None:
                     continue
-                if entry.attempt is not None:
+                if entry.attempt is None:
+                    self.in_doubt += 1
+                else:
                     entry.attempt.owed -= 1
                 entry.attempt, entry.place = attempt, Place.SENT
                 attempt.owed += 1
@@ -260,12 +264,14 @@ class Ledger:
             entry.place = Place.GONE
             if entry.attempt is not None:
                 attempts.append(entry.attempt)
+        self.in_doubt -= len(attempts)
         return Change(deletes=[entry.entry_id for entry in entries]), attempts
 
     def absent(self, entry: Entry) -> None:
         """It is certain that its attempt is not in the log and never will be."""
         if entry.attempt is not None:
             self.released([entry.attempt])
+            self.in_doubt -= 1
             entry.attempt = None
 
     # ---- attempts ------------------------------------------------------------------------------------------------------------------------------
@@ -275,6 +281,7 @@ class Ledger:
         ids = tuple(entry.entry_id for entry in entries)
         attempt = Attempt(self.next_id(), client_id, partition, first_sequence, since, ids, len(ids))
         older = [entry.attempt for entry in entries if entry.attempt is not None]
+        self.in_doubt += len(entries) - len(older)
         for entry in entries:
             entry.attempt, entry.place = attempt, Place.SENT
         self._attempts.setdefault(partition, []).append(attempt)

@@ -309,7 +309,7 @@ class Outbox:
             depth=len(ledger.entries),
             size_bytes=ledger.bytes,
             oldest_age_s=0.0 if oldest is None else max(0.0, (now_ms - oldest.submitted_ms) / 1000),
-            in_doubt=sum(entry.place is Place.SENT for entry in ledger.entries.values()),
+            in_doubt=ledger.in_doubt,
             dead=len(ledger.dead),
             submitted=self._submitted,
             forwarded=self._forwarded,

@@ -1,8 +1,8 @@
 """Group commit of an outbox's journal: whatever changes come while the disk syncs go with the next sync.
 
-Every change is atomic. `write` returns once its changes are on disk; `later` is for changes whose loss repeats work but breaks nothing, and tells
-when they are on disk. The journal is used by one call at a time, off the event loop. Its first failure is the last thing it does: nobody is
-acknowledged after it, and what is on disk is known only to the next opening.
+Every change is atomic, but for deletes alone, each of which says its own. `write` returns once its changes are on disk; `later` is for changes whose
+loss repeats work but breaks nothing, and tells when they are on disk. The journal is used by one call at a time, off the event loop. Its first
+failure is the last thing it does: nobody is acknowledged after it, and what is on disk is known only to the next opening.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _Urgent: TypeAlias = "tuple[Change, asyncio.Future[None], Told | None]"
 LATER_DELAY_S = 0.05
 """How long a change that nobody waits for may wait for one that somebody does."""
 
-ROUND_COUNT_MAX = 20_000
+ROUND_COUNT_MAX = 5_000
 """Records of one round: a round must not hold up those that come after it for long."""
 
 
 def apply(journal: Journal, change: Change) -> None:
-    """Buffers the change in the journal, all of it or nothing."""
-    if change.count == 1:
+    """Buffers the change in the journal, all of it or nothing; deletes alone may come one by one."""
+    if change.count == 1 or not (change.adds or change.updates):
         for record_id, kind, body in change.adds:
             journal.add(record_id, kind, body)
         for record_id, kind, body in change.updates:

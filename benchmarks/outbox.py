@@ -1,0 +1,68 @@
+"""The outbox: intents accepted on the local disk and forwarded to the log, end to end; beside it the same data appended directly.
+
+Data in submits of 500, eight submitters at once, one partition. The figure counts an intent when the log has it: journal add, attempt, append at a
+majority, journal delete. `submit` alone is what a service waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load import pipelined
+from benchmarks.measurement import Measurement, percentile
+from benchmarks.setting import DATA_BYTES, Workload
+from waltz_log.client import ClientSettings, Intent, Outbox, OutboxSettings, WaltzClient
+from waltz_log.testing.local import LocalCluster
+
+__all__ = ["run"]
+
+SUBMIT = 500
+SUBMITTERS = 8
+WINDOW = 16_000
+
+
+def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    with LocalCluster(directory / "outbox", partitions=1, storages=3, servers=1) as cluster:
+        return asyncio.run(_measure(cluster.cluster, directory / "outbox" / "directory", workload, conditions))
+
+
+async def _measure(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    count = workload.pipelined // 2 // SUBMIT * SUBMIT
+    async with WaltzClient.open(cluster, ClientSettings(close_timeout_s=60)) as client:
+        await pipelined(client, count // 10, window=WINDOW, partitions=range(1))
+        direct = await pipelined(client, count, window=WINDOW, partitions=range(1))
+    async with Outbox.open(directory, cluster, OutboxSettings(bytes_max=64 * 1024 * 1024)) as outbox:
+        await _forward(outbox, count // 10)
+        seconds, submits_ms = await _forward(outbox, count)
+    own = {
+        **conditions,
+        "partitions": 1,
+        "intents": count,
+        "per_submit": SUBMIT,
+        "submitters": SUBMITTERS,
+        "submit_p50_ms": round(percentile(submits_ms, 0.5), 1),
+        "submit_p99_ms": round(percentile(submits_ms, 0.99), 1),
+    }
+    rate = count / seconds
+    return [Measurement("outbox.forward", rate, "intents/s", own).compared_with(direct.rate, f"appended directly, {direct.rate:,.0f} txn/s")]
+
+
+async def _forward(outbox: Outbox, count: int) -> tuple[float, list[float]]:
+    """How long until the log has all of them, and how long each submit took."""
+    data = bytes(DATA_BYTES)
+    submits_ms: list[float] = []
+
+    async def submit() -> None:
+        for _ in range(count // SUBMIT // SUBMITTERS):
+            began = time.perf_counter()
+            await outbox.submit([Intent.data(0, data) for _ in range(SUBMIT)])
+            submits_ms.append(1000 * (time.perf_counter() - began))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(submit() for _ in range(SUBMITTERS)))
+    await outbox.flush()
+    return time.perf_counter() - began, submits_ms
