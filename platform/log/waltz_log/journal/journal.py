@@ -227,9 +227,14 @@ class Journal:
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> int:
-        """A new transaction: what it does counts all or nothing, when it is committed."""
+    def begin(self, transaction_id: int | None = None) -> int:
+        """A new transaction: what it does counts all or nothing, when it is committed. Its id is the next one, or the given one, which must be above
+        all before it: what is left of an older one of the same id would be counted to it."""
         self._writer.usable()
+        if transaction_id is not None:
+            if not self._transaction_id < transaction_id <= RECORD_ID_MAX:
+                raise InvalidRequest(reason=f"transaction ids rise: {transaction_id} is not above {self._transaction_id}")
+            self._transaction_id = transaction_id - 1
         transaction = Transaction(self._next_transaction_id())
         self._transactions[transaction.id] = transaction
         return transaction.id

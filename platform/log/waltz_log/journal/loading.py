@@ -12,12 +12,30 @@ Transactions"; docs/journal.md.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
 from typing import Literal, NamedTuple
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
-from waltz_log.journal.codec import ADD, ADD_TX, COMMIT, DELETE, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX, Record, scan
+from waltz_log.journal.codec import (
+    ADD,
+    ADD_TX,
+    COMMIT,
+    DELETE,
+    DELETE_TX,
+    PREPARE,
+    ROLLBACK,
+    UNHEALTHY,
+    UPDATE,
+    UPDATE_TX,
+    AddRun,
+    Record,
+    scan,
+    scan_runs,
+)
 from waltz_log.journal.directory import Directory, FoundFile, ring_order
 from waltz_log.journal.ledger import JournalFile, Ledger
 from waltz_log.journal.settings import JournalSettings
@@ -31,6 +49,10 @@ class LoadedRecord(NamedTuple):
     user_type: int
     body: bytes
     is_update: bool
+
+
+_loaded_record = partial(tuple.__new__, LoadedRecord)
+"""From a tuple of its fields, without a call of Python's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +108,13 @@ class Loading:
 def load(disk: Disk, directory: Directory, settings: JournalSettings, mode: Literal["read", "write"] = "read") -> Loading:
     """Reads all files. `mode`: `write` where the journal will be written to (the disk then makes sure that what is read is what the medium has).
     Raises `CorruptData` where a header by size is not the file's."""
-    return _Loader(disk, directory, settings, mode).run()
+    collecting = gc.isenabled()
+    gc.disable()  # what is loaded lives: the collector would walk it again and again, and find nothing
+    try:
+        return _Loader(disk, directory, settings, mode).run()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _Loader:
@@ -123,7 +151,7 @@ class _Loader:
                 del self._ledger.files[serial]
                 self._found.empty.append(file)
         self._forgive_tails()
-        prepared = [each for each in self._open.values() if each.prepared]
+        prepared = sorted((each for each in self._open.values() if each.prepared), key=lambda each: each.id)
         self._found.transactions = {each.id: each for each in prepared}
         self._found.loaded = Loaded(
             list(self._rows.values()),
@@ -157,30 +185,18 @@ class _Loader:
             data = handle.read(0, found.size)
         finally:
             handle.close()
-        places, rows, base = self._ledger.places, self._rows, file.base
-        record_id_max, end = self._record_id_max, 0
-        unhealthy, first_unhealthy = 0, -1
-        new = tuple.__new__
-        for record in scan(data, file.id, self._directory.seed(file.id)):
-            kind, offset, after, _, record_id, user_type, body, _ = record
-            if kind == UNHEALTHY:
+        end, unhealthy, first_unhealthy = 0, 0, -1
+        for found_record in scan_runs(data, file.id, self._directory.seed(file.id)):
+            if isinstance(found_record, AddRun):
+                self._take_adds(found_record, file)
+                end = found_record.offsets[-1]
+            elif found_record.kind == UNHEALTHY:
                 unhealthy += 1
-                first_unhealthy = offset if first_unhealthy < 0 else first_unhealthy
-                continue
-            end = after
-            if record_id > record_id_max:
-                record_id_max = record_id
-            if kind == ADD and record_id not in places:
-                # What nearly every record is, in the fewest steps.
-                places[record_id] = base + offset
-                rows[record_id] = new(LoadedRecord, (record_id, user_type, body, False))
-                file.live += 1
-                file.records += 1
-                file.bytes += after - offset
+                first_unhealthy = found_record.offset if first_unhealthy < 0 else first_unhealthy
             else:
-                self._take(record, file)
+                self._take(found_record, file)
+                end = found_record.end
         file.end = end
-        self._record_id_max = record_id_max
         self._unhealthy += unhealthy
         file.damaged = unhealthy > 0
         if first_unhealthy >= end:
@@ -195,8 +211,21 @@ class _Loader:
             reason = f"the header says {file.id} and the records say {named}; correct one of them, or move the file away"
             raise CorruptData(where=file.name, offset=0, transaction_id=-1, reason=reason)
 
+    def _take_adds(self, run: AddRun, file: JournalFile) -> None:
+        ids, base = run.record_ids, file.base
+        self._record_id_max = max(self._record_id_max, max(ids))
+        file.records += len(ids)
+        file.bytes += run.offsets[-1] - run.offsets[0]
+        if self._ledger.places.keys().isdisjoint(ids) and len(set(ids)) == len(ids):
+            self._ledger.add_all(ids, [base + offset for offset in run.offsets[:-1]], file)
+            self._rows.update(zip(ids, map(_loaded_record, zip(ids, run.user_types, run.bodies, repeat(False), strict=False)), strict=True))
+        else:
+            for record_id, user_type, offset, body in zip(ids, run.user_types, run.offsets, run.bodies, strict=False):
+                self._apply(ADD, record_id, user_type, file, offset, body)
+
     def _take(self, record: Record, file: JournalFile) -> None:
         kind = record.kind
+        self._record_id_max = max(self._record_id_max, record.record_id)
         if kind in (ADD, UPDATE):
             file.records += 1
             file.bytes += record.end - record.offset
