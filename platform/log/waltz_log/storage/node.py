@@ -16,7 +16,11 @@ from waltz_log.core.control_format import CONTROL_FILE
 from waltz_log.core.ports import Clock, Disk, Offload, Service
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, StorageFailed, WaltzError
 from waltz_log.storage.control import ControlFiles
+from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.peers import PeerReplicas
+from waltz_log.storage.ranges import ReadShare
+from waltz_log.storage.scrub import Scrub
 from waltz_log.storage.service import service_of
 from waltz_log.storage.settings import StorageSettings
 from waltz_log.storage.snapshots import NodeStatistics
@@ -35,12 +39,16 @@ class StorageNode:
         self._disk = disk
         self._clock = clock
         self._offload = offload
+        self._reads = ReadShare(offload, max(1, settings.disk_threads // 2))
+        self._files = OpenFiles(disk, settings.open_files_max)
         self._space = DiskSpace(disk, warn_free_bytes=settings.disk_warn_free_bytes, refuse_free_bytes=settings.disk_refuse_free_bytes)
         self._control: ControlFiles | None = None
         self._control_turn = asyncio.Lock()
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
         self._stopped: dict[int, WaltzError] = {}
+        self._scrub: Scrub | None = None
+        self._scrubbing: asyncio.Task[None] | None = None
 
     @staticmethod
     def exists(disk: Disk) -> bool:
@@ -75,13 +83,14 @@ class StorageNode:
             raise
         self._control = control
         present = set(self._disk.list(""))
-        for partition in range(control.header.partitions):
-            if str(partition) in present:
-                try:
-                    await self.partition(partition)
-                except WaltzError as error:
-                    log.error("partition does not open", partition=partition, error=str(error))
+        await asyncio.gather(*(self._open(partition) for partition in range(control.header.partitions) if str(partition) in present))
         log.info("storage node open", name=self.settings.name, start=control.start, partitions=control.header.partitions)
+
+    async def _open(self, partition: int) -> None:
+        try:
+            await self.partition(partition)
+        except WaltzError as error:
+            log.error("partition does not open", partition=partition, error=str(error))
 
     @property
     def control(self) -> ControlFiles:
@@ -113,13 +122,13 @@ class StorageNode:
                 try:
                     self._partitions[partition] = await PartitionStore.open(
                         partition,
-                        self._disk,
+                        self.settings,
+                        self._files,
                         self._clock,
-                        control.header.cluster_key,
-                        self.settings.segment_bytes,
                         control,
                         self._space,
                         self._offload,
+                        self._reads,
                         self._control_turn,
                     )
                 except WaltzError as error:
@@ -137,14 +146,32 @@ class StorageNode:
             cluster_key=str(self.cluster_key),
             start=self.start,
             disk_free_bytes=self._disk.free_bytes(),
+            open_files=self._files.count,
             disk_total_bytes=self._disk.total_bytes(),
-            space=self._space.state,
+            space=self._space.look(),
             partitions=tuple(self._partitions[partition].statistics() for partition in sorted(self._partitions)),
             stopped={partition: str(self._stopped[partition]) for partition in sorted(self._stopped)},
+            scrub=None if self._scrub is None else self._scrub.statistics(),
         )
+
+    def start_scrub(self, peers: PeerReplicas | None) -> Scrub | None:
+        """Reads stored data again in the background until the node closes, and mends from peers what rotted. None where the settings say never."""
+        if self.settings.scrub_bytes_per_s == 0 or self._scrub is not None:
+            return self._scrub
+        pace = self.settings.scrub_bytes_per_s
+        self._scrub = Scrub(self._open_stores, self._reads, peers, bytes_per_s=pace, pause_s=self.settings.scrub_pause_s)
+        self._scrubbing = asyncio.get_running_loop().create_task(self._scrub.run())
+        self._scrubbing.add_done_callback(_scrub_ended)
+        return self._scrub
+
+    def _open_stores(self) -> list[PartitionStore]:
+        return [self._partitions[partition] for partition in sorted(self._partitions)]
 
     async def close(self) -> None:
         """Writes what is queued and gives the directory back. The listener is closed before."""
+        if self._scrubbing is not None:
+            self._scrubbing.cancel()
+            await asyncio.wait([self._scrubbing])
         partitions, self._partitions = self._partitions, {}
         control, self._control = self._control, None
         results: list[Any] = await asyncio.gather(*(store.close() for store in partitions.values()), return_exceptions=True)
@@ -154,3 +181,8 @@ class StorageNode:
         if control is not None:
             control.close()
             self._disk.unlock()
+
+
+def _scrub_ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("scrub broke", error=repr(error), exc_info=error)

@@ -68,8 +68,8 @@ class OpenFiles:
             self.forget(path)
 
     def _make_room(self) -> None:
-        """Takes a place for one more file. While others are at that too, or every file is in use, there are for that moment more than allowed: two for
-        each thread at most."""
+        """Takes a place for one more file. While others are at that too, or every file is in use, there are for that moment more than allowed: two
+        for each thread at most."""
         with self._lock:
             self._places += 1
         while True:

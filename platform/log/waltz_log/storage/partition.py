@@ -14,22 +14,28 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from uuid import UUID
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from waltz_log.core.block import Block
 from waltz_log.core.columns import slice_block, verify_records
 from waltz_log.core.control_format import SessionMark
-from waltz_log.core.ports import Clock, Disk, Offload
-from waltz_log.errors import Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, WaltzError
+from waltz_log.core.ports import Clock, Offload
+from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.appender import Appender
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.fitting import expect_to_fit
+from waltz_log.storage.open_files import OpenFiles
+from waltz_log.storage.ranges import RangeReads
 from waltz_log.storage.segment_log import SegmentLog
+from waltz_log.storage.settings import StorageSettings
 from waltz_log.storage.snapshots import PartitionStatistics, ReplicaState
 from waltz_log.storage.space import DiskSpace
+
+if TYPE_CHECKING:
+    from waltz_log.storage.replacement import Replacement
 
 __all__ = ["PartitionStore"]
 
@@ -48,23 +54,25 @@ class PartitionStore:
     """Made by `open`."""
 
     def __init__(
-        self, partition: int, files: SegmentLog, control: ControlFiles, space: DiskSpace, offload: Offload, control_turn: asyncio.Lock
+        self, files: SegmentLog, control: ControlFiles, space: DiskSpace, offload: Offload, reads: Offload, control_turn: asyncio.Lock
     ) -> None:
-        self.partition = partition
+        self.partition = files.partition
         self._log = files
         self._control = control
         self._space = space
         self._offload = offload
+        self._reads = reads
+        self._ranges = RangeReads(files, reads)
         self._turn = asyncio.Lock()
         self._control_turn = control_turn
-        self._mark = control.mark(partition)
-        self._fence = control.fence(partition)
+        self._mark = control.mark(self.partition)
+        self._fence = control.fence(self.partition)
         self._failed: WaltzError | None = None
         self._pending: deque[_Pending] = deque()
         self._appenders: dict[Appender, None] = {}
         self._queued_last = files.tail.last_id
-        self._truncations = 0
         self._writing = False
+        self._closing = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._write_rounds = 0
         self._transactions_written = 0
@@ -74,20 +82,35 @@ class PartitionStore:
     async def open(
         cls,
         partition: int,
-        disk: Disk,
+        settings: StorageSettings,
+        files: OpenFiles,
         clock: Clock,
-        key: UUID,
-        segment_bytes: int,
         control: ControlFiles,
         space: DiskSpace,
         offload: Offload,
+        reads: Offload,
         control_turn: asyncio.Lock,
     ) -> PartitionStore:
-        """Opens the log. Raises `CorruptData` or `StorageFailed`, which is then all there is to say of the partition."""
+        """Opens the log. `offload` is for what changes something, `reads` for what does not. Raises `CorruptData` or `StorageFailed`, which is then
+        all there is to say of the partition."""
         known_good = control.mark(partition).local_low_water_mark
-        files = await offload(SegmentLog.open, disk, clock, key, partition, segment_bytes, known_good)
-        log.info("partition open", partition=partition, first=files.first_id, last=files.tail.last_id, segments=files.segments)
-        return cls(partition, files, control, space, offload, control_turn)
+        opening = partial(SegmentLog.open, files=files, preallocate_bytes=settings.preallocate_bytes)
+        found = await offload(opening, files.disk, clock, control.header.cluster_key, partition, settings.segment_bytes, known_good)
+        log.info("partition open", partition=partition, first=found.first_id, last=found.tail.last_id, segments=found.segments)
+        store = cls(found, control, space, offload, reads, control_turn)
+        if found.suspects:
+            store._start(store._repair_indexes(found.suspects))
+        return store
+
+    async def _repair_indexes(self, suspects: list[int]) -> None:
+        """In the background; who reads there meanwhile has it done at once."""
+        for first in suspects:
+            if self._closing:
+                return
+            try:
+                await self._reads(self._log.repair_index, first)
+            except (OSError, CorruptData) as error:
+                log.error("closed segment is damaged", partition=self.partition, segment=first, error=str(error))
 
     # ---- sessions --------------------------------------------------------------------------------------------------------------------------------
 
@@ -136,6 +159,8 @@ class PartitionStore:
         """A failure of the disk stops the partition."""
         try:
             await work
+        except StorageFull:
+            raise
         except StorageFailed as error:
             self._stop(error)
             raise
@@ -196,11 +221,25 @@ class PartitionStore:
             if not lowest <= last_id <= tail.last_id:
                 raise OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=tail.last_id)
             if last_id < tail.last_id:
-                self._truncations += 1
                 await self._guarded(self._offload(self._log.truncate, last_id))
                 self._drop(list(self._pending), OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=last_id))
                 log.info("truncated", partition=self.partition, session=session, was=tail.last_id, last=last_id)
             return self._log.tail.last_id
+
+    async def trim(self, first_id: int) -> int:
+        """Removes whole segments below the id, oldest first, each durably before the next; gives the first id that is kept. Never touches what is not
+        known to be committed: raises `OutOfRange` where the id is above the low-water marks."""
+        return await self._whole(self._trim(first_id))
+
+    async def _trim(self, first_id: int) -> int:
+        async with self._turn:
+            if self._failed is not None:
+                raise self._failed
+            highest = min(self._mark.low_water_mark, self._mark.local_low_water_mark) + 1
+            if first_id > highest:
+                raise OutOfRange(partition=self.partition, asked=first_id, first=self._log.first_id, last=highest)
+            await self._guarded(self._offload(self._log.trim, first_id))
+            return self._log.first_id
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
@@ -225,7 +264,7 @@ class PartitionStore:
     async def append(self, appender: Appender, block: Block) -> None:
         """Queues a block; the appender learns when it is on disk. What is here already is compared and skipped. Raises `CorruptData`, `OutOfRange`
         where a block is missing before it, `ProtocolViolation` where other transactions have its ids, `TransactionTooLarge`, `Fenced`,
-        `StorageFailed`."""
+        `StorageFailed`. A full disk is told to the appender when the block's turn comes (`StorageFull`); it and what follows are not taken."""
         self._check(appender.session)
         if appender.failed is not None:
             raise appender.failed
@@ -257,7 +296,7 @@ class PartitionStore:
                 await self._write_round()
             self._check(appender.session)
             last = min(block.last_transaction_id, self._log.tail.last_id)
-            async with aclosing(self._runs(block.first_transaction_id, last, 1024 * 1024)) as runs:
+            async with aclosing(self._ranges.runs(block.first_transaction_id, last, 1024 * 1024)) as runs:
                 for found in [found async for run in runs for found in run]:
                     sent = slice_block(block, found.first_transaction_id, found.last_transaction_id)
                     if sent.records != found.records:
@@ -299,6 +338,8 @@ class PartitionStore:
         if self._log.checkpoint_due:
             try:
                 await self._offload(self._log.checkpoint)
+            except StorageFull:
+                pass  # it is tried again before the next append, which is refused then
             except StorageFailed as error:
                 self._stop(error)
 
@@ -320,41 +361,32 @@ class PartitionStore:
             await self._admit_apart(fence)
         if first < self._log.first_id or first > last + 1:
             raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
-        async with aclosing(self._runs(first, last, max_bytes)) as runs:
+        async with aclosing(self._ranges.runs(first, last, max_bytes)) as runs:
             async for run in runs:
                 yield run
 
-    async def _runs(self, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
-        truncations = self._truncations
-        while first <= min(last, self._log.tail.last_id):
-            try:
-                reader = await self._offload(self._log.reader, first)
-            except (OSError, WaltzError) as error:
-                raise self._read_failed(error, truncations, first) from None
-            while True:
-                try:
-                    run = await self._offload(self._log.read, reader, first, last, max_bytes)
-                except (OSError, WaltzError) as error:
-                    raise self._read_failed(error, truncations, first) from None
-                if truncations != self._truncations:
-                    raise self._moved(first)
-                if not run:
-                    break
-                yield run
-                first = run[-1].last_transaction_id + 1
+    # ---- mending -----------------------------------------------------------------------------------------------------------------------------------
 
-    def _read_failed(self, error: OSError | WaltzError, truncations: int, first: int) -> WaltzError:
-        if truncations != self._truncations:
-            return self._moved(first)
-        if isinstance(error, WaltzError):
-            log.error("read failed", partition=self.partition, error=str(error))
-            return error
-        log.error("read failed", partition=self.partition, error=str(error))
-        return StorageFailed(partition=self.partition, reason=f"cannot read: {error}")
+    @property
+    def log(self) -> SegmentLog:
+        """For who looks at closed segments as a whole. What changes the log goes through here."""
+        return self._log
 
-    def _moved(self, first: int) -> OutOfRange:
-        """The log was cut while it was read."""
-        return OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
+    def settled_session(self) -> int | None:
+        """The session that this replica is clean in; None while a newer one was seen and it is not known yet what of the log will stay."""
+        settled = self._failed is None and self._mark.session == self._fence >= 0
+        return self._fence if settled else None
+
+    async def put_in_place(self, replacement: Replacement, session: int) -> None:
+        """Puts the copy of a closed segment in its place, unless the replica has left the session that the copy was made in (`Fenced`)."""
+        await self._whole(self._put_in_place(replacement, session))
+
+    async def _put_in_place(self, replacement: Replacement, session: int) -> None:
+        async with self._turn:
+            self._check(session)
+            if self.settled_session() != session:
+                raise self._fenced(session)
+            await self._guarded(self._offload(replacement.put_in_place))
 
     # ---- telling, ending -------------------------------------------------------------------------------------------------------------------------
 
@@ -380,6 +412,7 @@ class PartitionStore:
 
     async def close(self) -> None:
         """Writes what is queued, then leaves the files."""
+        self._closing = True
         while self._tasks:
             await asyncio.wait(self._tasks)
         async with self._turn:

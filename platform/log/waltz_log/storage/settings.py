@@ -26,7 +26,21 @@ class StorageSettings(Settings):
         default=256 * 1024 * 1024,
         ge=4096,
         le=1 << 40,
-        description="What does not fit below this begins a new segment. Trimming, scrubbing and copying go by segments; opening reads the last.",
+        description="What does not fit below this begins a new segment; a record that fits no segment is refused. Trimming, scrubbing and copying go "
+        "by segments; opening reads the last.",
+    )
+    preallocate_bytes: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 30,
+        description="Space is taken for each partition in steps of so much before it is written; 0: as it is written. Steps of some MiB spare a disk "
+        "with slow metadata work at every sync, at the price of up to one step for each partition; measure before you set it.",
+    )
+    open_files_max: int = Field(
+        default=512,
+        ge=16,
+        description="Open segment files of all partitions together; the least used are closed for others. Three for each partition that is written "
+        "to spares opening them again; sockets need descriptors besides, so stay well below the process's limit.",
     )
     read_bytes_max: int = Field(
         default=1024 * 1024,
@@ -41,9 +55,9 @@ class StorageSettings(Settings):
     )
     disk_threads: int = Field(
         default=4,
-        ge=1,
+        ge=2,
         le=64,
-        description="Blocking disk calls at once. At least two, or a reader of cold data delays appends; more for several disks.",
+        description="Blocking disk calls at once. Readers get half of them, so that none delays an append; more for several disks.",
     )
     disk_warn_free_bytes: int = Field(
         default=2 * 1024**3, ge=0, description="Below this a warning is logged. Choose what leaves you the time to add space or trim."
@@ -51,5 +65,17 @@ class StorageSettings(Settings):
     disk_refuse_free_bytes: int = Field(
         default=256 * 1024**2,
         ge=0,
-        description="Below this appends are refused and reads go on, until there is space again. Room for what must be written to recover.",
+        description="Below this appends are refused and reads go on, until there is space again. Room for what must be written to recover, and for a "
+        "step of preallocation.",
+    )
+    scrub_bytes_per_s: int = Field(
+        default=4 * 1024**2,
+        ge=0,
+        description="How fast stored data is read again to find rot before anybody needs it; 0: never. Far below what the disk can do; 4 MiB/s reads "
+        "100 GB in seven hours.",
+    )
+    scrub_pause_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        description="Between two passes over all data. Rot must be found in one replica before the same place rots in another: days, not months.",
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from waltz_log.core.control_format import SessionMark
 
-__all__ = ["NodeStatistics", "PartitionStatistics", "ReplicaState"]
+__all__ = ["NodeStatistics", "PartitionStatistics", "ReplicaState", "ScrubStatistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,32 @@ class PartitionStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubStatistics:
+    """`passes` over all data and `bytes_read` since the node started; `found` and `repaired` count damaged places, each once; `damaged_segments` are
+    those that are damaged now, `damaged` says why the first of them are not mended."""
+
+    passes: int
+    bytes_read: int
+    found: int
+    repaired: int
+    damaged_segments: int
+    damaged: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatistics:
-    """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why."""
+    """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why; `scrub`: None where it is off."""
 
     name: str
     cluster_key: str
     start: int
     disk_free_bytes: int
+    open_files: int
     disk_total_bytes: int
     space: str
     partitions: tuple[PartitionStatistics, ...]
     stopped: dict[int, str]
+    scrub: ScrubStatistics | None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

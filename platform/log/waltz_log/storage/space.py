@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from waltz_log.core.ports import Disk
-from waltz_log.errors import StorageFailed
+from waltz_log.errors import StorageFull
 
 __all__ = ["DiskSpace"]
 
@@ -22,17 +22,20 @@ class DiskSpace:
         self._refuse = refuse_free_bytes
         self._state = "ample"
 
-    @property
-    def state(self) -> str:
-        """`ample`, `low` or `refusing`, as of the last append."""
+    def look(self) -> str:
+        """`ample`, `low` or `refusing`."""
+        self._judge(self._disk.free_bytes())
         return self._state
 
     def require(self, size: int, partition: int) -> None:
-        """Raises `StorageFailed` where `size` more bytes would leave less than must stay free."""
-        left = self._disk.free_bytes() - size
+        """Raises `StorageFull` where `size` more bytes would leave less than must stay free."""
+        free = self._disk.free_bytes()
+        self._judge(free - size)
+        if free - size < self._refuse:
+            raise StorageFull(partition=partition, reason=f"so much must stay free: kept_free_bytes={self._refuse}", free_bytes=free)
+
+    def _judge(self, left: int) -> None:
         state = "refusing" if left < self._refuse else "low" if left < self._warn else "ample"
         if state != self._state:
             (log.info if state == "ample" else log.warning)("disk space", state=state, free_bytes=left, was=self._state)
             self._state = state
-        if state == "refusing":
-            raise StorageFailed(partition=partition, reason=f"disk is almost full: free_bytes={left} kept_free_bytes={self._refuse}")

@@ -63,6 +63,8 @@ class SegmentCheck:
         self.last_id = first - 1
         self.times: int | None = None
         """Entries of the times, None where there is no such file (the original wrote none)."""
+        self.untimed: list[tuple[int, int]] = []
+        """Runs of transactions whose append time is told wrong because an entry of the times is damaged."""
         self._disk = disk
         self._key = key
         self._partition = partition
@@ -93,7 +95,7 @@ class SegmentCheck:
                 file.close()
 
     def bad_ranges(self) -> list[tuple[int, int]]:
-        """Runs of transactions that are not whole, in order."""
+        """Runs of transactions that are not whole or not there, in order."""
         return [(found.transaction_id, found.last_transaction_id) for found in self.findings if found.part == "data" and found.transaction_id >= 0]
 
     def _end(self) -> int:
@@ -139,7 +141,7 @@ class SegmentCheck:
             begin, begin_id = offset, next_id
             for offsets in scan.run():
                 self._compare(index, begin_id, offsets)
-                yield scan.offset - begin
+                yield scan.offset - begin + (8 * len(offsets) if index is not None else 0)
                 begin, begin_id = scan.offset, scan.next_id
             self.records += scan.next_id - next_id
             self.last_id = max(self.last_id, scan.next_id - 1)
@@ -228,22 +230,30 @@ class SegmentCheck:
             whole = len(raw) // TIME_ENTRY_BYTES
             self.times += len(firsts)
             if len(firsts) < whole or len(raw) % TIME_ENTRY_BYTES:
-                self._torn_times(raw, place, at_the_end=place + len(raw) >= size)
+                self._torn_times(raw, place, before, at_the_end=place + len(raw) >= size)
             if len(firsts) and (int(firsts[0]) <= before or (self.following is not None and int(firsts[-1]) >= self.following)):
                 self._find("times", TIMES, place, -1, f"ids out of order or of another segment: {int(firsts[0])}..{int(firsts[-1])}")
             before = int(firsts[-1]) if len(firsts) else before
             place += len(raw)
             yield len(raw)
 
-    def _torn_times(self, raw: bytes, place: int, *, at_the_end: bool) -> None:
-        """Tells the first entry that is not whole, unless it is what a crash tears or nobody wrote yet: in the last segment, with nothing behind."""
+    def _torn_times(self, raw: bytes, place: int, before: int, *, at_the_end: bool) -> None:
+        """Tells the entries that are not whole, unless they are what a crash tears or nobody wrote yet: in the last segment, with nothing behind."""
+        wrong: int | None = None
         for at in range(0, len(raw), TIME_ENTRY_BYTES):
-            entry = raw[at : at + TIME_ENTRY_BYTES]
-            if len(decode_times(entry)[0]) == 0:
-                behind = raw[at + TIME_ENTRY_BYTES :]
-                if not (self.following is None and at_the_end and len(decode_times(behind)[0]) == 0):
-                    self._find("times", TIMES, place + at, -1, "an entry does not match its checksum")
-                    return
+            firsts, _, _ = decode_times(raw[at : at + TIME_ENTRY_BYTES])
+            if not len(firsts):
+                wrong = at if wrong is None else wrong
+            else:
+                if wrong is not None:
+                    self._untimed(place + wrong, before, int(firsts[0]) - 1)
+                wrong, before = None, int(firsts[0])
+        if wrong is not None and not (self.following is None and at_the_end):
+            self._untimed(place + wrong, before, max(self.last_id, self._end() - 1))
+
+    def _untimed(self, place: int, before: int, last: int) -> None:
+        self.untimed.append((max(before, self.first), last))
+        self._find("times", TIMES, place, -1, "an entry does not match its checksum")
 
 
 def _written_entries(index: DiskFile, entries: int) -> int:
