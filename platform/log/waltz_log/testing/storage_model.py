@@ -71,7 +71,7 @@ def node_on(disk: Disk, **settings: Any) -> StorageNode:
 def block_of(partition: int, first: int, sizes: Sequence[int], *, salt: int, time_ms: int | None = None) -> Block:
     """A block with records of these data sizes. `salt` makes records with the same ids differ."""
     records = [
-        encode_record(salt, 1, partition, first + n, n, ((first + n) * 7 + salt).to_bytes(8, "big")[-1:] * size, first + n)
+        encode_record(salt, 1, partition, first + n, (first + n) % 7, ((first + n) * 7 + salt).to_bytes(8, "big")[-1:] * size, first + n)
         for n, size in enumerate(sizes)
     ]
     return Block(first, pack(f">{len(records)}i", *map(len, records)), b"".join(records), 1000 + 100 * first if time_ms is None else time_ms)
