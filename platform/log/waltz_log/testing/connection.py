@@ -1,0 +1,289 @@
+"""One call or stream of the in-memory network: two ends, the messages under way between them, and the handler that serves it.
+
+Each end learns for itself that the connection is over. What arrived before can still be read; what is under way when an end breaks is lost, so that
+each side has seen a prefix of what the other sent. Who is called reads its messages in the context of the process that listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from waltz_log import errors
+from waltz_log.core.ports import Handler, Method
+from waltz_log.errors import ConnectionLost, WaltzError
+
+if TYPE_CHECKING:
+    from waltz_log.testing.links import Links
+    from waltz_log.testing.network import MemoryNetwork
+
+__all__ = ["OUTSIDE", "Connection", "End"]
+
+log = structlog.get_logger(__name__)
+
+QUEUE_MESSAGES = 8  # about what HTTP/2 flow control lets through with frames of some 10 KiB
+
+OUTSIDE = Context()
+"""Deliveries belong to no process: they go on while sender and receiver are stopped."""
+
+_FINISHED = object()
+
+
+class _Start:
+    """The first thing to travel: the call itself, with the request where there is one."""
+
+    def __init__(self, request: bytes | None) -> None:
+        self.request = request
+
+
+class End:
+    """One end of a connection, as its user has it."""
+
+    def __init__(self, connection: Connection, host: str, peer: str, send_type: type[Any], receive_type: type[Any], *, serving: bool) -> None:
+        self.connection = connection
+        self.host = host
+        self.other: End
+        self.error: WaltzError | None = None
+        self.ended = False
+        """Nothing more arrives; in good order where there is no error."""
+        self._serving = serving
+        self._peer = peer
+        self._send_type, self._receive_type = send_type, receive_type
+        self._arrived: deque[bytes] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._unread = 0
+        self._finished = False
+        self._arrival_s = 0.0
+        self._held: deque[Any] = deque()
+
+    # ---- the port --------------------------------------------------------------------------------------------------------------------------------
+
+    def _cannot_send(self) -> bool:
+        return self._finished or (self.ended and not (self._serving and self.error is None))
+
+    async def send(self, message: Any) -> None:
+        if not isinstance(message, self._send_type):
+            raise TypeError(f"expected {self._send_type.__name__}, got {type(message).__name__}")
+        await self.connection.network.pause()
+        while self._unread >= QUEUE_MESSAGES and not self._cannot_send():
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
+        if self._cannot_send():
+            raise self.error or ConnectionLost(address=self._peer, reason="stream ended")
+        self._unread += 1
+        self.connection.network.observe(self.connection, self.host, message)
+        data = message.SerializeToString()
+        self.transmit(data)
+        self.connection.repeat(self, data)
+
+    async def receive(self) -> Any | None:
+        while not self._arrived:
+            if self.error is not None:
+                raise self.error
+            if self.ended:
+                return None
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        data = self._arrived.popleft()
+        self.other.was_read()
+        return self._receive_type.FromString(data)
+
+    async def finish(self) -> None:
+        if not self._finished and self.error is None:
+            self._finished = True
+            self.transmit(_FINISHED)
+
+    async def cancel(self) -> None:
+        """The other end is told, in order with what was sent; where the network is so, it finds out late."""
+        self.leave(ConnectionLost(address=self._peer, reason="cancelled"), ConnectionLost(address=self.host, reason="cancelled"))
+
+    def leave(self, mine: WaltzError, told: Any) -> None:
+        """This end is done with."""
+        if self.error is not None:
+            return
+        over = self.ended and not self._serving
+        self.end(mine)
+        links = self.connection.network.links
+        if over:
+            return
+        if links is not None and not self._serving and links.rng.random() < links.weather.linger:
+            self.other.break_later(links.patience_s())
+        else:
+            self.transmit(told)
+
+    # ---- the way -----------------------------------------------------------------------------------------------------------------------------------
+
+    def was_read(self) -> None:
+        self._unread -= 1
+        self._wake_writer()
+
+    def transmit(self, what: Any) -> None:
+        """Data, the call itself, an end in good order or an error that ends it, to the other end."""
+        links = self.connection.network.links
+        if links is None:
+            self.other.arrive(what)
+        elif self._held or links.is_shut(self.host, self.other.host):
+            self._held.append(what)
+            self.connection.wait_for_links()
+        else:
+            self._schedule(what, links)
+
+    def _schedule(self, what: Any, links: Links) -> None:
+        loop = asyncio.get_running_loop()
+        self._arrival_s = max(self._arrival_s, loop.time() + links.delay_s(self.host, self.other.host))
+        loop.call_at(self._arrival_s, self.other.arrive, what, context=OUTSIDE)
+
+    def release(self) -> None:
+        """The link is open again: what was held back goes on its way."""
+        links = self.connection.network.links
+        held, self._held = self._held, deque()
+        if links is not None:
+            for what in held:
+                self._schedule(what, links)
+
+    def arrive(self, what: Any) -> None:
+        if self.ended:
+            return
+        if isinstance(what, bytes):
+            self._arrived.append(what)
+            self._wake_reader()
+        elif isinstance(what, _Start):
+            self.connection.network.accept(self.connection, what.request)
+        elif what is _FINISHED:
+            self.ended = True
+            self._wake_reader()
+            if not self._serving:
+                self.connection.forget()
+        else:
+            self.end(what)
+
+    # ---- ends --------------------------------------------------------------------------------------------------------------------------------------
+
+    def end(self, error: WaltzError) -> None:
+        """This end learns that the connection is over. What had arrived can still be read."""
+        if self.error is None:
+            self.ended, self.error = True, error
+            self._wake_reader()
+            self._wake_writer()
+            if self._serving:
+                self.connection.peer_is_gone()
+            if self.other.error is not None:
+                self.connection.forget()
+
+    def break_later(self, delay_s: float) -> None:
+        error = ConnectionLost(address=self._peer, reason="connection broke")
+        asyncio.get_running_loop().call_later(delay_s, self.end, error, context=OUTSIDE)
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _wake_writer(self) -> None:
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+
+
+class Connection:
+    """`number` rises with each; who observes the network tells connections apart by it."""
+
+    def __init__(self, network: MemoryNetwork, number: int, method: Method, caller: str, callee: str, address: str) -> None:
+        self.network = network
+        self.number = number
+        self.method = method
+        self.address = address
+        self.caller = End(self, caller, address, method.request, method.response, serving=False)
+        self.callee = End(self, callee, caller, method.response, method.request, serving=True)
+        self.caller.other, self.callee.other = self.callee, self.caller
+        self.task: asyncio.Task[None] | None = None
+        self._watched = False
+        self._repeated = method.kind != "stream"
+
+    def start(self, request: bytes | None) -> None:
+        self.caller.transmit(_Start(request))
+
+    def forget(self) -> None:
+        self.network.connections.pop(self.number, None)
+
+    # ---- faults ------------------------------------------------------------------------------------------------------------------------------------
+
+    def repeat(self, end: End, data: bytes) -> None:
+        """The first message of a stream may arrive a second time, on a connection of its own that nobody listens to."""
+        links = self.network.links
+        if self._repeated or links is None or end is not self.caller:
+            return
+        self._repeated = True
+        if links.rng.random() < links.weather.duplication:
+            delay_s = links.rng.uniform(0, links.weather.duplicate_late_s)
+            asyncio.get_running_loop().call_later(delay_s, self._ghost, None, data, context=OUTSIDE)
+
+    def repeat_call(self, request: bytes, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self._ghost, request, None, context=OUTSIDE)
+
+    def _ghost(self, request: bytes | None, data: bytes | None) -> None:
+        links = self.network.links
+        assert links is not None
+        ghost = self.network.connection(self.caller.host, self.method, self.address)
+        ghost._repeated = True
+        ghost.start(request)
+        if data is not None:
+            ghost.caller.transmit(data)
+            ghost.callee.break_later(links.patience_s())
+        ghost.caller.end(ConnectionLost(address=self.address, reason="nobody listens"))
+
+    def wait_for_links(self) -> None:
+        """The link is shut: each end breaks off by its own patience, unless the link is open again by then."""
+        links = self.network.links
+        if links is None or self._watched:
+            return
+        self._watched = True
+        loop = asyncio.get_running_loop()
+        for end in (self.caller, self.callee):
+            loop.call_later(links.patience_s(), self._lose_patience, end, context=OUTSIDE)
+
+    def _lose_patience(self, end: End) -> None:
+        links = self.network.links
+        assert links is not None
+        self._watched = False
+        here, there = self.caller.host, self.callee.host
+        if links.is_shut(here, there) or links.is_shut(there, here):
+            end.end(ConnectionLost(address=self.address, reason="no answer"))
+
+    # ---- serving -----------------------------------------------------------------------------------------------------------------------------------
+
+    def serve(self, handler: Handler, request: bytes | None, context: Context) -> None:
+        self.task = asyncio.get_running_loop().create_task(self._serve(handler, request), context=context)
+
+    def peer_is_gone(self) -> None:
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+
+    async def _serve(self, handler: Callable[..., Any], request: bytes | None) -> None:
+        method, callee = self.method, self.callee
+        over: WaltzError = ConnectionLost(address=self.address, reason="stream ended")
+        told: Any = _FINISHED
+        try:
+            if method.kind == "stream":
+                await handler(callee)
+            else:
+                message = method.request.FromString(request or b"")
+                if method.kind == "read":
+                    await handler(message, callee)
+                else:
+                    await callee.send(await handler(message))
+        except WaltzError as error:
+            told = errors.decode(errors.encode(error)) or error
+        except asyncio.CancelledError:
+            told = ConnectionLost(address=self.address, reason="handler ended")
+            raise
+        except Exception as defect:
+            log.exception("handler failed", method=method.name)
+            self.network.defects.append(f"{method.name}: {defect!r}")
+            told = ConnectionLost(address=self.address, reason="handler failed")
+        finally:
+            callee.leave(over, told)
