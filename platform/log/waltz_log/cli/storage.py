@@ -9,20 +9,22 @@ what the coordinator knows of the node (a restored copy may have lost what it ac
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import structlog
 
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.serving import say_ready, serve
-from waltz_log.core.metadata import CLUSTER, STORAGE_NODES, ClusterParameters, StorageNodeEntry
+from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.peers import PeerReplicas
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
-__all__ = ["check_start", "register", "run"]
+__all__ = ["check_start", "find_peers", "peer_addresses", "register", "run"]
 
 log = structlog.get_logger(__name__)
 
@@ -38,11 +40,13 @@ async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
     try:
         node = await _open(settings, coordinator, offload, replace)
+        network = GrpcNetwork()
         try:
-            listener = await GrpcNetwork().serve(settings.listen, node.service())
+            listener = await network.serve(settings.listen, node.service())
             try:
                 await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
                 await coordinator.close()  # the node itself needs none: owners fence it, and tell it what it must know
+                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name)))
                 say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
                 await stop.wait()
             finally:
@@ -77,6 +81,22 @@ async def _open(settings: StorageSettings, coordinator: Coordinator, offload: Th
         await node.close()
         raise
     return node
+
+
+async def find_peers(cluster: str, name: str, partition: int) -> list[str]:
+    """Where the other replicas of a partition are now: asked when there is something to mend, which is rare. Raises `ClusterUnavailable`."""
+    coordinator = await ZooKeeperCoordinator.connect(cluster, timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        return await peer_addresses(coordinator, name, partition)
+    finally:
+        await coordinator.close()
+
+
+async def peer_addresses(coordinator: Coordinator, name: str, partition: int) -> list[str]:
+    assigned = await coordinator.get(REPLICAS)
+    names = () if assigned is None else ReplicaAssignment.from_bytes(assigned.data).replicas.get(partition, ())
+    entries = [await coordinator.get(f"{STORAGE_NODES}/{other}") for other in names if other != name]
+    return [StorageNodeEntry.from_bytes(entry.data).address for entry in entries if entry is not None]
 
 
 def check_start(known: Node | None, start: int, *, replace: bool) -> None:

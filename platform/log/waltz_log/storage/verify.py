@@ -25,7 +25,7 @@ from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.storage.scan import RECORD_BYTES_MAX, Scan
 from waltz_log.storage.segment import segment_path
 
-__all__ = ["Finding", "SegmentCheck"]
+__all__ = ["Finding", "SegmentCheck", "written_entries"]
 
 Part = Literal["header", "data", "index", "times", "control"]
 
@@ -132,7 +132,7 @@ class SegmentCheck:
 
     def _data(self, data: DiskFile, index: DiskFile | None, index_bytes: int) -> Iterator[int]:
         entries = max(0, index_bytes - FILE_HEADER_BYTES) // 8
-        self._told = self.first + _written_entries(index, entries) if index is not None else self.first
+        self._told = self.first + written_entries(index, entries) if index is not None else self.first
         size = data.size()
         next_id, offset = self.first, FILE_HEADER_BYTES
         where = self._paths[DATA]
@@ -256,7 +256,7 @@ class SegmentCheck:
         self._find("times", TIMES, place, -1, "an entry does not match its checksum")
 
 
-def _written_entries(index: DiskFile, entries: int) -> int:
+def written_entries(index: DiskFile, entries: int) -> int:
     """How many entries there are once those at the end that nobody wrote are left out: space taken beforehand reads as zeros."""
     while entries > 0:
         count = min(entries, SLICE_BYTES // 8)
