@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks import append, feed, outbox, spark
+from benchmarks import append, feed, outbox, spark, storage
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
@@ -21,7 +21,7 @@ from waltz_log.errors import InvalidSetting, WaltzError
 
 __all__ = ["chosen", "main"]
 
-BENCHMARKS = ("append", "outbox", "feed", "spark", "delta")
+BENCHMARKS = ("append", "storage", "outbox", "feed", "spark", "delta")
 _HERE = Path(__file__).resolve().parent
 
 
@@ -39,6 +39,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
     conditions = machine_conditions(quick=quick)
     if "append" in names:
         yield from append.run(directory, workload, conditions)
+    if "storage" in names:
+        yield from storage.run(directory, workload, conditions)
     if "outbox" in names:
         yield from outbox.run(directory, workload, conditions)
     if {"feed", "spark", "delta"}.isdisjoint(names):

@@ -25,10 +25,12 @@ class Workload:
     """What feed, Spark and Delta read."""
     batch: int
     """Rows of one Delta commit."""
+    storage_blocks: int
+    """What one partition's store writes, of 64 KiB each."""
 
 
-FULL = Workload(single=2_000, pipelined=500_000, log=2_000_000, batch=500_000)
-QUICK = Workload(single=100, pipelined=20_000, log=40_000, batch=20_000)
+FULL = Workload(single=2_000, pipelined=500_000, log=2_000_000, batch=500_000, storage_blocks=3_200)
+QUICK = Workload(single=100, pipelined=20_000, log=40_000, batch=20_000, storage_blocks=160)
 
 
 def machine_conditions(*, quick: bool) -> Mapping[str, Any]:
