@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 
-__all__ = ["Classification", "ReplicaReport", "classify", "committed_mark", "majority", "next_metadata", "resolve"]
+__all__ = ["Classification", "ReplicaReport", "classify", "closed_at", "closed_metadata", "committed_mark", "majority", "next_metadata", "resolve"]
 
 
 def majority(count: int) -> int:
@@ -93,6 +93,29 @@ def next_metadata(current: PartitionMetadata, assigned: Iterable[str], clean: It
         else:
             states[name] = known
     return PartitionMetadata(current.generation, current.session, states)
+
+
+def closed_metadata(current: PartitionMetadata, complete: Iterable[str], high_water_mark: int) -> PartitionMetadata:
+    """The metadata of a session that ended with nothing in flight. `complete`: replicas that hold everything up to the mark. A member that missed the
+    tail stays unresolved: where it closed is for the next session to find out."""
+    members = set(complete)
+    states = {
+        name: ReplicaState(state.session, high_water_mark) if name in members and state == ReplicaState(current.session, None) else state
+        for name, state in current.replicas.items()
+    }
+    return PartitionMetadata(current.generation, current.session, states)
+
+
+def closed_at(metadata: PartitionMetadata) -> int | None:
+    """Where the last session that had members closed in good order; None where it did not, and its mark must be voted.
+
+    Recovery writes a closing mark only into states of sessions older than the one it makes clean, so within the newest recorded session one can come
+    from `closed_metadata` alone. A session that was begun since and recorded nobody has committed nothing."""
+    newest = max((state.session for state in metadata.replicas.values()), default=-1)
+    for state in metadata.replicas.values():
+        if state.session == newest and state.closing_high_water_mark is not None:
+            return state.closing_high_water_mark if newest >= 0 else None
+    return None
 
 
 def committed_mark(acknowledged: Mapping[str, int], assigned: int) -> int | None:

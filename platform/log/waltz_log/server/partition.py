@@ -129,7 +129,7 @@ class Partition:
             append.mount_failed()
 
     async def drain(self, timeout_s: float) -> None:
-        """Stops ordering and waits until what is in flight is decided and told, or the time is over."""
+        """Stops ordering, waits until what is in flight is decided and told, or the time is over, and records where the session closed."""
         self._closing = True
         serving = self._serving
         if serving is None:
@@ -141,7 +141,19 @@ class Partition:
                 for mount in list(serving.mounts):
                     await mount.drained()
         except TimeoutError:
-            log.warning("partition handed over with appends in flight", partition=self.partition)
+            log.warning("partition handed over before all was told", partition=self.partition)
+        except NotOwner:
+            return  # the session ended by itself
+        await self._conclude(serving.store, timeout_s)
+
+    async def _conclude(self, store: StoreSession, timeout_s: float) -> None:
+        """Records where the session closed. A coordinator that does not answer must not hold up the end: without the mark the next owner votes."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                if not await store.conclude():
+                    log.warning("partition handed over with appends in flight", partition=self.partition)
+        except (TimeoutError, WaltzError) as error:
+            log.warning("closing mark not recorded", partition=self.partition, error=str(error) or type(error).__name__)
 
     # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
 

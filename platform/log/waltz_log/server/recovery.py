@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
-from waltz_log.core.recovery import Classification, ReplicaReport, classify, majority, resolve
+from waltz_log.core.recovery import Classification, ReplicaReport, classify, closed_at, majority, resolve
 from waltz_log.errors import ClusterKeyMismatch
 from waltz_log.server.pulse import Pulse
 
@@ -18,12 +18,13 @@ log = structlog.get_logger(__name__)
 
 
 class Recovery:
-    """`resolved` is None until the mark is decided; it never changes afterwards."""
+    """`resolved` is None until the mark is decided; it never changes afterwards. Where the old session closed in order there is nothing to vote."""
 
     def __init__(self, partition: int, before: PartitionMetadata, assigned: tuple[str, ...]) -> None:
         self._partition = partition
         self._before = before
         self._assigned = assigned
+        self._closed = closed_at(before)
         self._levels: dict[str, int] = {}
         self._voters: set[str] = set()
         self._absent: set[str] = set()
@@ -89,11 +90,17 @@ class Recovery:
             if self.first_ever:
                 if len(self._levels) >= majority(len(self._assigned)):
                     self.resolved = -1
+            elif self._closed is not None:
+                self.resolved = self._closed
             else:
                 levels = {name: level for name, level in self._levels.items() if name not in self._absent}
                 self.resolved = resolve(levels, sorted(self._voters), self._before.replicas)
             if self.resolved is not None:
                 log.info(
-                    "high-water mark resolved", partition=self._partition, high_water_mark=self.resolved, levels=dict(sorted(self._levels.items()))
+                    "high-water mark resolved",
+                    partition=self._partition,
+                    high_water_mark=self.resolved,
+                    closed_in_order=self._closed is not None,
+                    levels=dict(sorted(self._levels.items())),
                 )
         self.changed.notify()

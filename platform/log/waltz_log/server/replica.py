@@ -62,6 +62,8 @@ class ReplicaSession:
                 self._store.fail(error)
                 return
             except WaltzError as error:
+                if self._store.failed is not None:
+                    return
                 if self._recovery.resolved is None:
                     self._recovery.withdraw(self.name)
                 self._state, self._error = "failed", str(error)
@@ -101,9 +103,8 @@ class ReplicaSession:
                 log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=found.truncate_to)
                 last = await self._truncate(found.truncate_to)
             self._classification, self._reached = found, last
-        if recovery.resolved is None:
-            recovery.report(self.name, last, found)
-            last = await self._copy_until_resolved(last)
+        recovery.report(self.name, last, found)
+        last = await self._copy_until_resolved(last)
         resolved = recovery.resolved
         assert resolved is not None
         if store.resolved != resolved:

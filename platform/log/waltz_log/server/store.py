@@ -20,7 +20,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.recovery import committed_mark, majority, next_metadata
+from waltz_log.core.recovery import closed_metadata, committed_mark, majority, next_metadata
 from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.recovery import Recovery
@@ -137,20 +137,23 @@ class StoreSession:
         """Writes the replicas' states. Nothing to do where they are as they should be."""
         assert recovery.resolved is not None
         async with self._metadata_lock:
-            wanted = next_metadata(self._metadata, self.assigned, recovery.clean, recovery.resolved)
-            if wanted == self._metadata:
-                return
-            version = await self.coordinator.set(partition_path(self.partition), wanted.to_bytes(), self._metadata_version)
-            if version is None:
-                node = await self.coordinator.get(partition_path(self.partition))
-                if node is not None and PartitionMetadata.from_bytes(node.data) == wanted:
-                    version = node.version  # our own write, whose answer was lost
-                else:
-                    newer = -1 if node is None else PartitionMetadata.from_bytes(node.data).session
-                    error = Fenced(what="store session", partition=self.partition, mine=self.session, newer=newer)
-                    self.fail(error)
-                    raise error
-            self._metadata, self._metadata_version = wanted, version
+            await self._write_metadata(next_metadata(self._metadata, self.assigned, recovery.clean, recovery.resolved))
+
+    async def _write_metadata(self, wanted: PartitionMetadata) -> None:
+        """By compare-and-set, while the lock is held. Raises `Fenced` where somebody else wrote: the session is over then."""
+        if wanted == self._metadata:
+            return
+        version = await self.coordinator.set(partition_path(self.partition), wanted.to_bytes(), self._metadata_version)
+        if version is None:
+            node = await self.coordinator.get(partition_path(self.partition))
+            if node is not None and PartitionMetadata.from_bytes(node.data) == wanted:
+                version = node.version  # our own write, whose answer was lost
+            else:
+                newer = -1 if node is None else PartitionMetadata.from_bytes(node.data).session
+                error = Fenced(what="store session", partition=self.partition, mine=self.session, newer=newer)
+                self.fail(error)
+                raise error
+        self._metadata, self._metadata_version = wanted, version
 
     # ---- appending -----------------------------------------------------------------------------------------------------------------------------
 
@@ -266,6 +269,27 @@ class StoreSession:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("replica session broke", partition=self.partition, error=repr(error), exc_info=error)
             self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"replica session broke: {error!r}"))
+
+    @property
+    def idle(self) -> bool:
+        """Open, nothing in flight, and a majority known to hold it all."""
+        return self._opened and self.failed is None and len(self._complete()) >= majority(len(self.assigned))
+
+    def _complete(self) -> list[str]:
+        """Replicas that said they have everything on disk."""
+        return sorted(name for name, last in self._acknowledged.items() if last >= self.window.last_transaction_id)
+
+    async def conclude(self) -> bool:
+        """Ends an idle session and records where it closed, so that the next one need not vote. False where it is not idle: then whoever opens the
+        next one finds the mark by the vote. Raises `Fenced`."""
+        if not self.idle:
+            return False
+        # First nothing can be appended any more, then the mark is written: the other way round, a block could be committed above it.
+        self._end(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
+        async with self._metadata_lock:
+            await self._write_metadata(closed_metadata(self._metadata, self._complete(), self.committed))
+        log.info("store session closed in order", partition=self.partition, session=self.session, high_water_mark=self.committed)
+        return True
 
     async def close(self) -> None:
         """Ends every replica session. What is in flight stays undecided; the next session decides it."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
-from waltz_log.core.recovery import ReplicaReport, classify, committed_mark, majority, next_metadata, resolve
+from waltz_log.core.recovery import ReplicaReport, classify, closed_at, closed_metadata, committed_mark, majority, next_metadata, resolve
 
 U = None
 
@@ -275,3 +275,29 @@ def test_a_block_is_committed_by_a_majority_of_the_assigned() -> None:
     assert committed_mark({"a": 5, "b": 3}, 3) == 3
     assert committed_mark({"a": 5, "b": 3, "c": 9}, 3) == 5
     assert committed_mark({"a": 5, "b": 3, "c": 9}, 5) == 3
+
+
+def test_a_session_that_ended_in_order_is_closed_for_those_who_have_it_all_and_for_nobody_else() -> None:
+    open_session = PartitionMetadata(
+        3, 9, {"a": ReplicaState(9, None), "b": ReplicaState(9, None), "lags": ReplicaState(9, None), "away": ReplicaState(8, 70)}
+    )
+    assert closed_at(open_session) is None
+    closed = closed_metadata(open_session, ["a", "b", "away"], 120)
+    assert closed.replicas == {
+        "a": ReplicaState(9, 120),
+        "b": ReplicaState(9, 120),
+        "lags": ReplicaState(9, None),
+        "away": ReplicaState(8, 70),
+    }
+    assert closed_at(closed) == 120
+    # a session begun since that recorded nobody changes nothing ...
+    assert closed_at(PartitionMetadata(4, 10, closed.replicas)) == 120
+    # ... and one that did is open again, whatever stands in the states of older ones
+    assert closed_at(next_metadata(PartitionMetadata(4, 10, closed.replicas), closed.replicas, ["a", "lags"], 120)) is None
+
+
+def test_what_recovery_records_of_older_sessions_is_no_closing_in_order() -> None:
+    current = PartitionMetadata(3, 9, {"a": ReplicaState(8, None), "b": ReplicaState(8, None), "c": ReplicaState(7, 50)})
+    assert closed_at(next_metadata(current, ["a", "b", "c", "new"], ["a", "b"], 120)) is None
+    assert closed_at(PartitionMetadata(0, 0, {})) is None
+    assert closed_at(PartitionMetadata(0, 1, {"a": ReplicaState(-1, -1)})) is None
