@@ -12,48 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.log.journal.model import contents
-from tests.unit.log.journal.reference import BODIED, DELETE_TX, ELEMENTS, Check, Entry, FileImage, State, check_size, hash_check, load
-from waltz_log.journal import codec, loading
-from waltz_log.journal.directory import journal_name, survey
-from waltz_log.journal.salt import create_salt
+from tests.unit.log.journal.opened import CHECKS, directory_of, state_of
+from tests.unit.log.journal.reference import BODIED, ELEMENTS, Check, Entry, FileImage, load
+from waltz_log.journal import loading
+from waltz_log.journal.directory import survey
 from waltz_log.journal.settings import JournalSettings
-from waltz_log.testing.disk import SimulatedDisk
 
-SALT = b"sixteen bytes..."
 FILE_BYTES = 1024
 SETTINGS = JournalSettings(file_bytes=FILE_BYTES)
-
-
-def put(disk: SimulatedDisk, name: str, content: bytes) -> None:
-    file = disk.open(name, "create")
-    file.write(0, content)
-    file.sync()
-    file.close()
-
-
-def directory_of(files: dict[int, bytes], check: str) -> SimulatedDisk:
-    disk = SimulatedDisk()
-    if check == "hash":
-        create_salt(disk, lambda length: SALT)
-    for file_id, content in files.items():
-        put(disk, journal_name(file_id, "hash" if check == "hash" else "size"), content)
-    disk.sync_directory("")
-    return disk
-
-
-def state_of(loaded: loading.Loaded) -> State:
-    """What a journal told at its opening, in the words of the reference."""
-    state = State()
-    for each in loaded.records:
-        entry = Entry(codec.UPDATE if each.is_update else codec.ADD, each.record_id, 0, each.user_type, each.body)
-        state.records.setdefault(each.record_id, []).append(entry)
-    for transaction in loaded.prepared:
-        told = [
-            Entry(codec.UPDATE_TX if each.is_update else codec.ADD_TX, each.record_id, 0, each.user_type, each.body) for each in transaction.records
-        ]
-        state.prepared[transaction.transaction_id] = told + [Entry(DELETE_TX, record_id) for record_id in transaction.deletes]
-    state.failed = set(loaded.failed_transactions) | set(loaded.broken_transactions)
-    return state
 
 
 record_ids = st.integers(0, 5)
@@ -86,7 +52,7 @@ def histories(draw: st.DrawFn) -> list[list[Entry]]:
     return files
 
 
-FORMATS = pytest.mark.parametrize(("name", "check"), [("size", check_size), ("hash", hash_check(SALT))], ids=["size", "hash"])
+FORMATS = pytest.mark.parametrize(("name", "check"), CHECKS.items(), ids=CHECKS)
 
 
 @FORMATS
