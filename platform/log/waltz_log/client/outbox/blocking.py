@@ -15,7 +15,8 @@ from waltz_log.client.follow import Apply
 from waltz_log.client.outbox.calls import Handler
 from waltz_log.client.outbox.intent import Intent
 from waltz_log.client.outbox.ledger import DeadLetter, Outcome
-from waltz_log.client.outbox.outbox import IntentReceipt, Outbox
+from waltz_log.client.outbox.outbox import Outbox
+from waltz_log.client.outbox.receipt import IntentReceipt
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.statistics import OutboxStatistics
 from waltz_log.client.settings import ClientSettings

@@ -162,6 +162,8 @@ class Change:
     """(record id, kind, body)"""
     updates: list[tuple[int, int, bytes]] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
+    accepts: bool = False
+    """Whether it only takes more in. Everything else helps the outbox to get empty."""
 
     @property
     def count(self) -> int:
@@ -235,7 +237,7 @@ class Ledger:
 
     def submit(self, intents: Sequence[Intent], now_ms: int) -> tuple[list[Entry], Change]:
         """Entries that are owed once the change is on disk: give them to `admit` then."""
-        entries, change = [], Change()
+        entries, change = [], Change(accepts=True)
         for intent in intents:
             body = encode_intent(intent, now_ms)
             entry = Entry(self.next_id(), intent, now_ms, len(body) + ENTRY_OVERHEAD_BYTES)

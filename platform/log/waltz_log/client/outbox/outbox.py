@@ -18,9 +18,11 @@ from typing import Self, TypeVar
 import structlog
 
 from waltz_log.client.follow import Apply
+from waltz_log.client.outbox.ballast import Ballast
 from waltz_log.client.outbox.calls import Handler
 from waltz_log.client.outbox.intent import Intent
-from waltz_log.client.outbox.ledger import ENTRY_OVERHEAD_BYTES, DeadLetter, Entry, Ledger, Outcome, Place, Ticket
+from waltz_log.client.outbox.ledger import ENTRY_OVERHEAD_BYTES, DeadLetter, Entry, Ledger, Outcome, Place
+from waltz_log.client.outbox.receipt import IntentReceipt
 from waltz_log.client.outbox.room import Room
 from waltz_log.client.outbox.session import Followed, Session, Surroundings
 from waltz_log.client.outbox.settings import OutboxSettings
@@ -31,41 +33,13 @@ from waltz_log.client.owners import ConnectCoordinator
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.core.ports import Clock, Coordinator, Disk, Network, Offload
-from waltz_log.errors import InvalidRequest, JournalFailed, OutboxTaken, TransactionTooLarge, WaltzError
+from waltz_log.errors import InvalidRequest, JournalFailed, JournalFull, OutboxFull, OutboxTaken, TransactionTooLarge, WaltzError
 
-__all__ = ["IntentReceipt", "Outbox"]
+__all__ = ["Outbox"]
 
 log = structlog.get_logger(__name__)
 
 H = TypeVar("H", bound=Handler)
-
-
-class IntentReceipt:
-    """The intent is on the local disk. It will be in the log once, or among the dead letters."""
-
-    __slots__ = ("_ticket", "intent_id", "partition")
-
-    def __init__(self, intent_id: int, partition: int, ticket: Ticket) -> None:
-        self.intent_id = intent_id
-        self.partition = partition
-        self._ticket = ticket
-
-    def __repr__(self) -> str:
-        return f"IntentReceipt(intent_id={self.intent_id}, partition={self.partition})"
-
-    @property
-    def known(self) -> Outcome | None:
-        """The outcome, where it is known already."""
-        return self._ticket.outcome
-
-    async def outcome(self) -> Outcome:
-        """Waits for it, as long as the log is away. It need not be called."""
-        ticket = self._ticket
-        if ticket.outcome is None:
-            if ticket.waiter is None:
-                ticket.waiter = asyncio.get_running_loop().create_future()
-            return await asyncio.shield(ticket.waiter)
-        return ticket.outcome
 
 
 class Outbox:
@@ -97,8 +71,10 @@ class Outbox:
         self._session: Session | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._room = Room(self._settings, clock)
+        self._ballast = Ballast(disk, self._settings.file_bytes)
         self._failure: BaseException | None = None
         self._error = ""
+        self._connected = False
         self._partitions: int | None = None
         self._closed = False
         self._submitted = self._forwarded = 0
@@ -212,6 +188,8 @@ class Outbox:
         await self._room.take(size, self._settings.submit_timeout_s if timeout_s is None else timeout_s)
         try:
             self._check_open()
+            if not self._ballast.there:
+                raise OutboxFull(bytes=self._ledger.bytes, reason="the disk is full")
             ledger, writer = self._ledger, self._writer
             assert writer is not None
             entries, change = ledger.submit(wanted, self._clock.now_ms())
@@ -225,6 +203,8 @@ class Outbox:
                     self._session.arrive(entries)
 
             await writer.write(change, admit)
+        except JournalFull as error:
+            raise OutboxFull(bytes=self._ledger.bytes, reason=f"the disk is full: {error.reason}") from None
         finally:
             self._room.give_back(size)
         return [IntentReceipt(entry.entry_id, entry.intent.partition, entry.ticket) for entry in entries]
@@ -305,7 +285,7 @@ class Outbox:
             process_id=os.getpid(),
             client_id=None if identity is None else identity.client_id,
             epoch=0 if identity is None else identity.epoch,
-            connected=self._session is not None and self._error == "",
+            connected=self._connected,
             depth=len(ledger.entries),
             size_bytes=ledger.bytes,
             oldest_age_s=0.0 if oldest is None else max(0.0, (now_ms - oldest.submitted_ms) / 1000),
@@ -320,7 +300,7 @@ class Outbox:
     # ---- what sessions tell ----------------------------------------------------------------------------------------------------------------------
 
     def connected(self, partitions: int) -> None:
-        self._partitions = partitions
+        self._partitions, self._connected = partitions, True
         self._error = ""
 
     def done(self, entries: list[tuple[Entry, Outcome]]) -> None:
@@ -360,7 +340,8 @@ class Outbox:
         for entry in ledger.entries.values():
             entry.ticket = tickets.get(entry.entry_id, entry.ticket)
         self._ledger = ledger
-        self._writer = JournalWriter(self._journal, self._offload)
+        await self._offload(self._ballast.take)
+        self._writer = JournalWriter(self._journal, self._offload, self._ballast.drop)
         self._writer.start()
         for change in changes:
             self._writer.later(change, lambda: None)
@@ -411,7 +392,7 @@ class Outbox:
                 self._error = str(error)
                 log.info("outbox session ended", error=str(error))
             finally:
-                self._session = None
+                self._session, self._connected = None, False
             if asyncio.get_running_loop().time() - began > self._settings.retry_cap_s:
                 backoff.reset()
             await asyncio.sleep(backoff.next_s())
@@ -427,6 +408,8 @@ class Outbox:
             self._room.hold(self._ledger)
             try:
                 await self._offload(write_statistics, self._disk, self.statistics())
+                if not self._ballast.there and self._failure is None:
+                    await self._offload(self._ballast.take)
             except OSError as error:
                 log.warning("statistics file not written", file=STATISTICS_FILE, error=str(error))
 

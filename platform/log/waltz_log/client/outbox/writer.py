@@ -55,12 +55,13 @@ def apply(journal: Journal, change: Change) -> None:
 class JournalWriter:
     """`start` makes its one task; `close` writes what is left and ends it."""
 
-    def __init__(self, journal: Journal, offload: Offload) -> None:
+    def __init__(self, journal: Journal, offload: Offload, make_space: Callable[[], bool]) -> None:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Done once the journal has failed."""
         self.syncs = 0
         self._journal = journal
         self._offload = offload
+        self._make_space = make_space
         self._urgent: list[_Urgent] = []
         self._later: list[tuple[Change, Told]] = []
         self._work = asyncio.Event()
@@ -157,13 +158,21 @@ class JournalWriter:
         refused: list[JournalFull | None] = []
         for change in changes:
             try:
-                apply(self._journal, change)
+                self._apply(change)
                 refused.append(None)
             except JournalFull as error:
                 refused.append(error)
         self._journal.sync()
         self.syncs += 1
         return refused
+
+    def _apply(self, change: Change) -> None:
+        try:
+            apply(self._journal, change)
+        except JournalFull:
+            if change.accepts or not self._make_space():
+                raise
+            apply(self._journal, change)
 
     def _fail(self, error: WaltzError | OSError, urgent: list[_Urgent]) -> None:
         self.failed.set_result(error)
