@@ -12,7 +12,18 @@ from dataclasses import dataclass
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 
-__all__ = ["Classification", "ReplicaReport", "classify", "closed_at", "closed_metadata", "committed_mark", "majority", "next_metadata", "resolve"]
+__all__ = [
+    "Classification",
+    "ReplicaReport",
+    "classify",
+    "closed_at",
+    "closed_metadata",
+    "committed_mark",
+    "lost",
+    "majority",
+    "next_metadata",
+    "resolve",
+]
 
 
 def majority(count: int) -> int:
@@ -44,10 +55,15 @@ def classify(recorded: ReplicaState | None, report: ReplicaReport) -> Classifica
     if recorded is None:
         return Classification(_cut(last, report.low_water_mark), votes=False)
     if report.session < recorded.session:
-        return Classification(_cut(last, report.low_water_mark), votes=False, counts_absent=True)
+        return lost(report)
     if recorded.closing_high_water_mark is not None:
         return Classification(_cut(last, recorded.closing_high_water_mark), votes=False)
     return Classification(None, votes=last >= report.low_water_mark)
+
+
+def lost(report: ReplicaReport) -> Classification:
+    """A replica that was emptied or restored within the session it had been clean in: as one whose session went backwards."""
+    return Classification(_cut(report.last_transaction_id, report.low_water_mark), votes=False, counts_absent=True)
 
 
 def _cut(last: int, mark: int) -> int | None:

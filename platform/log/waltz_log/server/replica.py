@@ -18,7 +18,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Channel, Stream
-from waltz_log.core.recovery import Classification, ReplicaReport
+from waltz_log.core.recovery import Classification, ReplicaReport, lost
 from waltz_log.errors import ConnectionLost, Fenced, Unavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
@@ -33,22 +33,29 @@ log = structlog.get_logger(__name__)
 
 
 class ReplicaSession:
-    def __init__(self, store: StoreSession, name: str, recovery: Recovery) -> None:
+    """`run` belongs to one session number; the connection, and reads over it, outlive it."""
+
+    def __init__(self, store: StoreSession, name: str) -> None:
         self.name = name
         self.reading = 0
         self.corrupt_reads = 0
         self._store = store
-        self._recovery = recovery
         self._channel: Channel | None = None
         self._state = "connecting"
         self._error: str | None = None
         self._classification: Classification | None = None
         self._reached = -1
+        self._started = -1
+        self._told_session: int | None = None
+        self._lost = False
+        """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
 
     # ---- the procedure -------------------------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, recovery: Recovery) -> None:
         """Until the store session ends."""
+        self._recovery = recovery
+        self._classification = None
         settings = self._store.settings
         loop = asyncio.get_running_loop()
         pause = settings.replica_retry_s
@@ -59,8 +66,7 @@ class ReplicaSession:
                 next_id = await self._recover()
                 await self._replicate(next_id)
             except Fenced as error:
-                self._store.fail(error)
-                return
+                self._store.fenced(error)
             except WaltzError as error:
                 if self._store.failed is not None:
                     return
@@ -78,7 +84,8 @@ class ReplicaSession:
         node = await self._store.coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
         if node is None:
             raise Unavailable(reason=f"storage node has never been started name={self.name}")
-        address = StorageNodeEntry.from_bytes(node.data).address
+        entry = StorageNodeEntry.from_bytes(node.data)
+        address, self._started = entry.address, entry.start
         if self._channel is None or self._channel.address != address:
             await self.close()
             self._channel = self._store.network.connect(address)
@@ -90,15 +97,18 @@ class ReplicaSession:
         opened = await self._call(methods.OPEN, pb.OpenRequest(cluster_key=self._key, partition=store.partition, session=store.session))
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
         last = int(opened.last_transaction_id)
-        if opened.session == store.session and recovery.resolved is not None and last >= recovery.resolved:
+        # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
+        session = opened.session if opened.start >= self._started else min(opened.session, -1)
+        self._notice_loss(session, last)
+        if not self._lost and session == store.session and recovery.resolved is not None and last >= recovery.resolved:
             # It was clean in this very session before the connection broke: what it holds came from us, in order.
             await store.became_clean(self, recovery, last)
             return last + 1
         # Classified once a session: what the replica holds after that came from us, and a broken connection must not make it copy all again.
-        # One that has less than we know it had was restored meanwhile: it is classified anew.
         found = self._classification
-        if found is None or last < self._reached:
-            found = recovery.classify(self.name, ReplicaReport(opened.session, opened.low_water_mark, last))
+        if found is None:
+            report = ReplicaReport(session, opened.low_water_mark, last)
+            found = lost(report) if self._lost else recovery.classify(self.name, report)
             if found.truncate_to is not None:
                 log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=found.truncate_to)
                 last = await self._truncate(found.truncate_to)
@@ -109,18 +119,33 @@ class ReplicaSession:
         assert resolved is not None
         if store.resolved != resolved:
             store.resolved_at(resolved)
-        if last > resolved:
-            last = await self._truncate(resolved)
-        elif last < resolved:
+        # Others may have relied on what it lost: it is clean when it holds all that was committed, not only what the session began with.
+        mark = max(resolved, store.committed) if self._lost else resolved
+        if last > mark:
+            last = await self._truncate(mark)
+        if last < resolved:
             self._state = "copying"
             last = await self._copy_up_to(last, resolved)
+        if last < mark:
+            self._state = "copying"
+            last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
         await self._call(
             methods.SET_LOW_WATER_MARK,
-            pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=resolved),
+            pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark),
         )
+        self._told_session, self._lost = store.session, False
         await store.became_clean(self, recovery, last)
         return last + 1
+
+    def _notice_loss(self, session: int, last: int) -> None:
+        """Within a session a replica's own session only rises and its log only grows, but for what we cut. One that has less was emptied or restored
+        meanwhile: what it acknowledged counts no more, and it is classified anew."""
+        if (self._told_session is not None and session < self._told_session) or last < self._reached:
+            log.warning("replica lost what it held", partition=self._store.partition, replica=self.name, session=session, last=last)
+            self._lost, self._classification, self._reached = True, None, -1
+            self._store.forget(self.name, self._recovery)
+        self._told_session = session
 
     async def _copy_until_resolved(self, last: int) -> int:
         """Copies from whoever is nearest ahead while the mark is undecided: that is how two of three go on without the third."""
@@ -153,6 +178,25 @@ class ReplicaSession:
                 last = int((await self._open_again()).last_transaction_id)
         return last
 
+    async def _copy_committed(self, last: int, target: int) -> int:
+        """Copies what was committed in this session, from the replicas that acknowledged it."""
+        stream = await self._open_stream()
+        try:
+            async with aclosing(self._store.read(last + 1, target)) as blocks:
+                async for block in blocks:
+                    last = await self._send_and_wait(stream, block)
+            return last
+        finally:
+            await stream.cancel()
+
+    async def _send_and_wait(self, stream: Stream, block: Block) -> int:
+        await stream.send(pb.ReplicateRequest(block=_message(block)))
+        answer = await stream.receive()
+        if answer is None:
+            raise ConnectionLost(address=self.name, reason="replica ended the stream")
+        self._reached = int(answer.last_transaction_id)
+        return self._reached
+
     async def _open_again(self) -> Any:
         store = self._store
         return await self._call(methods.OPEN, pb.OpenRequest(cluster_key=self._key, partition=store.partition, session=store.session))
@@ -165,11 +209,7 @@ class ReplicaSession:
             reached = last
             async with aclosing(peer.read(last + 1, target, recovering=True)) as blocks:
                 async for block in blocks:
-                    await stream.send(pb.ReplicateRequest(block=_message(block)))
-                    answer = await stream.receive()
-                    if answer is None:
-                        raise ConnectionLost(address=self.name, reason="replica ended the stream")
-                    reached = self._reached = int(answer.last_transaction_id)
+                    reached = await self._send_and_wait(stream, block)
             if reached == last:
                 raise ConnectionLost(address=source, reason=f"nothing to copy above {last}")
             return reached

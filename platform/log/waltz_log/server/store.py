@@ -3,6 +3,7 @@
 `open` raises the session number by compare-and-set, recovers, and returns once a majority of the assigned replicas is clean at the resolved mark and
 the metadata says so. Blocks that are appended reach every replica in order; a block is committed when a majority of the *assigned* replicas has it on
 disk. The session ends only when it is fenced or closed: while no majority answers, blocks wait, and replicas that come back get what they lack.
+`renew` goes on under the next session number without its callers noticing more than a pause.
 
 Invariants: ids are dense; the committed mark never falls; a replica's acknowledgement counts only after the metadata records it as clean.
 """
@@ -69,6 +70,7 @@ class StoreSession:
         self._replicas: dict[str, ReplicaSession] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._opened = False
+        self._renewing = False
 
     # ---- opening -------------------------------------------------------------------------------------------------------------------------------
 
@@ -78,18 +80,27 @@ class StoreSession:
         log.info("opening store session", partition=self.partition, generation=self.generation)
         # 1. new session id, by compare-and-set
         before = await self._take_session()
+        await self._establish(before, await self.wanted_replicas())
+        log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
+        return self.committed
+
+    async def wanted_replicas(self) -> tuple[str, ...]:
+        """The replicas assigned now. Raises `Unavailable` where there are none."""
+        node = await self.coordinator.get(paths.REPLICAS)
+        found = () if node is None else ReplicaAssignment.from_bytes(node.data).replicas.get(self.partition, ())
+        if not found:
+            raise Unavailable(reason=f"no replicas are assigned partition={self.partition}")
+        return found
+
+    async def _establish(self, before: PartitionMetadata, assigned: tuple[str, ...]) -> None:
         # 2.-4. a replica session for every assigned replica; each recovers by itself and meets the others in `recovery`
-        replicas = await self.coordinator.get(paths.REPLICAS)
-        if replicas is None:
-            raise Unavailable(reason=f"no replicas are assigned partition={self.partition}")
-        self.assigned = ReplicaAssignment.from_bytes(replicas.data).replicas.get(self.partition, ())
-        if not self.assigned:
-            raise Unavailable(reason=f"no replicas are assigned partition={self.partition}")
-        recovery = Recovery(self.partition, before, self.assigned)
-        for name in self.assigned:
-            replica = ReplicaSession(self, name, recovery)
-            self._replicas[name] = replica
-            self._start(replica.run())
+        self.assigned = assigned
+        recovery = Recovery(self.partition, before, assigned)
+        for name in sorted(self._replicas.keys() - set(assigned)):
+            await self._replicas.pop(name).close()
+        for name in assigned:
+            replica = self._replicas.setdefault(name, ReplicaSession(self, name))
+            self._start(replica.run(recovery))
         # 5. each replica truncates, copies and becomes clean; a majority of them opens the session
         await self.advanced.wait_for(lambda: self.failed is not None or len(recovery.clean) >= majority(len(self.assigned)))
         self._raise_if_failed()
@@ -98,8 +109,6 @@ class StoreSession:
         await self._record(recovery)
         self._opened = True
         self.advanced.notify()
-        log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
-        return self.committed
 
     async def _take_session(self) -> PartitionMetadata:
         path = partition_path(self.partition)
@@ -120,7 +129,9 @@ class StoreSession:
     def resolved_at(self, high_water_mark: int) -> None:
         """The recovery decided the mark: the log goes on from here."""
         self.resolved = self.committed = high_water_mark
-        self.window = Window(high_water_mark, self.settings.cache_bytes)
+        if self.window.last_transaction_id != high_water_mark:
+            assert not self._renewing, "a session that was closed in order goes on where it closed"
+            self.window = Window(high_water_mark, self.settings.cache_bytes)
         self.advanced.notify()
 
     async def became_clean(self, replica: ReplicaSession, recovery: Recovery, last_transaction_id: int) -> None:
@@ -132,6 +143,11 @@ class StoreSession:
         await self._record(recovery)
         self.acknowledge(replica.name, last_transaction_id)
         self.advanced.notify()  # the replica can be read from now
+
+    def forget(self, name: str, recovery: Recovery) -> None:
+        """A replica lost what it held: nothing it acknowledged counts any more until it is clean again."""
+        recovery.clean.discard(name)
+        self._acknowledged.pop(name, None)
 
     async def _record(self, recovery: Recovery) -> None:
         """Writes the replicas' states. Nothing to do where they are as they should be."""
@@ -160,6 +176,7 @@ class StoreSession:
     def append(self, block: Block) -> None:
         """Takes a block for all replicas. The caller bounds how many are in flight."""
         self._raise_if_failed()
+        assert not self._renewing, "between two sessions nothing is appended"
         self.window.append(block)
         self.appended.notify()
 
@@ -185,8 +202,8 @@ class StoreSession:
             try:
                 await replica.probe()
             except Fenced as error:
-                self.fail(error)
-                raise
+                self.fenced(error)
+                return False
             except WaltzError:
                 return False
             return True
@@ -218,8 +235,8 @@ class StoreSession:
                         position = block.last_transaction_id + 1
                         tried = 0
             except Fenced as error:
-                self.fail(error)
-                raise
+                self.fenced(error)
+                self._raise_if_failed()
             except WaltzError as error:
                 log.warning("read failed", partition=self.partition, replica=source.name, transaction_id=position, error=str(error))
                 if isinstance(error, CorruptData):
@@ -242,6 +259,37 @@ class StoreSession:
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]
 
+    # ---- the next session of the same owner ------------------------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> int:
+        """How many replicas follow closely."""
+        return sum(replica.live for replica in self._replicas.values())
+
+    async def renew(self, assigned: tuple[str, ...]) -> bool:
+        """Closes the session in order and goes on in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller appends nothing
+        meanwhile. False, and nothing changed, where the session is not idle. Raises what ended the session: then this one is over, and another owner or
+        another `StoreSession` finds its mark."""
+        if not self.idle:
+            return False
+        began = asyncio.get_running_loop().time()
+        self._renewing = True
+        try:
+            await self._end_replica_sessions()
+            async with self._metadata_lock:
+                closed = closed_metadata(self._metadata, self._complete(), self.committed)
+                await self._write_metadata(PartitionMetadata(self.generation, self.session + 1, closed.replicas))
+            self.session += 1
+            self._opened, self._acknowledged = False, {}
+            await self._establish(closed, assigned)
+        except WaltzError as error:
+            self.fail(error)  # it may be closed in the metadata: nothing may be appended to it any more
+            raise
+        self._renewing = False
+        took_ms = round(1000 * (asyncio.get_running_loop().time() - began), 1)
+        log.info("store session renewed", partition=self.partition, session=self.session, high_water_mark=self.committed, took_ms=took_ms)
+        return True
+
     # ---- ending --------------------------------------------------------------------------------------------------------------------------------
 
     def fail(self, error: WaltzError) -> None:
@@ -249,6 +297,11 @@ class StoreSession:
         if self.failed is None:
             log.warning("store session ended", partition=self.partition, session=self.session, error=str(error))
             self._end(error)
+
+    def fenced(self, error: Fenced) -> None:
+        """A replica has seen a newer session. Ends this one unless that is our own next one."""
+        if error.newer > self.session:
+            self.fail(error)
 
     def _end(self, error: WaltzError) -> None:
         if self.failed is None:
@@ -294,15 +347,20 @@ class StoreSession:
     async def close(self) -> None:
         """Ends every replica session. What is in flight stays undecided; the next session decides it."""
         self._end(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_replica_sessions()
         for replica in self._replicas.values():
             await replica.close()
+
+    async def _end_replica_sessions(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def statistics(self) -> dict[str, Any]:
         return {
             "session": self.session,
+            "low_water_mark": self.resolved,
             "committed": self.committed,
             "appended": self.window.last_transaction_id,
             "replicas": {name: replica.statistics(self._acknowledged.get(name)) for name, replica in self._replicas.items()},
