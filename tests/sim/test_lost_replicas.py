@@ -1,0 +1,190 @@
+"""Replicas that come back with less than they acknowledged: emptied, restored from a backup, or set back to an earlier state. Each counts as absent
+until it has caught up, in the very case in which counting it would lose what was acknowledged to a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.errors import WaltzError
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.storage import StorageNode
+from waltz_log.storage.backup import backup
+from waltz_log.storage.restore import disown, restore
+from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.virtual_time import run_in_virtual_time
+
+EARLY, LATE = 20, 60
+SETTINGS = ClientSettings(retry_base_s=0.01, retry_cap_s=0.1, request_timeout_s=3.0)
+
+Change = Callable[[MemoryCluster, SimulatedDisk], SimulatedDisk]
+
+
+def emptied(cluster: MemoryCluster, _copy: SimulatedDisk) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    StorageNode.create(disk, cluster.clock, cluster.key, 1)
+    return disk
+
+
+def restored(cluster: MemoryCluster, copy: SimulatedDisk) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    restore(copy, disk, cluster.clock.now_ms())
+    return disk
+
+
+def set_back_and_started_as_a_replacement(cluster: MemoryCluster, copy: SimulatedDisk) -> SimulatedDisk:
+    """Files of an earlier state that nobody marked, taken with `--replace`."""
+    disk = restored(cluster, copy)
+    disown(disk, cluster.clock.now_ms())
+    return disk
+
+
+async def append(client: WaltzClient, first: int, last: int) -> None:
+    for number in range(first, last):
+        receipt = await client.append(0, b"%d" % number, timeout_s=60)
+        assert receipt.transaction_id == number
+
+
+async def stored(cluster: MemoryCluster, name: str) -> bytes:
+    """What a replica serves of the log to whoever asks for any session."""
+    request = pb.ReadRequest(cluster_key=cluster.key.bytes, partition=0, session=0, last_transaction_id=LATE - 1, max_bytes=1 << 20)
+    stream = cluster.network.connect(cluster.storages[name][1].address).open(methods.READ, request)
+    found = b""
+    while (answer := await stream.receive()) is not None:
+        found += b"".join(block.records for block in answer.blocks)
+    return found
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await condition():
+            await asyncio.sleep(0.1)
+
+
+async def agree(cluster: MemoryCluster) -> bool:
+    try:
+        found = [await stored(cluster, f"storage-{place}") for place in range(3)]
+    except WaltzError:
+        return False
+    return found[0] == found[1] == found[2] and found[0].count(b"%d" % (LATE - 1)) > 0
+
+
+def copy_of(cluster: MemoryCluster, name: str) -> SimulatedDisk:
+    """A backup of the running node."""
+    copy = SimulatedDisk()
+    backup(cluster.disks[name], copy, cluster.clock.now_ms())
+    return copy
+
+
+async def lose(cluster: MemoryCluster, name: str, change: Change, copy: SimulatedDisk) -> None:
+    """The machine dies with its disk; the node comes back on another."""
+    await cluster.kill_storage(name)
+    cluster.disks[name] = change(cluster, copy)
+    await cluster.start_storage(name)
+
+
+async def _two_faults(change: Change, *, owner_notices: bool) -> None:
+    cluster = MemoryCluster(servers=2)
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await append(client, 0, EARLY)
+    await until(lambda: _has(cluster, "storage-2", EARLY))
+    addresses = {name: listener.address for name, (_, listener) in cluster.storages.items()}
+    cluster.network.cut(addresses["storage-2"])  # slow: it has the beginning alone
+    copy = copy_of(cluster, "storage-0")
+    await append(client, EARLY, LATE)  # acknowledged by storage-0 and storage-1
+    cluster.network.cut(addresses["storage-1"])
+    if not owner_notices:
+        for name in list(cluster.servers):
+            await cluster.kill_server(name)
+    await lose(cluster, "storage-0", change, copy)
+    await asyncio.sleep(5)  # the owner meets what came back
+    for name in list(cluster.servers):
+        await cluster.kill_server(name)
+    cluster.network.heal(addresses["storage-2"])
+    await cluster.start_server("server-2")
+    await asyncio.sleep(30)
+    # storage-1 alone holds what was acknowledged last: without it nothing may be decided.
+    with pytest.raises((WaltzError, TimeoutError)):
+        async with asyncio.timeout(5):
+            assert await client.high_water_mark(0) >= LATE - 1, "acknowledged and lost"
+    cluster.network.heal(addresses["storage-1"])
+    async with asyncio.timeout(60):
+        assert await client.high_water_mark(0) == LATE - 1
+    await until(lambda: agree(cluster))
+    await client.append(0, b"after", timeout_s=60)
+    await client.close()
+    await cluster.stop()
+
+
+async def _has(cluster: MemoryCluster, name: str, count: int) -> bool:
+    store = await cluster.storages[name][0].partition(0)
+    return store.last_id >= count - 1
+
+
+@pytest.mark.parametrize("owner_notices", [True, False], ids=["in the same session", "between two sessions"])
+@pytest.mark.parametrize("change", [emptied, restored, set_back_and_started_as_a_replacement], ids=lambda change: change.__name__)
+def test_what_was_acknowledged_waits_for_the_one_replica_that_has_it(change: Change, owner_notices: bool) -> None:
+    run_in_virtual_time(_two_faults(change, owner_notices=owner_notices))
+
+
+async def _catches_up(change: Change) -> None:
+    cluster = MemoryCluster(servers=1)
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await append(client, 0, EARLY)
+    copy = copy_of(cluster, "storage-0")
+    await append(client, EARLY, LATE - 10)
+    await lose(cluster, "storage-0", change, copy)
+    with pytest.raises(WaltzError, match="older session"):
+        await stored(cluster, "storage-0")
+    await append(client, LATE - 10, LATE)
+    await until(lambda: agree(cluster))
+    # It counts again: with one other replica it is a majority.
+    await cluster.kill_storage("storage-1")
+    await append(client, LATE, LATE + 5)
+    assert (await cluster.storages["storage-0"][0].partition(0)).last_id == LATE + 4
+    await client.close()
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("change", [emptied, restored, set_back_and_started_as_a_replacement], ids=lambda change: change.__name__)
+def test_it_serves_nobody_before_it_has_caught_up_and_counts_afterwards(change: Change) -> None:
+    run_in_virtual_time(_catches_up(change))
+
+
+async def _own_tail() -> None:
+    """A copy made in session 1 holds transactions above its low-water mark that another session gave to others."""
+    cluster = MemoryCluster(servers=1)
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await append(client, 0, EARLY)
+    addresses = {name: listener.address for name, (_, listener) in cluster.storages.items()}
+    for name in ("storage-1", "storage-2"):
+        cluster.network.cut(addresses[name])
+    lonely = [asyncio.ensure_future(client.append(0, b"never committed", timeout_s=2)) for _ in range(7)]
+    await until(lambda: _has(cluster, "storage-0", EARLY + 7))
+    copy = copy_of(cluster, "storage-0")
+    await cluster.kill_storage("storage-0")
+    await cluster.kill_server("server-0")
+    await asyncio.gather(*lonely, return_exceptions=True)
+    for name in ("storage-1", "storage-2"):
+        cluster.network.heal(addresses[name])
+    await cluster.start_server("server-1")
+    await append(client, EARLY, LATE - 20)
+    cluster.disks["storage-0"] = restored(cluster, copy)
+    await cluster.start_storage("storage-0")
+    await append(client, LATE - 20, LATE)
+    await until(lambda: agree(cluster))
+    assert b"never committed" not in await stored(cluster, "storage-0")
+    await client.close()
+    await cluster.stop()
+
+
+def test_what_a_restored_copy_holds_above_its_mark_is_cut_before_it_is_filled() -> None:
+    run_in_virtual_time(_own_tail())
