@@ -176,7 +176,10 @@ async def _own_tail() -> None:
     for name in ("storage-1", "storage-2"):
         cluster.network.heal(addresses[name])
     await cluster.start_server("server-1")
-    await append(client, EARLY, LATE - 20)
+    await append(client, EARLY, LATE - 30)
+    await cluster.kill_server("server-1")  # the next session begins above all that the copy holds
+    await cluster.start_server("server-2")
+    await append(client, LATE - 30, LATE - 20)
     cluster.disks["storage-0"] = restored(cluster, copy)
     await cluster.start_storage("storage-0")
     await append(client, LATE - 20, LATE)
@@ -188,3 +191,32 @@ async def _own_tail() -> None:
 
 def test_what_a_restored_copy_holds_above_its_mark_is_cut_before_it_is_filled() -> None:
     run_in_virtual_time(_own_tail())
+
+
+async def _acknowledgement_is_gone(change: Change) -> None:
+    cluster = MemoryCluster(servers=1)
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await append(client, 0, EARLY)
+    copy = copy_of(cluster, "storage-0")
+    addresses = {name: listener.address for name, (_, listener) in cluster.storages.items()}
+    for name in ("storage-1", "storage-2"):
+        cluster.network.cut(addresses[name])
+    appending = asyncio.ensure_future(client.append(0, b"%d" % EARLY, timeout_s=120))
+    await until(lambda: _has(cluster, "storage-0", EARLY + 1))
+    await lose(cluster, "storage-0", change, copy)
+    await asyncio.sleep(2)  # the owner meets it
+    cluster.network.cut(cluster.storages["storage-0"][1].address)
+    cluster.network.heal(addresses["storage-1"])
+    await until(lambda: _has(cluster, "storage-1", EARLY + 1))
+    await asyncio.sleep(5)
+    assert not appending.done(), "one replica has it, and one that had it"
+    cluster.network.heal(addresses["storage-2"])
+    assert (await appending).transaction_id == EARLY
+    await client.close()
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("change", [emptied, restored], ids=lambda change: change.__name__)
+def test_what_a_replica_acknowledged_before_it_lost_it_makes_no_majority(change: Change) -> None:
+    run_in_virtual_time(_acknowledgement_is_gone(change))
