@@ -58,10 +58,12 @@ class GroupCommitJournal:
         self._wanted = threading.Condition(self._lock)
         """A file should be prepared."""
         self._syncing = False
+        self._lingering = False
+        """A sync is to begin and waits for company."""
         self._preparing = False
         self._waiting_alone = 0
         """Calls that wait for the sync that runs to end, and no other to begin before them."""
-        self._sync_began_s = -1.0
+        self._sync_began_s = float("-inf")
         self._unsynced_since_s: float | None = None
         self._callbacks: deque[tuple[int, OnDone]] = deque()
         self._armed = False
@@ -155,18 +157,17 @@ class GroupCommitJournal:
             self._wanted.notify_all()
         for thread in self._threads:
             thread.join()
-        failure: WaltzError | None = None
         try:
             with self._lock:
                 while self._syncing:
                     self._done.wait()
-                self._journal.close()
-        except WaltzError as error:
-            failure = error
-            raise
+                try:
+                    self._journal.close()
+                finally:
+                    self._tell_failure()
         finally:
-            self._call_back(list(self._callbacks), failure if not self._writer.failed else self._writer.failure)
-            self._callbacks.clear()
+            due, self._callbacks = list(self._callbacks), deque()
+            self._call_back(due, self._writer.failure)
 
     def __enter__(self) -> Self:
         return self
@@ -179,8 +180,12 @@ class GroupCommitJournal:
     def _change(self, change: Callable[[], None], size: int, adds: int, sync: bool = False, on_done: OnDone | None = None) -> None:
         with self._lock:
             self._admit(size, adds)
-            change()
             writer = self._writer
+            try:
+                change()
+            finally:
+                if writer.failed:
+                    self._tell_failure()
             if self._moves != writer.moves:
                 self._moves = writer.moves
                 self._wanted.notify()
@@ -195,6 +200,14 @@ class GroupCommitJournal:
             elif not self._armed:
                 self._armed = True
                 self._work.notify()
+            if self._lingering and writer.appended - writer.synced >= self._settings.group_bytes:
+                self._done.notify_all()
+
+    def _tell_failure(self) -> None:
+        """Whoever waits for a sync waits in vain."""
+        self._done.notify_all()
+        self._work.notify_all()
+        self._wanted.notify_all()
 
     def _admit(self, size: int, adds: int) -> None:
         """Returns when the change may be made: not too much is unsynced, and where it will change the file or free some, nothing runs beside it."""
@@ -218,10 +231,13 @@ class GroupCommitJournal:
             try:
                 return call()
             finally:
-                self._done.notify_all()
+                self._tell_failure()
 
     def _wait_alone(self) -> None:
+        """Until something ends; no sync begins meanwhile, and one that lingers begins at once."""
         self._waiting_alone += 1
+        if self._lingering:
+            self._done.notify_all()
         self._done.wait()
         self._waiting_alone -= 1
         self._done.notify_all()
@@ -244,7 +260,7 @@ class GroupCommitJournal:
         self._syncing = True
         try:
             self._linger()
-            pending = self._writer.begin_sync()
+            pending = None if self._writer.failed else self._writer.begin_sync()
             if pending is None:
                 return
             self._sync_began_s = self._monotonic()
@@ -268,12 +284,16 @@ class GroupCommitJournal:
                 self._work.notify()
 
     def _linger(self) -> None:
-        due_s = self._sync_began_s + self._settings.linger_s
-        while self._settings.linger_s and not self._closing and self._writer.appended - self._writer.synced < self._settings.group_bytes:
+        """Waits for company until `linger_s` after the sync before began; not for long, where that took long itself."""
+        writer, settings = self._writer, self._settings
+        due_s = self._sync_began_s + settings.linger_s
+        while writer.appended - writer.synced < settings.group_bytes and not (self._closing or self._waiting_alone or writer.failed):
             left_s = due_s - self._monotonic()
             if left_s <= 0:
                 break
+            self._lingering = True
             self._done.wait(left_s)
+            self._lingering = False
 
     # ---- the threads -----------------------------------------------------------------------------------------------------------------------------
 
@@ -323,7 +343,7 @@ class GroupCommitJournal:
         """Keeps one file ready, so that a change of the file seldom waits for one to be made."""
         with self._lock:
             while not self._closing and not self._writer.failed:
-                planned = None if self._syncing and self._waiting_alone else self._writer.plan_next()
+                planned = self._writer.plan_next()
                 if planned is None:
                     self._wanted.wait()
                     continue

@@ -366,7 +366,8 @@ class Journal:
 
     def only_appends(self, size: int, adds: int) -> bool:
         """Whether a call that appends so many bytes and adds surely changes no file, frees none and syncs nothing."""
-        return self._writer.fits(size) and self._writer.room - size >= self._kept_bytes(adds or 1)
+        writer = self._writer
+        return writer.fits(size) and not writer.moved and writer.room - size >= self._kept_bytes(adds or 1)
 
     def summary_bytes(self, transaction_id: int) -> int:
         """What the record takes at most that ends a transaction."""
