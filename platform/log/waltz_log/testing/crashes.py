@@ -60,7 +60,7 @@ class Effort:
 
 
 FULL: Final = Effort("make crash", subsets_of=7, drawn=24, torn_every=1, recovery_every=200)
-SHORT: Final = Effort("make crash SHORT=1", subsets_of=4, drawn=6, torn_every=37, recovery_every=400)
+SHORT: Final = Effort("make crash SHORT=1", subsets_of=3, drawn=3, torn_every=61, recovery_every=700)
 SECOND: Final = Effort("", subsets_of=1, drawn=2, torn_every=1 << 30, recovery_every=0)
 
 

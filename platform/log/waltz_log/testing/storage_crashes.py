@@ -11,9 +11,10 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
+from waltz_log.errors import StorageFull
 from waltz_log.testing.crashes import FULL, SHORT, CrashFound, Effort, Tally, enumerate_crashes
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.storage_model import StorageLife, check, silent_logs
@@ -127,6 +128,73 @@ class _Grow(StorageLife):
         await self.append(1, 3, [30])
 
 
+class _Trim(StorageLife):
+    """Whole segments away from the beginning, oldest first, and appends and truncations after it."""
+
+    async def steps(self) -> None:
+        self.create(1)
+        await self.open()
+        await self.session(0, 1)
+        for size in (2200, 2300, 2400, 2500, 2600):
+            await self.append(0, 1, [size, 10], [20])
+        await self.clean(0, 1, 14)
+        await self.trim(0, 4)
+        await self.trim(0, 11)
+        await self.append(0, 1, [30], [3000])
+        await self.session(0, 2)
+        await self.truncate(0, 2, 14)
+        await self.trim(0, 15)
+        await self.append(0, 2, [40])
+
+
+class _Full(StorageLife):
+    """A disk that gets full in the middle of a round, and has space again later."""
+
+    async def tried(self, step: Awaitable[None]) -> bool:
+        """Whether the disk was full."""
+        try:
+            await step
+        except StorageFull:
+            # What went into the segment before the one that found no room is there, though nobody was told.
+            self._may(0, self.model(0).settled((await self.node.partition(0)).last_id))
+            return True
+        return False
+
+    async def steps(self) -> None:
+        disk = self.disk
+        assert isinstance(disk, SimulatedDisk)
+        self.create(1)
+        await self.open()
+        await self.session(0, 1)
+        await self.append(0, 1, [1800, 20])
+        full = 0
+        # The records alone fit, and are let through; headers, index and times do not, or not all of them.
+        for more in (30, 140, 400):
+            disk.total -= disk.free_bytes() - (2 * (2000 + 40) + more)
+            full += await self.tried(self.append(0, 1, [2000], [2000], salt=more))
+            disk.total += 1 << 20
+            await self.append(0, 1, [11])
+        assert full >= 2, "the disk was hardly ever full"
+        await self.append(0, 1, [2000], [2000])
+
+
+class _FewFiles(StorageLife):
+    """More files than may be open: one is closed, and what was written to it synced, for another."""
+
+    async def before(self) -> None:
+        self.create(6)
+        await self.open()
+        for partition in range(6):
+            await self.append(partition, 1, [10])
+
+    async def steps(self) -> None:
+        for partition in (0, 3):
+            await self.append(partition, 1, [partition, 30])
+        await self.append(0, 2, [3900])
+        await self.truncate(0, 2, 1)
+        await self.append(5, 1, [40])
+
+
 SCENARIOS: dict[str, Callable[..., StorageLife]] = {
     "append": _Append,
     "roll": _Roll,
@@ -134,6 +202,13 @@ SCENARIOS: dict[str, Callable[..., StorageLife]] = {
     "truncate": _Truncate,
     "marks": _Marks,
     "grow": _Grow,
+    "trim": _Trim,
+    "full": partial(_Full, disk_warn_free_bytes=0, disk_refuse_free_bytes=0),
+    "preallocated": partial(_Append, preallocate_bytes=1500),
+    "preallocated-roll": partial(_Roll, preallocate_bytes=1024),
+    "preallocated-truncate": partial(_Truncate, preallocate_bytes=4096),
+    "preallocated-full": partial(_Full, preallocate_bytes=1024, disk_warn_free_bytes=0, disk_refuse_free_bytes=0),
+    "few-files": partial(_FewFiles, open_files_max=16),
 }
 
 

@@ -63,8 +63,8 @@ def silent_logs() -> Iterator[None]:
 
 
 def node_on(disk: Disk, **settings: Any) -> StorageNode:
-    """A node in the smallest segments there are, unless the settings say otherwise. It runs its disk calls in place."""
-    values = {"segment_bytes": 4096} | settings
+    """A node in the smallest segments there are, unless the settings say otherwise, which does nothing by itself and runs its disk calls in place."""
+    values = {"segment_bytes": 4096, "preallocate_bytes": 0, "scrub_bytes_per_s": 0} | settings
     return StorageNode(StorageSettings(name="storage-0", directory=Path("unused"), cluster="test", **values), disk, FixedClock(), run_in_place)
 
 
@@ -201,12 +201,24 @@ class StorageLife:
             first += len(each)
         records = model.records + tuple(record for each in blocks for record in records_of(each))
         may = replace(model, records=records, lasts=range(model.last, first))
+        if session > model.fences[-1]:
+            may = replace(may, fences=(*model.fences, session))
         await self._step(partition, may, first - 1, append(await self.node.partition(partition), session, blocks))
 
     async def truncate(self, partition: int, session: int, last: int) -> None:
         model = self.model(partition)
         store = await self.node.partition(partition)
         await self._step(partition, replace(model, lasts=range(last, model.last + 1)), last, store.truncate(session, last))
+
+    async def trim(self, partition: int, first: int) -> None:
+        """Removes what lies in whole segments below the id."""
+        model = self.model(partition)
+        store = await self.node.partition(partition)
+        old = model.firsts[-1]
+        self._may(partition, replace(model, firsts=range(old, first + 1)))
+        kept = await store.trim(first)
+        assert old <= kept <= first, f"trimmed to {kept}"
+        self._may(partition, replace(model, firsts=range(kept, kept + 1)))
 
     async def clean(self, partition: int, session: int, mark: int) -> None:
         model = self.model(partition)
@@ -241,7 +253,8 @@ async def read_all(store: PartitionStore, session: int, first: int, last: int, m
 
 
 async def check(disk: SimulatedDisk, expected: Expected, **settings: Any) -> None:
-    """Raises `AssertionError`, or what the engine raises, where the disk does not hold what it must."""
+    """Raises `AssertionError`, or what the engine raises, where the disk does not hold what it must. There is space again on the disk."""
+    disk.total = 1 << 40
     if not StorageNode.exists(disk):
         assert 0 in expected.counts, "the node is gone"
         StorageNode.create(disk, FixedClock(), KEY, 1)
