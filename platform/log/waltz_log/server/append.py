@@ -55,6 +55,8 @@ class AppendTask:
         self._wake = Pulse()
         self._settle_wake = Pulse()
         self._room = Pulse()
+        self._drained = Pulse()
+        self._held = False
         self.moving = False
         self.appended = 0
         self.rejected = 0
@@ -97,7 +99,16 @@ class AppendTask:
     def _can_order(self) -> bool:
         if not self._queue:
             return False
-        return isinstance(self._queue[0], _Barrier) or len(self._in_flight) < self._settings.blocks_in_flight
+        return isinstance(self._queue[0], _Barrier) or (not self._held and len(self._in_flight) < self._settings.blocks_in_flight)
+
+    async def hold(self) -> None:
+        """Orders no more blocks, until `release`, and returns once none is in flight. What clients send waits in the queue."""
+        self._held = True
+        await self._drained.wait_for(lambda: not self._in_flight)
+
+    def release(self) -> None:
+        self._held = False
+        self._wake.notify()
 
     def _pass(self, barrier: _Barrier) -> None:
         if self._in_flight:
@@ -177,6 +188,7 @@ class AppendTask:
             for barrier in entry.barriers:
                 barrier.decided(self._store.committed)
             self._wake.notify()
+            self._drained.notify()
 
     @property
     def queued_bytes(self) -> int:

@@ -25,6 +25,7 @@ from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
 from waltz_log.server.mount import Mount
 from waltz_log.server.pulse import Pulse
+from waltz_log.server.renewal import Renewal
 from waltz_log.server.sequencer import Sequencer
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
@@ -113,6 +114,7 @@ class Partition:
         tasks = [
             asyncio.ensure_future(append.order()),
             asyncio.ensure_future(append.settle(serving.committed)),
+            asyncio.ensure_future(Renewal(store, append, self._settings).run()),
             asyncio.ensure_future(_until_failed(store)),
         ]
         try:

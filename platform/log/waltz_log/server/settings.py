@@ -50,6 +50,12 @@ class ServerSettings(Settings):
         ge=1000,
         description="Locks remembered exactly per partition, about 100 bytes each. Fewer cause needless conflicts of slow clients.",
     )
+    checkpoint_transactions: int = Field(
+        default=2_000_000,
+        ge=1,
+        description="A partition goes on in a new session after so many. Bounds what recovery looks at and what a disk restored from a copy can hide."
+        " Each costs a pause of some ten milliseconds.",
+    )
     replica_bytes_in_flight: int = Field(
         default=4 * 1024 * 1024, ge=65536, description="Sent to one replica and not acknowledged. Bounds what a slow replica can hold up."
     )

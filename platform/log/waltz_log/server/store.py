@@ -267,9 +267,9 @@ class StoreSession:
         return sum(replica.live for replica in self._replicas.values())
 
     async def renew(self, assigned: tuple[str, ...]) -> bool:
-        """Closes the session in order and goes on in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller appends nothing
-        meanwhile. False, and nothing changed, where the session is not idle. Raises what ended the session: then this one is over, and another owner or
-        another `StoreSession` finds its mark."""
+        """Closes the session in order and goes on in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller appends
+        nothing meanwhile. False, and nothing changed, where the session is not idle. Raises what ended the session: then whoever opens the partition
+        next finds its mark."""
         if not self.idle:
             return False
         began = asyncio.get_running_loop().time()
