@@ -12,6 +12,7 @@ import pytest
 from waltz_log.client import WaltzClient
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import PartitionMetadata, ReplicaAssignment, ReplicaState, partition_path
+from waltz_log.errors import Fenced
 from waltz_log.server.partition import Partition
 from waltz_log.server.store import StoreSession
 from waltz_log.testing.cluster import MemoryCluster
@@ -215,6 +216,26 @@ def test_a_replica_is_replaced_while_clients_append() -> None:
                 await asyncio.sleep(0.05)
         assert set((await _metadata(cluster)).replicas) == {"storage-0", "storage-2", "storage-3"}
         assert client._producers[0].mounts == 1
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_message_of_the_session_before_that_comes_late_is_refused_and_ends_nothing() -> None:
+    async def scenario() -> None:
+        cluster = await _cluster(checkpoint_transactions=10)
+        client = await cluster.connect()
+        await _appended_in_rounds(client, 3)
+        serving = _partition(cluster)._serving
+        assert serving is not None
+        store = serving.store
+        assert store.session > 1
+        late = Fenced(what="store session", partition=0, mine=store.session - 1, newer=store.session)
+        store.fenced(late)
+        assert store.failed is None
+        store.fenced(Fenced(what="store session", partition=0, mine=store.session, newer=store.session + 1))
+        assert store.failed is not None
         await client.close()
         await cluster.stop()
 
