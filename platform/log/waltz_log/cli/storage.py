@@ -3,28 +3,31 @@
 At the first start the directory is made for the cluster at the address and keeps that cluster's key; at each start the node tells the coordinator
 where it answers and how often its directory was started. Refused, before anything is served: a directory of another cluster; one that is older than
 what the coordinator knows of the node (a restored copy may have lost what it acknowledged); an empty one in place of one that held data, unless
-`replace` says that this is meant. A node that starts empty counts as absent in votes until it has copied everything from its peers.
+`replace` says that this is meant. A node that starts empty, restored or behind counts as absent in votes until it has caught up with its peers.
 """
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
+from uuid import UUID
 
 import structlog
 
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.serving import say_ready, serve
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
-from waltz_log.core.ports import Coordinator, Node
-from waltz_log.errors import ClusterUnavailable, Fenced, InvalidSetting
+from waltz_log.core.ports import Coordinator, Disk, Node
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.directory import read_directory
 from waltz_log.storage.peers import PeerReplicas
+from waltz_log.storage.restore import disown, is_restored
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
-__all__ = ["check_start", "find_peers", "peer_addresses", "register", "run"]
+__all__ = ["admit_behind", "check_start", "find_peers", "peer_addresses", "register", "run"]
 
 log = structlog.get_logger(__name__)
 
@@ -73,14 +76,40 @@ async def _open(settings: StorageSettings, coordinator: Coordinator, offload: Th
             )
             raise InvalidSetting(name="directory", reason=reason, nearest=None)
         StorageNode.create(disk, clock, cluster.key, cluster.partitions)
+    recorded = -1 if known is None else StorageNodeEntry.from_bytes(known.data).start
     node = StorageNode(settings, disk, clock, offload)
-    await node.open(cluster.key, cluster.partitions)
+    await node.open(cluster.key, cluster.partitions, starts=await offload(admit_behind, disk, cluster.key, recorded, replace))
     try:
         check_start(known, node.start, replace=replace)
     except Fenced:
         await node.close()
         raise
     return node
+
+
+def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
+    """From how many starts on the directory counts its own. One that is behind what the coordinator recorded is a copy of an earlier state: taken
+    where it knows that it was restored, or where it is meant to replace what is gone, and then it is made to know. Its starts go on from those of
+    the directory it replaces, which is refused from then on. Raises `Fenced` otherwise, `ClusterKeyMismatch`, `InvalidSetting` where it is taken."""
+    try:
+        disk.lock()
+    except OSError as error:
+        raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+    try:
+        found = read_directory(disk)
+        start = -1 if found.fence is None or found.fence.start is None else found.fence.start
+        if found.key != key:
+            raise ClusterKeyMismatch(expected=str(key), got=str(found.key))
+        if start < 0 or start >= recorded or found.java is not None:
+            return start  # as it should be, or such as the node itself refuses
+        if not is_restored(found):
+            if not replace:
+                raise _behind(start + 1, recorded)
+            disown(disk, WallClock().now_ms())
+            log.warning("directory is behind and taken as restored", start=start, recorded=recorded)
+        return recorded
+    finally:
+        disk.unlock()
 
 
 async def find_peers(cluster: str, name: str, partition: int) -> list[str]:
@@ -104,7 +133,12 @@ def check_start(known: Node | None, start: int, *, replace: bool) -> None:
     if known is not None and not replace:
         recorded = StorageNodeEntry.from_bytes(known.data).start
         if start <= recorded:
-            raise Fenced(what="storage directory is a copy of an earlier state, empty it and say --replace", partition=-1, mine=start, newer=recorded)
+            raise _behind(start, recorded)
+
+
+def _behind(start: int, recorded: int) -> Fenced:
+    reason = "storage directory is a copy of an earlier state; --replace takes it as one that lost what came after"
+    return Fenced(what=reason, partition=-1, mine=start, newer=recorded)
 
 
 async def register(coordinator: Coordinator, name: str, entry: StorageNodeEntry, *, replace: bool = False) -> None:

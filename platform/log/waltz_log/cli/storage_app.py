@@ -120,3 +120,29 @@ def migrate(directory: Directory, output: Output = "table") -> int:
     from waltz_log.cli import storage_copies
 
     return storage_copies.migrate_directory(directory, checked_output(output))
+
+
+@storage_app.command("backup")
+def backup(
+    directory: Directory,
+    target: Annotated[Path, typer.Argument(help="The backup to make. On the file system of the directory, closed segments are linked.")],
+    pace: Pace = 64.0,
+    output: Output = "table",
+) -> int:
+    """Copy a storage directory, of a running node too, into a backup: consistent, verified, there whole or not at all."""
+    from waltz_log.cli import storage_copies
+
+    return storage_copies.backup_directory(directory, target, pace, checked_output(output))
+
+
+@storage_app.command("restore")
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="What `waltz storage backup` made.")],
+    target: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The storage directory to make.")],
+    pace: Pace = 0.0,
+    output: Output = "table",
+) -> int:
+    """Make a storage directory from a backup. A node on it counts as absent in votes until it has caught up with its peers."""
+    from waltz_log.cli import storage_copies
+
+    return storage_copies.restore_directory(source, target, pace, checked_output(output))

@@ -8,13 +8,19 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
+from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK
+from waltz_log.cli.storage_tools import Pacer
+from waltz_log.core.backup_manifest import BackupManifest
 from waltz_log.core.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting
-from waltz_log.filesystem import FileSystemDisk
+from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
+from waltz_log.storage.backup import backup
 from waltz_log.storage.migrate import JAVA_CONTROL_FILE, migrate
+from waltz_log.storage.restore import restore
+from waltz_log.storage.staging import SUFFIX, staged
 
-__all__ = ["migrate_directory"]
+__all__ = ["backup_directory", "migrate_directory", "restore_directory"]
 
 
 def migrate_directory(directory: Path, output: str) -> int:
@@ -45,3 +51,48 @@ def _refuse_the_originals(control_file: Path) -> None:
         raise InvalidSetting(name="directory", reason=f"is taken by a storage of Java Waltz: {error.strerror}", nearest=None) from None
     finally:
         os.close(descriptor)
+
+
+def backup_directory(source: Path, target: Path, mib_per_s: float, output: str) -> int:
+    if not (source / CONTROL_FILE).is_file():
+        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {source}", nearest=None)
+    with staged(target, source) as disk:
+        making = target.absolute().with_name(target.name + SUFFIX)
+
+        def link(path: str, to: str) -> bool:
+            try:
+                os.link(source / path, making / to)
+            except FileNotFoundError:
+                raise
+            except OSError:
+                return False  # another file system, or one without links
+            return True
+
+        manifest = backup(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), link=link, told=Pacer(mib_per_s))
+    _tell_manifest("backup", target, manifest, output)
+    return OK
+
+
+def restore_directory(source: Path, target: Path, mib_per_s: float, output: str) -> int:
+    if not source.is_dir():
+        raise InvalidSetting(name="backup", reason=f"is no directory: {source}", nearest=None)
+    with staged(target, source) as disk:
+        manifest = restore(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), Pacer(mib_per_s))
+    _tell_manifest("restored", target, manifest, output)
+    return OK
+
+
+def _tell_manifest(what: str, target: Path, manifest: BackupManifest, output: str) -> None:
+    linked = sum(file.size for file in manifest.files if file.linked)
+    size = sum(file.size for file in manifest.files)
+    if output == "json":
+        partitions = [asdict(partition) for partition in manifest.partitions]
+        told = {what: str(target), "cluster_key": str(manifest.cluster_key), "taken_time_ms": manifest.taken_time_ms, "bytes": size}
+        print(json.dumps(told | {"linked_bytes": linked, "files": len(manifest.files), "partitions": partitions}, indent=2))
+        return
+    for partition in manifest.partitions:
+        ids = f"{partition.first_transaction_id}..{partition.last_transaction_id}"
+        print(
+            f"partition {partition.partition}: transactions={ids} session={partition.mark.session} clean_up_to={partition.mark.local_low_water_mark}"
+        )
+    print(f"{what} {target}: files={len(manifest.files)} bytes={size} linked_bytes={linked} cluster_key={manifest.cluster_key}")

@@ -95,10 +95,12 @@ class ControlFiles:
         found.start = start[0]
         return found
 
-    def count_start(self) -> None:
-        """One more start of the directory. Durable when it returns. Raises `StorageFailed`."""
-        self._count(START_SLOT, self.start + 1, partition=-1)
-        self.start += 1
+    def count_start(self, above: int = -1) -> None:
+        """One more start of the directory, and of the one that it replaces, which was started `above` times. Durable when it returns. Raises
+        `StorageFailed`."""
+        start = max(self.start, above) + 1
+        self._count(START_SLOT, start, partition=-1)
+        self.start = start
 
     def grow(self, partitions: int) -> ControlFiles:
         """Makes room for more partitions: new files, renamed over the old ones, the fences first. Gives the files anew."""

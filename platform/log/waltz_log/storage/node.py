@@ -61,9 +61,10 @@ class StorageNode:
         node whose directory is gone must not come back as if it had never held anything."""
         ControlFiles.create(disk, clock, cluster_key, partitions)
 
-    async def open(self, cluster_key: UUID | None = None, partitions: int | None = None) -> None:
-        """Takes the directory and opens what is in it. Where they are given, another cluster's directory is refused (`ClusterKeyMismatch`), and
-        there is room for that many partitions afterwards. Raises `InvalidSetting` where no node was created here or another process has it."""
+    async def open(self, cluster_key: UUID | None = None, partitions: int | None = None, *, starts: int = -1) -> None:
+        """Takes the directory and opens what is in it. Where they are given, another cluster's directory is refused (`ClusterKeyMismatch`), there is
+        room for that many partitions afterwards, and starts are counted on from `starts` if that is more than there were. Raises `InvalidSetting`
+        where no node was created here or another process has it."""
         try:
             self._disk.lock()
         except OSError as error:
@@ -74,7 +75,7 @@ class StorageNode:
                 raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
             if partitions is not None:
                 control = await self._offload(control.grow, partitions)
-            await self._offload(control.count_start)
+            await self._offload(control.count_start, starts)
         except OSError as error:
             self._disk.unlock()
             raise StorageFailed(partition=-1, reason=f"cannot open the control files: {error}") from None
