@@ -164,7 +164,7 @@ class GroupCommitJournal:
                 try:
                     self._journal.close()
                 finally:
-                    self._tell_failure()
+                    self._wake_all()
         finally:
             due, self._callbacks = list(self._callbacks), deque()
             self._call_back(due, self._writer.failure)
@@ -185,7 +185,7 @@ class GroupCommitJournal:
                 change()
             finally:
                 if writer.failed:
-                    self._tell_failure()
+                    self._wake_all()
             if self._moves != writer.moves:
                 self._moves = writer.moves
                 self._wanted.notify()
@@ -203,8 +203,8 @@ class GroupCommitJournal:
             if self._lingering and writer.appended - writer.synced >= self._settings.group_bytes:
                 self._done.notify_all()
 
-    def _tell_failure(self) -> None:
-        """Whoever waits for a sync waits in vain."""
+    def _wake_all(self) -> None:
+        """Whoever waits looks again: at a failure, mostly."""
         self._done.notify_all()
         self._work.notify_all()
         self._wanted.notify_all()
@@ -231,7 +231,7 @@ class GroupCommitJournal:
             try:
                 return call()
             finally:
-                self._tell_failure()
+                self._wake_all()
 
     def _wait_alone(self) -> None:
         """Until something ends; no sync begins meanwhile, and one that lingers begins at once."""

@@ -126,7 +126,7 @@ class Journal:
         size = BODY_OVERHEAD_BYTES + len(body)
         self._keep_room(size, 1)
         _check_ids(record_id, user_type)
-        writer.reserve(size)
+        writer.reserve(size, leaving_one=True)
         file = writer.file
         offset = writer.put(encode_body(ADD, file.id, writer.seed, record_id, user_type, body))
         file.records += 1
@@ -166,7 +166,7 @@ class Journal:
     def _append_some(self, records: Sequence[tuple[int, int, bytes]], sizes: list[int], ids: list[int], done: int) -> int:
         """Appends what fits the file, from `done` on; at least one. How many."""
         writer = self._writer
-        writer.reserve(sizes[done])
+        writer.reserve(sizes[done])  # `append_all` has made files ready
         places = list(accumulate(sizes[done:], initial=writer.position))
         count = bisect_right(places, writer.file.size) - 1
         file, total = writer.file, places[count] - places[0]
@@ -185,7 +185,7 @@ class Journal:
         size = BODY_OVERHEAD_BYTES + len(body)
         self._keep_room(size, 0)
         _check_ids(record_id, user_type)
-        writer.reserve(size)
+        writer.reserve(size, leaving_one=True)
         file = writer.file
         offset = writer.put(encode_body(UPDATE, file.id, writer.seed, record_id, user_type, body))
         file.records += 1
@@ -263,7 +263,7 @@ class Journal:
                 size = TX_BODY_OVERHEAD_BYTES + len(body)
                 self._keep_room(size, 1 if kind == ADD_TX else 0)
                 _check_ids(record_id, user_type)
-            writer.reserve(size)
+            writer.reserve(size, leaving_one=kind != DELETE_TX)
             file = writer.file
             if kind == DELETE_TX:
                 offset = writer.put(encode_delete(file.id, writer.seed, record_id, transaction_id))

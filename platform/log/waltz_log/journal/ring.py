@@ -84,17 +84,8 @@ class Ring:
 
     @property
     def spare(self) -> int:
-        """Files that can still be written before one has to be reclaimed."""
+        """Files that can still be written before one has to be reclaimed: ready, free, or to be made."""
         return max(0, self._settings.files_max - self.in_use)
-
-    @property
-    def can_take(self) -> bool:
-        """A file is there or may be made."""
-        return bool(self._ready or self._free) or self.total < self._settings.files_max
-
-    @property
-    def newest_id(self) -> int:
-        return self._last_id
 
     # ---- the next file ---------------------------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ sync, because what frees them must be sure; after a failed write or sync nothing
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import InvalidRequest, JournalFailed, TransactionTooLarge, WaltzError
@@ -18,6 +18,9 @@ from waltz_log.journal.ring import NextFile, Ring
 from waltz_log.journal.settings import JournalSettings
 
 __all__ = ["PendingSync", "Writer"]
+
+READY_FILES: Final = 2
+"""Prepared beforehand: the next, and one that only deletes may come down to when the disk is full."""
 
 
 class PendingSync:
@@ -106,11 +109,12 @@ class Writer:
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
-    def reserve(self, size: int) -> None:
-        """There is room for a record of that size in the file, which may be another one then. `JournalFull` where there is none."""
+    def reserve(self, size: int, *, leaving_one: bool = False) -> None:
+        """There is room for a record of that size in the file, which may be another one then. `JournalFull` where there is none. `leaving_one`: also
+        where the disk has no space for one file more, so that deletes still find one."""
         if self.position + size > self.file.size:
             self.refuse_too_large(size)
-            self.move()
+            self.move(leaving_one=leaving_one)
 
     def refuse_too_large(self, size: int) -> None:
         limit = self._settings.file_bytes - FILE_HEADER_BYTES
@@ -165,12 +169,14 @@ class Writer:
 
     # ---- files -----------------------------------------------------------------------------------------------------------------------------------
 
-    def move(self) -> None:
+    def move(self, *, leaving_one: bool = False) -> None:
         """Goes on in the next file. `JournalFull` where there is none; the current file stays the current one then."""
         self.sync()
+        wanted = 2 if leaving_one else 1
         try:
-            if not self._ring.can_take:
+            if self._ring.ready < wanted:
                 self._release()
+            self._ring.make_ready(max(1, min(wanted, self._ring.spare)))
             file = self._ring.take()
             self._handle.close()
             self.start(file, FILE_HEADER_BYTES)
@@ -181,12 +187,13 @@ class Writer:
         self.moved = True
 
     def make_ready(self, count: int) -> None:
-        """So many files are ready beside the current one."""
-        if self._ring.ready < count:
+        """So many files are ready beside the current one, and one more where there may be one more."""
+        wanted = max(count, min(count + 1, self._ring.spare))
+        if self._ring.ready < wanted:
             self.sync()
             try:
                 self._release()
-                self._ring.make_ready(count)
+                self._ring.make_ready(wanted)
             except OSError as error:
                 self.fail(error)
 
@@ -205,9 +212,9 @@ class Writer:
         return len(going)
 
     def plan_next(self) -> NextFile | None:
-        """The file that is to be prepared beforehand, where none is ready: prepared by `prepare_next`, then given to `next_prepared`."""
+        """The file that is to be prepared beforehand, where too few are ready: prepared by `prepare_next`, then given to `next_prepared`."""
         self.usable()
-        if self._ring.ready:
+        if self._ring.ready >= READY_FILES:
             return None
         try:
             return self._ring.plan()
