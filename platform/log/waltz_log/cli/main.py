@@ -18,6 +18,7 @@ import typer
 from typer.exceptions import TyperException
 
 from waltz_log.cli.exit_codes import CLOSED_PIPE, DEFECT, USAGE, exit_code_of
+from waltz_log.cli.journal_app import journal_app
 from waltz_log.cli.outputs import Output, checked_output
 from waltz_log.cli.storage_app import storage_app
 from waltz_log.errors import WaltzError
@@ -30,6 +31,7 @@ app.add_typer(cluster_app, name="cluster")
 outbox_app = typer.Typer(help="Look into a service's outbox; decide about its dead letters.", no_args_is_help=True)
 app.add_typer(outbox_app, name="outbox")
 app.add_typer(storage_app, name="storage")
+app.add_typer(journal_app, name="journal")
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]

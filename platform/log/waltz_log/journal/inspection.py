@@ -57,7 +57,8 @@ _MAY_BEGIN: Final = re.compile(rb"[\x0b-\x13]")
 _LOOKING: Final = JournalSettings()
 """Loading asks the settings for replaceable types alone; a tool does not know them and counts every update as living."""
 
-Role: TypeAlias = Literal["data", "current", "empty"]
+Role: TypeAlias = Literal["data", "current", "free", "empty"]
+"""`free`: what it holds is not needed, so that it can be reused; `empty`: it holds nothing."""
 
 
 class Seen(NamedTuple):
@@ -118,8 +119,7 @@ def _earlier(data: bytes, directory: Directory, own_id: int, start: int, stop: i
 
 @dataclass(frozen=True, slots=True)
 class FileFigures:
-    """`used_bytes`: up to the end of the last record; `records`: of each kind; `living`: adds and updates that are some living record's; `needed`:
-    the next opening cannot reclaim it."""
+    """`used_bytes`: up to the end of the last record; `records`: of each kind; `living`: adds and updates that are some living record's."""
 
     name: str
     file_id: int
@@ -128,7 +128,6 @@ class FileFigures:
     used_bytes: int
     records: dict[str, int]
     living: int
-    needed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +176,14 @@ def _file_figures(disk: Disk, directory: Directory, file: FoundFile, living: int
     for seen in records_of(disk, directory, file):
         kinds[KIND_NAMES[seen.record.kind]] += 1
         end = end if seen.record.kind == UNHEALTHY else seen.record.end
-    role: Role = "empty" if living is None else "current" if last is not None and last.id == file.id else "data"
-    return FileFigures(file.name, file.id, role, file.size, end, dict(kinds), living or 0, living is not None and file.id not in going)
+    role: Role = "data"
+    if living is None:
+        role = "empty"
+    elif last is not None and last.id == file.id:
+        role = "current"
+    elif file.id in going:
+        role = "free"
+    return FileFigures(file.name, file.id, role, file.size, end, dict(kinds), living or 0)
 
 
 # ---- findings ----------------------------------------------------------------------------------------------------------------------------------

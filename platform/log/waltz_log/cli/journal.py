@@ -1,0 +1,223 @@
+"""What the commands of `waltz journal` do. Lines go out as they are found, so that a large journal takes no more memory than a small one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from waltz_log.cli.exit_codes import FAILED, OK
+from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
+from waltz_log.journal import Journal, JournalSettings
+from waltz_log.journal.codec import ADD, ADD_TX, COMMIT, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX
+from waltz_log.journal.directory import survey
+from waltz_log.journal.export import export_lines
+from waltz_log.journal.export import import_lines as fill
+from waltz_log.journal.inspection import KIND_NAMES, Seen, figures, in_order, records_of
+from waltz_log.journal.inspection import verify as findings
+from waltz_log.journal.measure import BlockTiming, suggest
+from waltz_log.journal.measure import measure as measure_disk
+
+__all__ = ["compact", "export", "import_lines", "measure", "print_records", "stats", "verify"]
+
+BODY_SHOWN_BYTES = 40
+
+HEAD = f"{'file':>10} {'offset':>10} {'kind':<10} {'transaction':>12} {'record':>12} {'type':>4} {'bytes':>8}  body, or file:records"
+
+
+def _held(directory: Path) -> ReadOnlyFileSystemDisk:
+    """The directory, read-only and held against whoever would write."""
+    if not directory.is_dir():
+        raise InvalidRequest(reason=f"no such directory: {directory}")
+    disk = ReadOnlyFileSystemDisk(directory)
+    try:
+        disk.lock()
+    except BlockingIOError:
+        raise InvalidSetting(name="directory", reason=f"{directory} is taken by another process", nearest=None) from None
+    return disk
+
+
+@contextmanager
+def _looking(directory: Path) -> Iterator[ReadOnlyFileSystemDisk]:
+    """The directory of a journal."""
+    disk = _held(directory)
+    try:
+        if not any(name.startswith("journal") for name in disk.list("")):
+            raise InvalidRequest(reason=f"there is no journal in {directory}")
+        yield disk
+    finally:
+        disk.unlock()
+
+
+# ---- print -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def print_records(directory: Path, *, reclaimed: bool, safe: bool, output: str) -> int:
+    with _looking(directory) as disk:
+        found = survey(disk)
+        if output == "table":
+            print(HEAD)
+        for file in in_order(found):
+            for seen in records_of(disk, found, file, earlier=reclaimed):
+                print(json.dumps(_told(file.name, seen, safe)) if output == "json" else _row(seen, safe))
+    return OK
+
+
+def _told(name: str, seen: Seen, safe: bool) -> dict[str, object]:
+    record = seen.record
+    told: dict[str, object] = {"file": name, "file_id": seen.file_id, "reclaimed": not seen.current, "offset": record.offset}
+    told |= {"kind": KIND_NAMES[record.kind]}
+    if record.kind == UNHEALTHY:
+        return told
+    if record.kind in (ADD_TX, UPDATE_TX, DELETE_TX, PREPARE, COMMIT, ROLLBACK):
+        told["transaction"] = record.transaction_id
+    if record.kind in (PREPARE, COMMIT):
+        told["files"] = [list(pair) for pair in record.counts]
+    elif record.kind != ROLLBACK:
+        told["record"] = record.record_id
+    if record.kind in (ADD, UPDATE, ADD_TX, UPDATE_TX):
+        told |= {"type": record.user_type, "bytes": len(record.body)}
+        if not safe:
+            told["body"] = record.body.hex()
+    return told
+
+
+def _row(seen: Seen, safe: bool) -> str:
+    told = _told("", seen, safe)
+    record = seen.record
+    mark = "" if seen.current else "  (reclaimed)"
+    last = " ".join(f"{file_id}:{count}" for file_id, count in record.counts)
+    if not last and not safe and "body" in told:
+        shown = record.body[:BODY_SHOWN_BYTES]
+        last = repr(shown)[1:] + ("..." if len(record.body) > len(shown) else "")
+    cells = f"{seen.file_id:>10} {record.offset:>10} {told['kind']:<10} {told.get('transaction', ''):>12} {told.get('record', ''):>12}"
+    return f"{cells} {told.get('type', ''):>4} {told.get('bytes', ''):>8}  {last}{mark}".rstrip()
+
+
+# ---- stats, verify -----------------------------------------------------------------------------------------------------------------------------
+
+
+def stats(directory: Path, *, output: str) -> int:
+    with _looking(directory) as disk:
+        found = figures(disk)
+    if output == "json":
+        print(json.dumps(asdict(found), indent=2))
+        return OK
+    print(
+        f"checks by {found.check}; {found.living_records:,} living records of {found.living_bytes:,} bytes; highest record id {found.record_id_max}"
+    )
+    print(
+        f"transactions in doubt {len(found.prepared)}, open and lost {len(found.failed_transactions)}, lacking records "
+        f"{len(found.broken_transactions)}; unhealthy places {found.unhealthy}; files set aside {found.set_aside}"
+    )
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("id", "file", "role", "used", "of bytes", "records", "living", box=None)
+    for file in found.files:
+        records = sum(count for kind, count in file.records.items() if kind != KIND_NAMES[UNHEALTHY])
+        table.add_row(str(file.file_id), file.name, file.role, f"{file.used_bytes:,}", f"{file.file_bytes:,}", f"{records:,}", f"{file.living:,}")
+    Console().print(table)
+    return OK
+
+
+def verify(directory: Path, *, output: str) -> int:
+    damaged = found = 0
+    with _looking(directory) as disk:
+        for each in findings(disk):
+            found += 1
+            damaged += each.damage
+            if output == "json":
+                print(json.dumps(asdict(each)))
+            else:
+                place = " ".join(part for part in (each.where, f"offset {each.offset}" if each.offset >= 0 else "") if part)
+                print(f"{'damage' if each.damage else 'note'}: {place}{': ' if place else ''}{each.what}")
+    if output == "table":
+        print(f"damaged places: {damaged}, notes: {found - damaged}")
+    return FAILED if damaged else OK
+
+
+# ---- export, import, compact -------------------------------------------------------------------------------------------------------------------
+
+
+def export(directory: Path, to: Path | None) -> int:
+    """A file appears whole or not at all."""
+    with _looking(directory) as disk:
+        lines = export_lines(disk)
+        if to is None:
+            for line in lines:
+                print(line)
+            return OK
+        if to.exists():
+            raise InvalidRequest(reason=f"{to} is there already")
+        half = to.with_name(f"{to.name}.tmp")
+        count = 0
+        try:
+            with half.open("w") as file:
+                for line in lines:
+                    file.write(f"{line}\n")
+                    count += 1
+            half.rename(to)
+        finally:
+            half.unlink(missing_ok=True)
+    print(f"exported lines={count} to={to}", file=sys.stderr)
+    return OK
+
+
+def import_lines(directory: Path, source: Path | None, config: Path | None) -> int:
+    settings = _settings(config)
+    try:
+        lines = sys.stdin if source is None else source.open()
+    except OSError as error:
+        raise InvalidRequest(reason=f"cannot read {source}: {error.strerror}") from None
+    with lines, Journal.open(FileSystemDisk(directory), settings) as journal:
+        records, transactions = fill(journal, lines)
+    print(f"imported records={records} transactions={transactions} to={directory}")
+    return OK
+
+
+def compact(directory: Path, config: Path | None) -> int:
+    with _looking(directory):
+        pass  # it is a journal, and nobody writes to it
+    with Journal.open(FileSystemDisk(directory), _settings(config)) as journal:
+        before = journal.statistics()
+        freed = journal.compact()
+        after = journal.statistics()
+    print(f"freed files={freed} data_files={before.files_data}->{after.files_data} records={after.records} copied={after.records_compacted}")
+    return OK
+
+
+def _settings(config: Path | None) -> JournalSettings:
+    return JournalSettings.load(config, prefix="WALTZ_JOURNAL")
+
+
+# ---- measure -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def measure(directory: Path, seconds: float, *, output: str) -> int:
+    """Holds the directory, so that no journal in it is slowed down by this, and this by none."""
+    held = _held(directory)
+
+    def progress(timing: BlockTiming) -> None:
+        if output == "table":
+            print(
+                f"{timing.block_bytes:>9,} bytes: {timing.syncs_per_s:>9,.0f} syncs/s, {timing.bytes_per_s / 1e6:>8,.1f} MB/s, "
+                f"median {timing.median_s * 1e3:.3f} ms, 99 of 100 below {timing.slow_s * 1e3:.3f} ms",
+                flush=True,
+            )
+
+    try:
+        timings = measure_disk(FileSystemDisk(directory), now=time.perf_counter, budget_s=seconds, progress=progress)
+    finally:
+        held.unlock()
+    bounds = suggest(timings)
+    if output == "json":
+        print(json.dumps({"timings": [asdict(each) for each in timings], "suggested": asdict(bounds)}, indent=2))
+    else:
+        print(f"suggested for group commit: linger_s: {bounds.linger_s}, group_bytes: {bounds.group_bytes}")
+    return OK
