@@ -1,0 +1,145 @@
+"""Outboxes in the simulated cluster, under the faults of everything; and the bugs that these runs must catch.
+
+A failing seed is replayed by `pytest "tests/sim/test_outbox_under_faults.py::test_...[SEED]"`; more of them by FIRST_SEED and SEEDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.sim.outbox_world import World
+from waltz_log.client.outbox import lane, session, writer
+from waltz_log.client.outbox.ledger import Change
+from waltz_log.client.outbox.settle import Settled
+from waltz_log.testing.virtual_time import run_in_virtual_time
+
+FIRST = int(os.environ.get("FIRST_SEED", "0"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("SEEDS", "6")))
+SEEDS_UNTIL_CAUGHT = 25
+
+
+def run(seed: int, **world: Any) -> list[tuple[int, bytes]]:
+    async def main() -> list[tuple[int, bytes]]:
+        async with asyncio.timeout(3600):
+            return await World(seed, **world).run()
+
+    return run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_an_outbox_accepted_is_in_the_log_once_whatever_dies(seed: int) -> None:
+    run(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_what_an_outbox_accepted_is_in_the_log_once_whatever_dies_many_seeds(seed: int) -> None:
+    run(seed, lives=8)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    assert run(3) == run(3)
+
+
+# ---- planted bugs ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def _acknowledged_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    honest = writer.JournalWriter.write
+
+    async def write(self: writer.JournalWriter, change: Change, told: Callable[[], None] | None = None) -> None:
+        if not change.accepts:
+            await honest(self, change, told)
+            return
+        self.later(change, lambda: None)
+        if told is not None:
+            told()
+
+    patch.setattr(writer.JournalWriter, "write", write)
+
+
+def _sent_again_without_asking_the_log(patch: pytest.MonkeyPatch) -> None:
+    async def settle(mounting: Any, *_: Any) -> Settled:
+        await mounting.mounted()
+        return Settled({}, True)
+
+    patch.setattr(lane, "settle", settle)
+
+
+def _epoch_not_raised(patch: pytest.MonkeyPatch) -> None:
+    honest = session.claim
+
+    async def claim(*arguments: Any) -> Any:
+        return replace(await honest(*arguments), epoch=1)
+
+    patch.setattr(session, "claim", claim)
+
+
+def _deleted_before_the_answer(patch: pytest.MonkeyPatch) -> None:
+    honest = lane.Lane._sending
+
+    async def sending(self: lane.Lane, frames: Any) -> None:
+        await honest(self, frames)
+        entries = [item[0].entry for frame in frames for item in frame.items if isinstance(item[0], lane.Sent)]
+        await self._writer.write(Change(deletes=[entry.entry_id for entry in entries]))
+
+    def deliver(self: lane.Lane, outcomes: Any) -> None:
+        self._ledger.decided([entry for entry, _ in outcomes])
+        self._owing.done(outcomes)
+        for entry, _ in outcomes:
+            self.finished(entry)
+
+    patch.setattr(lane.Lane, "_sending", sending)
+    patch.setattr(lane.Lane, "_deliver", deliver)
+
+
+def _attempt_written_after_the_sending(patch: pytest.MonkeyPatch) -> None:
+    honest = writer.JournalWriter.write
+
+    async def write(self: writer.JournalWriter, change: Change, told: Callable[[], None] | None = None) -> None:
+        if any(kind == 4 for _, kind, _ in change.adds):
+            self.later(change, told or (lambda: None))
+        else:
+            await honest(self, change, told)
+
+    patch.setattr(writer.JournalWriter, "write", write)
+
+
+def _deletes_of_attempts_with_their_intents(patch: pytest.MonkeyPatch) -> None:
+    """The attempt goes with the delete of its intents instead of after it: a crash that keeps the one and loses the other repeats them."""
+    honest = lane.Lane._deliver
+
+    def deliver(self: lane.Lane, outcomes: Any) -> None:
+        attempts = {entry.attempt.attempt_id: entry.attempt for entry, _ in outcomes if entry.attempt is not None}
+        honest(self, outcomes)
+        known = self._ledger._attempts.get(self.partition, [])
+        for attempt in attempts.values():
+            if attempt in known[:-1] and not any(entry.attempt is attempt for entry in self._ledger.entries.values()):
+                known.remove(attempt)
+                self._writer.later(Change(deletes=[attempt.attempt_id]), lambda: None)
+
+    patch.setattr(lane.Lane, "_deliver", deliver)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _acknowledged_before_the_sync,
+        _sent_again_without_asking_the_log,
+        _epoch_not_raised,
+        _deleted_before_the_answer,
+        _attempt_written_after_the_sending,
+        _deletes_of_attempts_with_their_intents,
+    ],
+)
+def test_a_planted_bug_is_caught(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=r"twice|lost|not forwarded|lost update"):
+        for seed in range(SEEDS_UNTIL_CAUGHT):
+            run(seed)
