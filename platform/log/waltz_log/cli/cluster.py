@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from waltz_log.cli.exit_codes import OK, UNAVAILABLE
@@ -15,10 +16,16 @@ from waltz_log.zookeeper.cluster import create_cluster
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 from waltz_log.zookeeper.survey import Survey, survey
 
-__all__ = ["create", "status"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["create", "show", "status"]
 
 LOOK_EVERY_S = 0.1
 """While waiting for a cluster to be ready."""
+
+HOT_LOCKS_SHOWN = 4
+"""In the table; JSON has more."""
 
 
 async def create(address: str, *, name: str, partitions: int, storages: list[str], replication: int, if_missing: bool, timeout_s: float) -> int:
@@ -55,15 +62,16 @@ async def status(address: str, *, output: str, wait_s: float, served: bool, time
     if output == "json":
         print(json.dumps(asdict(found) | {"ready": found.ready, "complete": found.complete, "missing": found.missing}, indent=2))
     else:
-        _show(found)
+        from rich.console import Console
+
+        show(found, Console())
     return OK if enough(found) else UNAVAILABLE
 
 
-def _show(found: Survey) -> None:
-    from rich.console import Console
+def show(found: Survey, console: Console) -> None:
+    """The survey as tables, for people."""
     from rich.table import Table
 
-    console = Console()
     console.print(f"cluster {found.name}, key {found.key}")
     table = Table("partition", "owner", "address", "generation", "session", "high-water mark", "replicas (clean)", box=None)
     for each in found.partitions:
@@ -72,6 +80,7 @@ def _show(found: Survey) -> None:
         owner = "-" if each.server_id is None else str(each.server_id)
         table.add_row(str(each.partition), owner, each.address or "-", str(each.generation), str(each.session), mark, held)
     console.print(table)
+    _show_locks(console, found)
     table = Table("node", "address", "answers", box=None)
     for server in found.servers:
         table.add_row(f"server {server.server_id}", server.address, "yes" if server.answers else "no")
@@ -80,3 +89,20 @@ def _show(found: Survey) -> None:
     console.print(table)
     if found.missing:
         console.print(found.missing, style="yellow")
+
+
+def _show_locks(console: Console, found: Survey) -> None:
+    """One line for each partition where transactions met; nothing where none did."""
+    from rich.table import Table
+
+    owners = {server.server_id: server.status for server in found.servers}
+    table = Table("partition", "conflicts", "for want of memory", "locks remembered", "hottest locks (conflicts)", box=None)
+    for each in found.partitions:
+        status = owners.get(each.server_id, {}) if each.server_id is not None else {}
+        locks = status.get("partitions", {}).get(str(each.partition), {}).get("locks")
+        if not locks or not locks["conflicts"]:
+            continue
+        hottest = ", ".join(f"{hot['lock']} ({hot['conflicts']:,})" for hot in locks["hottest"][:HOT_LOCKS_SHOWN])
+        table.add_row(str(each.partition), f"{locks['conflicts']:,}", f"{locks['floor_conflicts']:,}", f"{locks['entries']:,}", hottest)
+    if table.row_count:
+        console.print(table)

@@ -13,7 +13,26 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["LockTable", "Verdict"]
+from waltz_log.core.hot_keys import HotKey, HotKeys
+
+__all__ = ["LockStatistics", "LockTable", "Verdict"]
+
+HOT_LOCKS_KEPT = 256
+"""Counted at a time, up to twice as many: a partition with more locks that are all hot has no hot locks."""
+
+HOT_LOCKS_TOLD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LockStatistics:
+    """Since the table was made. `conflicts`: transactions rejected; `floor_conflicts`: those of them whose lock was not remembered, so that they may
+    have been needless; `hottest`: the locks that most transactions were rejected for, highest first (see `HotKeys` for how exact)."""
+
+    entries: int
+    floor: int
+    conflicts: int
+    floor_conflicts: int
+    hottest: tuple[HotKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,9 @@ class LockTable:
         self._old: dict[int, int] = {}
         self._old_newest = floor
         self._newest = floor
+        self._conflicts = 0
+        self._floor_conflicts = 0
+        self._hot = HotKeys(HOT_LOCKS_KEPT)
 
     @property
     def floor(self) -> int:
@@ -65,7 +87,7 @@ class LockTable:
         for position in range(total):
             writes, reads, appends = counts[3 * position : 3 * position + 3]
             checked = at + writes + reads
-            winner = -1
+            winner, holder = -1, 0
             for lock in locks[at:checked]:
                 found = young.get(lock)
                 if found is None:
@@ -73,10 +95,11 @@ class LockTable:
                     if found < floor:
                         found = floor
                 if found > winner:
-                    winner = found
+                    winner, holder = found, lock
             end = checked + appends
             if winner > marks[position]:
                 rejected.append((position, winner))
+                self._count(holder)
             else:
                 accepted.append(position)
                 for lock in locks[at : at + writes]:
@@ -89,6 +112,16 @@ class LockTable:
         if len(young) * 2 >= self._entries_max:
             self._forget()
         return Verdict(accepted, rejected)
+
+    def _count(self, holder: int) -> None:
+        """A transaction was rejected for this lock."""
+        self._conflicts += 1
+        self._hot.add(holder)
+        if max(self._young.get(holder, -1), self._old.get(holder, -1)) < self._floor:
+            self._floor_conflicts += 1
+
+    def statistics(self) -> LockStatistics:
+        return LockStatistics(len(self), self._floor, self._conflicts, self._floor_conflicts, tuple(self._hot.hottest(HOT_LOCKS_TOLD)))
 
     def _forget(self) -> None:
         self._floor = max(self._floor, self._old_newest) if self._old else self._floor

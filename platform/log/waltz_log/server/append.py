@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from waltz_log.core.columns import headers_array, verify_records
+from waltz_log.core.locks import LockStatistics
 from waltz_log.core.ports import Clock
 from waltz_log.errors import CorruptData
 from waltz_log.rpc import waltz_pb2 as pb
@@ -189,6 +190,10 @@ class AppendTask:
                 barrier.decided(self._store.committed)
             self._wake.notify()
             self._drained.notify()
+
+    @property
+    def locks(self) -> LockStatistics:
+        return self._sequencer.locks.statistics()
 
     @property
     def queued_bytes(self) -> int:

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import structlog
 
 from waltz_log.core.block import Block
 from waltz_log.core.columns import HEADER_DTYPE, headers_array
+from waltz_log.core.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
 from waltz_log.errors import Fenced, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, WaltzError
@@ -318,8 +320,15 @@ class Partition:
             "refused": append.refused,
             "blocks": append.blocks,
             "queued_bytes": append.queued_bytes,
+            "locks": _locks(append.locks),
             **serving.store.statistics(),
         }
+
+
+def _locks(found: LockStatistics) -> dict[str, Any]:
+    """Locks as the sixteen digits that `lock_hash` of the client gives."""
+    hottest = [{"lock": f"{hot.key & (1 << 64) - 1:016x}", "conflicts": hot.times, "error": hot.error} for hot in found.hottest]
+    return asdict(found) | {"hottest": hottest}
 
 
 async def _until_failed(store: StoreSession) -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
-from hypothesis import given
+from collections import Counter
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from waltz_log.core.hot_keys import HotKeys
 from waltz_log.core.locks import LockTable, unpack_i8
 
 
@@ -94,3 +97,35 @@ def test_the_floor_rises_only_when_something_is_forgotten() -> None:
 
 def test_packed_columns_are_big_endian() -> None:
     assert list(unpack_i8(bytes.fromhex("00000000000000010000000000000102fffffffffffffffe"))) == [1, 258, -2]
+
+
+def test_conflicts_are_counted_by_their_lock_and_those_of_forgotten_locks_apart() -> None:
+    table = LockTable(floor=10, entries_max=1000)
+    table.judge([10, 10], _counts((1, 0, 0), (1, 0, 0)), [7, 8], 11)
+    table.judge([11, 10, 11], _counts((1, 1, 0), (0, 1, 0), (1, 0, 0)), [7, 8, 7, 9], 13)  # 8 was written by 12, 7 by 11; 9 is free
+    table.judge([9], _counts((1, 0, 0)), [99], 14)  # nobody remembers 99
+    statistics = table.statistics()
+    assert (statistics.conflicts, statistics.floor_conflicts, statistics.floor) == (3, 1, 10)
+    assert {(hot.key, hot.times) for hot in statistics.hottest} == {(8, 1), (7, 1), (99, 1)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=400), st.integers(1, 8))
+def test_hot_keys_never_count_too_low_nor_higher_than_their_error_and_miss_none_above_it(keys: list[int], kept: int) -> None:
+    hot, exact = HotKeys(kept), Counter(keys)
+    for key in keys:
+        hot.add(key)
+        assert len(hot) <= 2 * kept
+    found = hot.hottest(2 * kept)
+    for each in found:
+        assert exact[each.key] <= each.times <= exact[each.key] + each.error
+    assert [each.times for each in found] == sorted((each.times for each in found), reverse=True)
+    missing = exact.keys() - {each.key for each in found}
+    assert all(exact[key] <= len(keys) / kept for key in missing)
+
+
+def test_a_hot_key_among_many_others_is_found() -> None:
+    hot = HotKeys(16)
+    for number in range(20_000):
+        hot.add(number if number % 10 else -1)
+    assert hot.hottest(1)[0].key == -1
