@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Final
 
 from waltz_log.core.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.core.control_format import SessionMark
 from waltz_log.core.ports import Disk
 from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
@@ -126,40 +126,42 @@ class _Copier:
         firsts = segment_firsts(self._source, where)
         if not firsts:
             return (0, -1)
-        headers = {first: self._header(where, first) for first in firsts}
+        beginnings = {first: self._beginning(where, first) for first in firsts}
         for first, following in pairwise(firsts):
             for kind in (INDEX, TIMES, DATA):
                 self._take_whole(segment_path(where, first, kind), segment_path(there, first, kind))
-            self._verify(partition, there, first, following, headers, firsts)
+            self._verify(partition, there, first, following, beginnings, firsts)
         self._take_last(where, there, firsts[-1])
-        last = self._verify(partition, there, firsts[-1], None, headers, firsts)
+        last = self._verify(partition, there, firsts[-1], None, beginnings, firsts)
         if self._written(where, firsts[-1]) < last + 1 - firsts[-1]:
             raise _Moved
         self._target.sync_directory(there)
         return firsts[0], last
 
-    def _header(self, where: str, first: int) -> bytes:
+    def _beginning(self, where: str, first: int) -> bytes:
+        """What tells a segment from another one of the same name: the file's header, and that of the first record where there is one."""
         file = self._source.open(segment_path(where, first, DATA), "read")
         try:
-            return file.read(0, FILE_HEADER_BYTES)
+            found = file.read(0, FILE_HEADER_BYTES + HEADER_BYTES)
         finally:
             file.close()
+        return found if any(found[FILE_HEADER_BYTES:]) else found[:FILE_HEADER_BYTES]
 
-    def _still(self, where: str, headers: dict[int, bytes], firsts: list[int]) -> None:
+    def _still(self, where: str, beginnings: dict[int, bytes], firsts: list[int]) -> None:
         """Raises where any segment is gone or another: the log was cut or trimmed since they were listed."""
-        if any(self._header(where, first) != headers[first] for first in firsts):
+        if any(not self._beginning(where, first).startswith(beginnings[first]) for first in firsts):
             raise _Moved
 
-    def _verify(self, partition: int, there: str, first: int, following: int | None, headers: dict[int, bytes], firsts: list[int]) -> int:
+    def _verify(self, partition: int, there: str, first: int, following: int | None, beginnings: dict[int, bytes], firsts: list[int]) -> int:
         check = SegmentCheck(self._target, there, self._directory.key, partition, first, following=following, known_good=first - 1)
         for step in check.run():
             self._told(step)
         if check.findings:
-            self._still(str(partition), headers, firsts)  # what looks like rot may be a cut
+            self._still(str(partition), beginnings, firsts)  # what looks like rot may be a cut
             found = check.findings[0]
             where = found.file.removeprefix(f"{PARTITIONS}/")
             raise CorruptData(where=where, offset=found.offset, transaction_id=found.transaction_id, reason=f"not backed up: {found.reason}")
-        self._still(str(partition), headers, firsts)
+        self._still(str(partition), beginnings, firsts)
         return check.last_id
 
     # ---- files -----------------------------------------------------------------------------------------------------------------------------------
