@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -115,7 +116,8 @@ def test_a_sync_that_fails_while_room_is_made_is_told_to_the_files_next_user_and
     assert files.reading("b").read(0, 1) == b"b"
     disk.before = lambda operation: None
     done = len(disk.operations)
-    for change in (lambda: written.write(0, b"a"), written.sync, lambda: written.truncate(0), lambda: written.allocate(9)):
+    changes: list[Callable[[], None]] = [lambda: written.write(0, b"a"), written.sync, lambda: written.truncate(0), lambda: written.allocate(9)]
+    for change in changes:
         with pytest.raises(OSError, match="Input/output"):
             change()
     written.close()

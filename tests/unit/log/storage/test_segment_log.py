@@ -21,6 +21,7 @@ from waltz_log.core.segment_format import FILE_HEADER_BYTES
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, OutOfRange, StorageFailed, StorageFull, TransactionTooLarge
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage.control import ControlFiles
+from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
@@ -393,6 +394,36 @@ def test_after_any_failed_operation_of_a_roll_or_append_nothing_is_done_any_more
         again.append([block(again.tail.last_id + 1, [b"z"])])
         position += 1
     assert count > 10
+
+
+def test_what_a_failed_sync_left_is_never_synced_by_anybody() -> None:
+    disk = SimulatedDisk()
+    files = OpenFiles(disk, 6)
+    log, other = (SegmentLog.open(disk, FixedClock(), KEY, partition, 4096, -1, files=files) for partition in (3, 4))
+    log.append([block(0, [b"a"])])
+
+    def before(operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path == SEG:
+            raise OSError(5, "Input/output error", operation.path)
+
+    disk.before = before
+    with pytest.raises(StorageFailed):
+        log.append([block(1, [b"b"])])
+    disk.before = lambda operation: None
+    done = len(disk.operations)
+    # Others need the places of its files, readers go on, and it is closed.
+    other.append([encoded(4, n) for n in range(3)])
+    other.append([encoded(4, n) for n in range(3, 6)])
+    for _ in range(3):
+        other.read(other.reader(0), 0, 5, 1000)
+        log.read(log.reader(0), 0, 0, 1000)
+    log.close()
+    assert not [operation for operation in disk.operations[done:] if operation.path.startswith("3/")]
+
+
+def encoded(partition: int, transaction_id: int) -> Block:
+    record = encode_record(1, 1, partition, 0, 0, b"x", transaction_id)
+    return Block(transaction_id, struct.pack(">i", len(record)), record, 7)
 
 
 def test_a_disk_that_is_full_at_any_operation_of_a_roll_or_append_costs_that_append_alone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,14 @@ from waltz_log.errors import (
     SessionTooOld,
     StorageFailed,
     StorageFull,
+    TransactionTooLarge,
     WaltzError,
 )
+from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
@@ -392,6 +396,16 @@ async def test_damaged_or_foreign_blocks_are_refused_before_they_are_written(ben
     assert (await bench.open(1)).last_transaction_id == -1
 
 
+async def test_a_record_that_fits_no_segment_is_refused_and_the_partition_goes_on() -> None:
+    bench = Bench(new_disk(), segment_bytes=4096)
+    await bench.start()
+    with pytest.raises(TransactionTooLarge) as caught:
+        await bench.append(1, block(0, [b"a"]), block(1, [b"x" * 4000]))
+    assert (caught.value.size, caught.value.limit) == (4040, 3968)
+    assert await bench.append(1, block(0, [b"a"]), block(1, [b"x" * 3000] * 3)) == 3
+    await bench.node.close()
+
+
 async def test_a_stream_that_does_not_begin_with_open_is_refused(bench: Bench) -> None:
     stream = bench.channel.open(methods.REPLICATE)
     await stream.send(message(block(0, [b"a"])))
@@ -492,6 +506,73 @@ async def test_truncation_outside_the_log_or_below_what_is_clean_is_refused(benc
     assert await bench.truncate(1, 4) == 4
     with pytest.raises(OutOfRange):
         await bench.truncate(1, 3)
+
+
+async def test_segments_are_trimmed_up_to_what_is_known_to_be_committed() -> None:
+    bench, blocks = await rolled()
+    store = await bench.node.partition(0)
+    with pytest.raises(OutOfRange):
+        await store.trim(1)
+    await bench.clean(1, 209)
+    with pytest.raises(OutOfRange) as caught:
+        await store.trim(211)
+    assert caught.value.last == 210
+    kept = await store.trim(100)
+    assert 0 < kept <= 100
+    await bench.restart(bench.disk.crash())
+    assert (await bench.open(1)).first_transaction_id == kept
+    found = await bench.read(1, kept, 209)
+    assert b"".join(part.records for part in found) == b"".join(part.records for part in blocks)[140 * kept :]
+    with pytest.raises(OutOfRange):
+        await bench.read(1, kept - 1, 209)
+    await bench.node.close()
+
+
+async def test_readers_that_wait_for_the_disk_leave_a_thread_to_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FileSystemDisk(tmp_path)
+    StorageNode.create(disk, FixedClock(), KEY, 1)
+    settings = StorageSettings(name="storage-0", directory=tmp_path, cluster="test", disk_threads=2, disk_warn_free_bytes=0, disk_refuse_free_bytes=0)
+    offload = ThreadOffload(settings.disk_threads)
+    node = StorageNode(settings, disk, FixedClock(), offload)
+    await node.open(KEY)
+    store = await node.partition(0)
+    await store.open_session(1)
+    appender = await store.attach(1, 1 << 20)
+
+    async def append(first: int) -> None:
+        await store.append(appender, block(first, [b"a"]))
+        async with asyncio.timeout(10):
+            while appender.acknowledged != first:
+                await appender.changed()
+
+    await append(0)
+    cold, waiting = threading.Event(), threading.Semaphore(0)
+
+    from_disk = SegmentLog.read
+
+    def read(self: SegmentLog, *arguments: Any) -> list[Block]:
+        waiting.release()
+        cold.wait(20)
+        return from_disk(self, *arguments)
+
+    monkeypatch.setattr(SegmentLog, "read", read)
+
+    async def drained() -> None:
+        async for _ in store.read(-1, 1, 0, 0, 1 << 20):
+            pass
+
+    readers = [asyncio.create_task(drained()) for _ in range(6)]
+    await asyncio.to_thread(waiting.acquire)
+    for first in range(1, 4):
+        await append(first)
+    # A reader that goes away leaves its thread behind, and nobody takes another in its place.
+    readers[0].cancel()
+    await append(4)
+    assert not waiting.acquire(blocking=False)
+    cold.set()
+    await asyncio.gather(*readers, return_exceptions=True)
+    await node.close()
+    offload.close()
 
 
 # ---- failures of the disk ------------------------------------------------------------------------------------------------------------------------
