@@ -51,6 +51,8 @@ HEAD_BYTES: Final = 30
 """Enough of any record to tell how long it is."""
 STEP_FILES_MAX: Final = 8
 """Files read in one step: with the default size a quarter of a second."""
+ID_DISTANCE_MAX: Final = FILE_ID_MAX // 4
+"""Ids wrap: files stay so near to each other that the way round is always the widest gap, by which the oldest is known."""
 WORTH_PERCENT: Final = 90
 """When asked for: fuller files would be copied for next to nothing."""
 
@@ -89,7 +91,7 @@ class Compactor:
             return
         files = self._ledger.files
         oldest = next(iter(files.values()))
-        if id_distance(oldest.id, self._writer.file.id) > FILE_ID_MAX // 2:
+        if id_distance(oldest.id, self._writer.file.id) > ID_DISTANCE_MAX:
             self._step(self._closure(oldest))
         if 0 < self._settings.compact_files_min <= len(files):
             living = sum(file.live_bytes for file in files.values())
