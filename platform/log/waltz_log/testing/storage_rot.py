@@ -39,7 +39,10 @@ PARTITIONS: Final = 30
 SESSION: Final = 7
 BLOCKS: Final = 120
 TAIL: Final = "tail"
-KINDS: Final = ("control", "fence", DATA, INDEX, TIMES)
+"""The space of a data file that was taken beforehand and holds zeros."""
+
+TAIL_SETTINGS: Final = {"segment_bytes": 1 << 16, "preallocate_bytes": 1 << 14}
+KINDS: Final = ("control", "fence", DATA, INDEX, TIMES, TAIL)
 
 
 class RotFound(AssertionError):
@@ -196,6 +199,7 @@ async def _appended(node: StorageNode, sound: Sound) -> None:
 
 async def flips(kind: str, count: int, seed: int = 1, **settings: Any) -> Counter[str]:
     """How often what came of so many flips. Raises `RotFound`."""
+    settings = (TAIL_SETTINGS if kind == TAIL else {}) | settings
     with silent_logs():
         before = await sound(**settings)
         outcomes: Counter[str] = Counter()
