@@ -62,7 +62,7 @@ class End:
         self._arrival_s = 0.0
         self._held: deque[Any] = deque()
 
-    # ---- the port --------------------------------------------------------------------------------------------------------------------------------
+    # ---- the port ----------------------------------------------------------------------------------------------------------------------------------
 
     def _cannot_send(self) -> bool:
         return self._finished or (self.ended and not (self._serving and self.error is None))
@@ -136,7 +136,8 @@ class End:
 
     def _schedule(self, what: Any, links: Links) -> None:
         loop = asyncio.get_running_loop()
-        self._arrival_s = max(self._arrival_s, loop.time() + links.delay_s(self.host, self.other.host))
+        # Never two at one moment: timers of the same time fire in any order.
+        self._arrival_s = max(self._arrival_s + 1e-9, loop.time() + links.delay_s(self.host, self.other.host))
         loop.call_at(self._arrival_s, self.other.arrive, what, context=OUTSIDE)
 
     def release(self) -> None:
@@ -177,8 +178,15 @@ class End:
                 self.connection.forget()
 
     def break_later(self, delay_s: float) -> None:
-        error = ConnectionLost(address=self._peer, reason="connection broke")
-        asyncio.get_running_loop().call_later(delay_s, self.end, error, context=OUTSIDE)
+        asyncio.get_running_loop().call_later(delay_s, self.break_off, "connection broke", context=OUTSIDE)
+
+    def break_off(self, reason: str) -> None:
+        """This end breaks by itself. The other one learns by its own patience at the latest."""
+        if self.error is None:
+            self.end(ConnectionLost(address=self._peer, reason=reason))
+            links = self.connection.network.links
+            if self.other.error is None and links is not None:
+                self.other.break_later(links.patience_s())
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -190,11 +198,11 @@ class End:
 
 
 class Connection:
-    """`number` rises with each; who observes the network tells connections apart by it."""
+    """`number` rises with each; `original` is that of the connection whose messages this one repeats, its own where it repeats none."""
 
     def __init__(self, network: MemoryNetwork, number: int, method: Method, caller: str, callee: str, address: str) -> None:
         self.network = network
-        self.number = number
+        self.number = self.original = number
         self.method = method
         self.address = address
         self.caller = End(self, caller, address, method.request, method.response, serving=False)
@@ -229,6 +237,7 @@ class Connection:
         links = self.network.links
         assert links is not None
         ghost = self.network.connection(self.caller.host, self.method, self.address)
+        ghost.original = self.number
         ghost._repeated = True
         ghost.start(request)
         if data is not None:
@@ -252,7 +261,7 @@ class Connection:
         self._watched = False
         here, there = self.caller.host, self.callee.host
         if links.is_shut(here, there) or links.is_shut(there, here):
-            end.end(ConnectionLost(address=self.address, reason="no answer"))
+            end.break_off("no answer")
 
     # ---- serving -----------------------------------------------------------------------------------------------------------------------------------
 

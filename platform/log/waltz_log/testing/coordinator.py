@@ -1,21 +1,26 @@
 """The coordinator port in one process: nodes with versions, sessions that can be expired or cut off, no threads and no time of its own.
 
 Decides nothing by chance: waiters wake in the order in which they came, so one seed replays one run. A call yields to the event loop once before
-it takes effect, as a real one would. Nothing here blocks.
+it takes effect, as a real one would, or takes as long as the test says (`delay_s`). Nothing here blocks.
 
 Faults: `expire(session)` ends a session as a real ensemble does after silence; `cut(session)` keeps its calls and watches waiting until
-`heal(session)`, and a session that expires while it is cut learns of it only then.
+`heal(session)`, and a session that expires while it is cut learns of it only then. `loses_answer` says which changes take effect without their
+caller being told.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 
 __all__ = ["MemoryCoordinator", "MemoryEnsemble"]
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -37,6 +42,10 @@ class MemoryEnsemble:
         self._timeout_s = timeout_s
         self._nodes: dict[str, _Stored] = {"/": _Stored(b"")}
         self._changed: list[asyncio.Event] = []
+        self.delay_s: Callable[[], float] = lambda: 0.0
+        self.loses_answer: Callable[[], bool] = lambda: False
+        self.observer: Callable[[str, bytes, int | None, int], None] = lambda path, data, expected, version: None
+        """Told of every node that was written: with which version expected (None: created, -1: any), and which it has now."""
 
     def session(self) -> MemoryCoordinator:
         return MemoryCoordinator(self, self._timeout_s)
@@ -88,6 +97,7 @@ class MemoryEnsemble:
         for each in reversed(missing):
             self._nodes[each] = _Stored(b"")
         self._nodes[path] = _Stored(data, owner=owner)
+        self.observer(path, data, None, 0)
         self.wake()
         return True
 
@@ -96,6 +106,7 @@ class MemoryEnsemble:
         if node is None or version not in (-1, node.version):
             return None
         node.data, node.version = data, node.version + 1
+        self.observer(path, data, version, node.version)
         self.wake()
         return node.version
 
@@ -120,7 +131,7 @@ class MemoryCoordinator:
     async def _reach(self, path: str) -> None:
         if not path.startswith("/") or (path != "/" and path.endswith("/")) or "//" in path:
             raise InvalidRequest(reason=f"not a path: {path!r}")
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._ensemble.delay_s())
         if not self.connected:
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -137,6 +148,11 @@ class MemoryCoordinator:
         if self.ended:
             raise ClusterUnavailable(address=self._ensemble.address, reason="session ended")
 
+    def _answer(self, answer: T) -> T:
+        if self._ensemble.loses_answer():
+            raise ClusterUnavailable(address=self._ensemble.address, reason="connection lost, the change may have taken effect")
+        return answer
+
     async def get(self, path: str) -> Node | None:
         await self._reach(path)
         found = self._ensemble.get(path)
@@ -144,15 +160,15 @@ class MemoryCoordinator:
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         await self._reach(path)
-        return self._ensemble.create(path, data, self if ephemeral else None)
+        return self._answer(self._ensemble.create(path, data, self if ephemeral else None))
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:
         await self._reach(path)
-        return self._ensemble.set(path, data, version)
+        return self._answer(self._ensemble.set(path, data, version))
 
     async def delete(self, path: str, version: int = -1) -> bool:
         await self._reach(path)
-        return self._ensemble.delete(path, version)
+        return self._answer(self._ensemble.delete(path, version))
 
     async def children(self, path: str) -> list[str]:
         await self._reach(path)

@@ -1,4 +1,4 @@
-"""The offload port without threads: blocking calls run in place, so that a run is repeatable."""
+"""The offload port without threads: blocking calls run in the event loop, so that a run is repeatable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["run_in_place"]
+__all__ = ["SlowOffload", "run_in_place"]
 
 T = TypeVar("T")
 
@@ -17,3 +17,17 @@ async def run_in_place(call: Callable[..., T], /, *arguments: Any) -> T:
     result = call(*arguments)
     await asyncio.sleep(0)
     return result
+
+
+class SlowOffload:
+    """Calls take as long as `takes_s` says, each for itself; what a call changes is there at some moment of that time."""
+
+    def __init__(self, takes_s: Callable[[], float]) -> None:
+        self._takes_s = takes_s
+
+    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
+        await asyncio.sleep(self._takes_s())
+        try:
+            return call(*arguments)
+        finally:
+            await asyncio.sleep(self._takes_s())

@@ -1,0 +1,456 @@
+"""The kinds of clients that a run is drawn from. Each is a coroutine over an `Actor`; the name it is registered under is what a mix draws.
+
+To add a kind: write `async def kind(actor: Actor) -> None`, decorate it with `@client_kind("name")`, and let it append with `actor.begin` /
+`actor.settle` (or the shorthand `actor.append`), so that every attempt is in the history with what its caller was told, and read with `actor.saw`.
+It runs in a process of its own that may be paused or killed at any await; `actor.host` and `actor.sessions` make what a client of another make needs
+(an outbox, say), `actor.disk` is a disk that outlives the process. A kind that comes back after it was killed sets `comes_back=True`: it is called
+again with the same actor name and disk. It ends by itself after `actor.operations` operations, or when `actor.over` is set.
+
+Decides nothing about what is right, except what only a client can see: an answer later than its deadline, an error that is not in the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from waltz_log.client import ClientSettings, Lock, Receipt, Transaction, WaltzClient
+from waltz_log.client.decode import decode_feed
+from waltz_log.client.owners import Owners
+from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import (
+    ClusterKeyMismatch,
+    LockConflict,
+    NotAppended,
+    OutcomeUnknown,
+    ProtocolViolation,
+    SessionTooOld,
+    Unavailable,
+    WaltzError,
+)
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.testing.simulation.history import Attempt, MarkSeen, Seen
+
+if TYPE_CHECKING:
+    from waltz_log.testing.simulation.world import ClientProcess, World
+
+__all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "run_client"]
+
+LOCKS = 5
+"""Names that clients of a partition share: few, so that they meet."""
+
+SETTINGS = ClientSettings(
+    retry_base_s=0.01,
+    retry_cap_s=0.1,
+    request_timeout_s=1.5,
+    stall_timeout_s=1.5,
+    connect_timeout_s=5.0,
+    append_timeout_s=8.0,
+    close_timeout_s=1.0,
+    frame_bytes=4096,
+    max_pending=32,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKind:
+    run: Callable[[Actor], Awaitable[None]]
+    comes_back: bool = False
+
+
+CLIENT_KINDS: dict[str, ClientKind] = {}
+
+
+def client_kind(name: str, *, comes_back: bool = False) -> Callable[[Callable[[Actor], Awaitable[None]]], Callable[[Actor], Awaitable[None]]]:
+    def register(run: Callable[[Actor], Awaitable[None]]) -> Callable[[Actor], Awaitable[None]]:
+        CLIENT_KINDS[name] = ClientKind(run, comes_back)
+        return run
+
+    return register
+
+
+class Actor:
+    """One client of a run. `partition` is where it works; `over` is set when the load ends."""
+
+    def __init__(self, world: World, process: ClientProcess, kind: str, rng: Random, over: asyncio.Event) -> None:
+        self.world = world
+        self.process = process
+        self.name = process.name
+        self.kind = kind
+        self.rng = rng
+        self.over = over
+        self.operations = world.mix.operations
+        self.partition = rng.randrange(world.mix.partitions)
+        self.unknown: dict[int, OutcomeUnknown] = {}
+
+    async def connect(self) -> WaltzClient:
+        while True:
+            try:
+                return await self.process.connect(SETTINGS, Random(self.rng.random()))
+            except Unavailable as error:
+                self.tell(f"does not connect: {error}")
+                await asyncio.sleep(0.1)
+
+    def tell(self, what: str) -> None:
+        self.world.trace.add(self.name, what)
+
+    async def pause(self, most_s: float) -> None:
+        await asyncio.sleep(self.rng.uniform(0, most_s))
+
+    # ---- appending ---------------------------------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        *,
+        write: Sequence[str] = (),
+        read: Sequence[str] = (),
+        append: Sequence[str] = (),
+        mark: int | None = None,
+        timeout_s: float = SETTINGS.append_timeout_s,
+    ) -> Attempt:
+        history = self.world.history
+        attempt = Attempt(
+            number=len(history.attempts),
+            client=self.name,
+            kind=self.kind,
+            partition=self.partition,
+            started_s=self.world.now_s,
+            timeout_s=timeout_s,
+            mark=mark,
+            write=tuple(write),
+            read=tuple(read),
+            append=tuple(append),
+        )
+        history.attempts.append(attempt)
+        return attempt
+
+    def data(self, attempt: Attempt, told: str = "") -> bytes:
+        filler = self.rng.choice((0, 0, 10, 100, 100, 1500))
+        return f"{attempt.number}|{told}|".encode() + b"x" * filler
+
+    async def submit(self, client: WaltzClient, attempt: Attempt, told: str = "") -> asyncio.Future[Receipt]:
+        """Hands the attempt to the client; `settle` takes the future. Raises what the client refuses with at once."""
+        return await client.append_nowait(
+            attempt.partition,
+            self.data(attempt, told),
+            write_locks=[Lock("l", name) for name in attempt.write],
+            read_locks=[Lock("l", name) for name in attempt.read],
+            append_locks=[Lock("l", name) for name in attempt.append],
+            high_water_mark=attempt.mark,
+            timeout_s=attempt.timeout_s,
+        )
+
+    async def settle(self, attempt: Attempt, answer: Awaitable[Receipt]) -> None:
+        """Waits for the outcome and writes it down. Raises what ended the client itself."""
+        try:
+            receipt = await answer
+            attempt.outcome, attempt.transaction_id = "committed", receipt.transaction_id
+        except LockConflict as conflict:
+            attempt.outcome, attempt.winner = "rejected", conflict.winner
+        except NotAppended:
+            attempt.outcome = "not appended"
+        except OutcomeUnknown as unknown:
+            attempt.outcome = "unknown"
+            self.unknown[attempt.number] = unknown
+        except asyncio.CancelledError:
+            attempt.outcome = "died"
+            raise
+        except Unavailable:
+            attempt.outcome = "not appended"
+        attempt.answers += 1
+        attempt.ended_s = self.world.now_s
+        found = attempt.transaction_id if attempt.winner is None else attempt.winner
+        self.tell(f"attempt {attempt.number} {attempt.outcome} {'' if found is None else found}")
+
+    async def append(self, client: WaltzClient, attempt: Attempt, told: str = "") -> None:
+        async def both() -> Receipt:
+            return await (await self.submit(client, attempt, told))
+
+        await self.settle(attempt, both())
+
+    async def resolve_all(self, client: WaltzClient) -> None:
+        """Asks for what is unknown, until the log has told."""
+        for number, unknown in list(self.unknown.items()):
+            await resolve(self, client, self.world.history.attempts[number], unknown)
+            del self.unknown[number]
+
+    # ---- reading -----------------------------------------------------------------------------------------------------------------------------------
+
+    def stream(self) -> int:
+        self.world.history.streams += 1
+        return self.world.history.streams
+
+    def saw(self, stream: int, after: int, transactions: Sequence[Transaction], *, partition: int | None = None, with_data: bool = True) -> None:
+        where = self.partition if partition is None else partition
+        self.world.history.seen.append(Seen(self.name, stream, where, self.world.now_s, after, transactions, with_data))
+
+    def saw_mark(self, mark: int) -> None:
+        self.world.history.marks.append(MarkSeen(self.name, self.partition, self.world.now_s, mark))
+
+
+async def resolve(actor: Actor, client: WaltzClient, attempt: Attempt, unknown: OutcomeUnknown) -> None:
+    while True:
+        try:
+            receipt = await client.resolve(unknown, timeout_s=3.0)
+        except Unavailable as error:
+            actor.tell(f"attempt {attempt.number} not resolved: {error}")
+            await asyncio.sleep(0.1)
+            continue
+        if receipt is None:
+            attempt.resolved = "absent"
+        else:
+            attempt.resolved, attempt.transaction_id = "committed", receipt.transaction_id
+        actor.tell(f"attempt {attempt.number} resolved {attempt.resolved}")
+        return
+
+
+async def run_client(actor: Actor) -> None:
+    """The kind's own work. What ends it that is not in the contract is a complaint."""
+    try:
+        await CLIENT_KINDS[actor.kind].run(actor)
+    except WaltzError as error:
+        actor.world.history.complaints.append(f"22: a client ended with {error!r}: client={actor.name} kind={actor.kind}")
+        actor.tell(f"ended with {error!r}")
+
+
+# ---- kinds -----------------------------------------------------------------------------------------------------------------------------------------
+
+
+@client_kind("counter")
+async def count_under_locks(actor: Actor) -> None:
+    """The application of the documents: reads its state from the feed, writes under a lock, looks again after a conflict."""
+    counts: dict[str, int] = {}
+    stream = actor.stream()
+    after = -1
+
+    def apply(transactions: list[Transaction]) -> None:
+        nonlocal after
+        actor.saw(stream, after, transactions)
+        after = transactions[-1].transaction_id
+        for transaction in transactions:
+            told = transaction.data.split(b"|")[1]
+            if told:
+                key, _, count = told.decode().partition("=")
+                counts[key] = int(count)
+
+    client = await actor.connect()
+    follower = await client.follow(actor.partition, apply)
+    for _ in range(actor.operations):
+        if actor.over.is_set():
+            break
+        key = f"c{actor.rng.randrange(3)}"
+        attempt = actor.begin(write=(key,), mark=follower.applied)
+        await actor.append(client, attempt, f"{key}={counts.get(key, 0) + 1}")
+        if attempt.winner is not None:
+            try:
+                async with asyncio.timeout(5):
+                    await follower.wait(attempt.winner)
+            except TimeoutError:
+                actor.tell(f"has not seen {attempt.winner} yet")
+        await actor.pause(0.05)
+    if follower.error is not None:
+        actor.world.history.complaints.append(f"9: a follower ended with {follower.error!r}: client={actor.name}")
+    await follower.close()
+    await actor.resolve_all(client)
+    await client.close()
+
+
+@client_kind("locker")
+async def lock_at_random(actor: Actor) -> None:
+    """Deep pipelines of random locks with marks of any age."""
+    client = await actor.connect()
+    known = -1
+    running: list[asyncio.Future[None]] = []
+    for _ in range(actor.operations):
+        if actor.over.is_set():
+            break
+        names = [f"l{actor.rng.randrange(LOCKS)}" for _ in range(actor.rng.choice((1, 1, 2, 3)))]
+        kinds = [actor.rng.choice("wwra") for _ in names]
+        chosen = {kind: tuple(dict.fromkeys(name for name, each in zip(names, kinds, strict=True) if each == kind)) for kind in "wra"}
+        mark = max(-1, known - actor.rng.choice((0, 0, 0, 1, 3, 20)))
+        attempt = actor.begin(write=chosen["w"], read=chosen["r"], append=chosen["a"], mark=mark, timeout_s=actor.rng.choice((0.3, 2.0, 8.0)))
+        running.append(asyncio.ensure_future(actor.append(client, attempt)))
+        while len(running) > actor.rng.choice((0, 3, 12)):
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            running = [each for each in running if not each.done()]
+            known = max([known, *(attempt.transaction_id or -1 for attempt in actor.world.history.attempts[-20:] if attempt.client == actor.name)])
+        await actor.pause(0.02)
+    await asyncio.gather(*running)
+    await actor.resolve_all(client)
+    await client.close()
+
+
+@client_kind("sole")
+async def lock_alone(actor: Actor) -> None:
+    """Locks that nobody else uses, one transaction after the other, marks left to the client."""
+    client = await actor.connect()
+    for _ in range(actor.operations):
+        if actor.over.is_set():
+            break
+        await actor.append(client, actor.begin(write=(f"{actor.name}-{actor.rng.randrange(2)}",)))
+        await actor.pause(0.03)
+    await actor.resolve_all(client)
+    await client.close()
+
+
+@client_kind("producer")
+async def produce(actor: Actor) -> None:
+    """Bursts without locks, some with deadlines that pass."""
+    client = await actor.connect()
+    left = actor.operations
+    while left > 0 and not actor.over.is_set():
+        burst = min(left, actor.rng.choice((1, 5, 20)))
+        left -= burst
+        timeout_s = actor.rng.choice((0.02, 0.2, 8.0))
+        await asyncio.gather(*(actor.append(client, actor.begin(timeout_s=timeout_s)) for _ in range(burst)))
+        await actor.pause(0.1)
+    await actor.resolve_all(client)
+    await client.close()
+
+
+@client_kind("reader")
+async def read_feeds(actor: Actor) -> None:
+    """Feeds from any place, left and taken up again, with and without data; asks for marks between."""
+    client = await actor.connect()
+    position = -1
+    while not actor.over.is_set():
+        try:
+            mark = await client.high_water_mark(actor.partition)
+        except Unavailable:
+            continue
+        actor.saw_mark(mark)
+        after = min(position if actor.rng.random() < 0.7 else actor.rng.randint(-1, max(-1, mark)), mark)
+        with_data = actor.rng.random() < 0.8
+        stream = actor.stream()
+        batches = client.feed_batches(actor.partition, after, data=with_data)
+        try:
+            async with asyncio.timeout(actor.rng.uniform(0.05, 1.0)):
+                async for batch in batches:
+                    actor.saw(stream, after, batch, with_data=with_data)
+                    position = after = batch[-1].transaction_id
+                    await actor.pause(0.01)
+        except TimeoutError:
+            pass  # long enough: it begins anew somewhere
+        finally:
+            await batches.aclose()
+    await client.close()
+
+
+@client_kind("bulk")
+async def read_replicas(actor: Actor) -> None:
+    """As Spark's executors do: a bound from the owner, then ranges from any replica."""
+    owners = await _look(actor)
+    key = owners.parameters.key.bytes
+    while not actor.over.is_set():
+        await actor.pause(0.2)
+        coordinator, address = owners.coordinator, owners.address(actor.partition)
+        if coordinator is None or address is None:
+            continue
+        try:
+            request = pb.BoundRequest(partitions=[actor.partition], cluster_key=key)
+            answer = await owners.call_channel(address).call(methods.BOUND, request, timeout_s=1.0)
+            node = await coordinator.get(f"{STORAGE_NODES}/{actor.rng.choice(actor.world.replicas[actor.partition])}")
+            if not answer.bounds or node is None or answer.bounds[0].high_water_mark < 0:
+                continue
+            bound = answer.bounds[0]
+            actor.saw_mark(bound.high_water_mark)
+            await _read_range(actor, StorageNodeEntry.from_bytes(node.data).address, bound, key)
+        except SessionTooOld:
+            actor.tell("was refused by a replica of an older session")
+        except WaltzError as error:
+            actor.tell(f"reads elsewhere: {error}")
+    await owners.close()
+
+
+async def _look(actor: Actor) -> Owners:
+    async def coordinator() -> Coordinator:
+        return actor.process.session()
+
+    while True:
+        owners = Owners(coordinator, actor.process.host, SETTINGS, Random(actor.rng.random()))
+        try:
+            await owners.open()
+        except Unavailable as error:
+            actor.tell(f"does not connect: {error}")
+            await asyncio.sleep(0.1)
+        else:
+            return owners
+
+
+async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -> None:
+    first = actor.rng.randint(0, bound.high_water_mark)
+    request = pb.ReadRequest(
+        cluster_key=key,
+        partition=bound.partition,
+        session=bound.session,
+        first_transaction_id=first,
+        last_transaction_id=bound.high_water_mark,
+        max_bytes=actor.rng.choice((500, 1 << 20)),
+    )
+    stream = actor.process.host.connect(address).open(methods.READ, request)
+    number, after = actor.stream(), first - 1
+    try:
+        while (answer := await stream.receive()) is not None:
+            for block in answer.blocks:
+                transactions = decode_feed(pb.FeedFrame(block=block), bound.partition, after + 1, data=True)
+                actor.saw(number, after, transactions, partition=bound.partition)
+                after = transactions[-1].transaction_id
+    finally:
+        await stream.cancel()
+
+
+@client_kind("stranger")
+async def come_from_elsewhere(actor: Actor) -> None:
+    """Has the key of another cluster, or speaks another version: must be refused by name, everywhere."""
+    owners = await _look(actor)
+    other = b"\x99" * 16
+    while not actor.over.is_set():
+        await actor.pause(0.3)
+        address, storage = owners.address(actor.partition), actor.world.storages.get(actor.rng.choice(actor.world.storage_names))
+        if address is None or storage is None or storage.listener is None:
+            continue
+        session = 1 << 30
+        call = actor.process.host.connect(storage.listener.address).call
+        asked: list[tuple[str, type[WaltzError], Awaitable[object]]] = [
+            (
+                "open",
+                ClusterKeyMismatch,
+                call(methods.OPEN, pb.OpenRequest(cluster_key=other, partition=actor.partition, session=session), timeout_s=1),
+            ),
+            (
+                "truncate",
+                ClusterKeyMismatch,
+                call(methods.TRUNCATE, pb.TruncateRequest(cluster_key=other, partition=actor.partition, session=session), timeout_s=1),
+            ),
+            ("bound", ClusterKeyMismatch, owners.call_channel(address).call(methods.BOUND, pb.BoundRequest(cluster_key=other), timeout_s=1)),
+            ("mount of another version", ProtocolViolation, _mount(owners, address, actor.partition, owners.parameters.key.bytes, version=99)),
+            ("mount of another cluster", ClusterKeyMismatch, _mount(owners, address, actor.partition, other, version=methods.PROTOCOL_VERSION)),
+        ]
+        for what, refusal, answer in asked:
+            try:
+                await answer
+            except refusal:
+                continue
+            except WaltzError as error:
+                actor.tell(f"{what}: {error}")
+            else:
+                actor.world.history.complaints.append(f"15: {what} of another cluster was answered: storage={storage.name} server={address}")
+    await owners.close()
+
+
+async def _mount(owners: Owners, address: str, partition: int, key: bytes, *, version: int) -> None:
+    stream = owners.stream_channel(address).open(methods.MOUNT)
+    try:
+        async with asyncio.timeout(1):
+            request = pb.MountRequest(protocol_version=version, cluster_key=key, partition=partition, client_high_water_mark=-1)
+            await stream.send(pb.ClientMessage(mount=request))
+            await stream.receive()
+    except TimeoutError:
+        raise Unavailable(reason="no answer") from None
+    finally:
+        await stream.cancel()

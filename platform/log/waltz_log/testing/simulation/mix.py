@@ -1,0 +1,93 @@
+"""What a seed is made of: sizes, weather, clients and faults, each drawn by itself, so that every seed is another corner (swarm testing,
+Groce et al., ISSTA 2012). Bounds of settings are left below what operators may set, so that a short run meets what a long one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from waltz_log.testing.links import Weather
+
+__all__ = ["Mix", "draw"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    partitions: int
+    storages: int
+    replicas: int
+    servers: int
+    server_settings: Mapping[str, object]
+    segment_bytes: int
+    session_timeout_s: float
+    disk_s: float
+    coordinator_s: float
+    answers_lost: float
+    """Of the coordinator's changes: made, and nobody told."""
+    weather: Weather
+    clients: Sequence[str]
+    operations: int
+    """Of each client."""
+    faults: Mapping[str, float]
+    nemeses: int
+    fault_pause_s: float
+    load_s: float
+    """How long faults go on."""
+
+    def describe(self) -> str:
+        return (
+            f"partitions={self.partitions} storages={self.storages} replicas={self.replicas} servers={self.servers} clients={','.join(self.clients)} "
+            f"operations={self.operations} loss={self.weather.loss:.2f} duplication={self.weather.duplication:.2f} linger={self.weather.linger:.2f} "
+            f"faults={','.join(self.faults) or 'none'} nemeses={self.nemeses}"
+        )
+
+
+def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
+    """`clients`, `faults`: the kinds there are."""
+    rng = Random(f"mix {seed}")
+
+    def sometimes(chance: float, value: float) -> float:
+        return rng.uniform(0, value) if rng.random() < chance else 0.0
+
+    replicas = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 5))
+    kinds = rng.sample(list(faults), rng.randint(0, len(faults)) if rng.random() < 0.9 else 0)
+    fast = rng.choice((0.001, 0.003, 0.01))
+    return Mix(
+        partitions=rng.choice((1, 1, 1, 2, 3)),
+        storages=max(replicas, rng.choice((replicas, replicas, 4))),
+        replicas=replicas,
+        servers=rng.choice((1, 2, 2, 2, 3)),
+        server_settings={
+            "blocks_in_flight": rng.choice((1, 2, 2, 2, 4, 8)),
+            "block_bytes_max": rng.choice((512, 4096, 1 << 20)),
+            "cache_bytes": rng.choice((256, 4096, 1 << 20)),
+            "feed_bytes_max": rng.choice((256, 4096, 1 << 20)),
+            "lock_entries_max": rng.choice((4, 16, 1000, 1_000_000)),
+            "replica_bytes_in_flight": rng.choice((1024, 1 << 22)),
+            "replica_retry_s": 0.02,
+            "replica_retry_max_s": rng.choice((0.1, 0.5)),
+            "rpc_timeout_s": rng.choice((0.5, 2.0)),
+            "mount_wait_s": rng.choice((0.2, 1.0)),
+        },
+        segment_bytes=rng.choice((4096, 4096, 16384, 1 << 20)),
+        session_timeout_s=rng.choice((0.3, 1.0)),
+        disk_s=rng.choice((0.0, 0.001, 0.005)),
+        coordinator_s=rng.choice((0.0, 0.005)),
+        answers_lost=sometimes(0.3, 0.1),
+        weather=Weather(
+            delay_s=(0.0, fast),
+            loss=sometimes(0.4, 0.3),
+            duplication=sometimes(0.4, 0.5),
+            duplicate_late_s=rng.choice((0.01, 0.5)),
+            patience_s=rng.choice((0.3, 1.0, 2.0)),
+            linger=rng.choice((0.0, 0.5, 1.0)),
+        ),
+        clients=[rng.choice(list(clients)) for _ in range(rng.randint(2, 4))],
+        operations=rng.choice((20, 40, 60)),
+        faults={kind: rng.uniform(0.1, 1.0) for kind in kinds},
+        nemeses=rng.choice((1, 1, 2, 3)),
+        fault_pause_s=rng.choice((0.05, 0.3, 0.8)),
+        load_s=rng.choice((1.0, 3.0, 5.0)),
+    )

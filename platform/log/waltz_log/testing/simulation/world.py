@@ -1,0 +1,402 @@
+"""A cluster of simulated processes: real log servers, storage nodes and clients over the in-memory network, coordinator and disks, under virtual time.
+
+Each process can be paused, killed and started again, its host cut off, its disk crashed. Starting is as `waltz storage` and `waltz server` do it, with
+their checks. Nothing here decides what goes wrong (`faults.py`) or what is right (`checkers.py`); it keeps the history of what can be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from waltz_log.cli.storage import check_start, register
+from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.ports import Coordinator, Listener
+from waltz_log.errors import WaltzError
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server import LogServer, ServerSettings
+from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.testing.connection import Connection
+from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
+from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.links import Links
+from waltz_log.testing.network import MemoryNetwork
+from waltz_log.testing.offload import SlowOffload
+from waltz_log.testing.simulation.history import Acknowledgement, History, MetadataWrite, SessionOpened
+from waltz_log.testing.simulation.mix import Mix
+from waltz_log.testing.simulation.trace import Trace
+from waltz_log.testing.virtual_time import SimulatedProcess
+
+__all__ = ["ClientProcess", "ServerProcess", "StorageProcess", "SkewedClock", "World"]
+
+CLUSTER_KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+START_MS = 1_600_000_000_000
+
+
+class SkewedClock:
+    """A node's own idea of the date."""
+
+    def __init__(self) -> None:
+        self.off_ms = 0
+
+    def now_ms(self) -> int:
+        return START_MS + self.off_ms + int(asyncio.get_running_loop().time() * 1000)
+
+
+class _Process:
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.process = SimulatedProcess(name)
+        self.host = world.network.host(name)
+        self._world = world
+        self._sessions: list[MemoryCoordinator] = []
+
+    def session(self) -> MemoryCoordinator:
+        session = self._world.ensemble.session()
+        self._sessions.append(session)
+        return session
+
+    @property
+    def sessions(self) -> list[MemoryCoordinator]:
+        return self._sessions
+
+    def die(self) -> None:
+        """Nothing of the process reaches anybody any more. Its coordinator sessions end when the ensemble has heard nothing for long enough."""
+        world = self._world
+        silent = world.rng.random() < 0.3
+        patience = world.links.weather.patience_s
+        self.host.die(lambda: world.rng.uniform(0, patience) if silent else world.rng.uniform(0, 0.01))
+        self.process.resume()
+        for session in self._sessions:
+            if not session.ended:
+                world.ensemble.cut(session)
+                asyncio.get_running_loop().call_later(world.mix.session_timeout_s, world.ensemble.expire, session)
+
+    async def end_tasks(self) -> None:
+        tasks = list(self.process.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class StorageProcess(_Process):
+    """`life` rises with each start of any node."""
+
+    def __init__(self, world: World, name: str, life: int) -> None:
+        super().__init__(world, name)
+        self.life = life
+        self.node: StorageNode | None = None
+        self.listener: Listener | None = None
+
+    async def start(self, disk: SimulatedDisk, clock: SkewedClock, *, replace: bool) -> None:
+        world = self._world
+        settings = StorageSettings(
+            name=self.name,
+            directory=Path("simulated"),
+            cluster="memory/test",
+            segment_bytes=world.mix.segment_bytes,
+            disk_warn_free_bytes=0,
+            disk_refuse_free_bytes=0,
+        )
+        coordinator = self.session()
+        known = await coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
+        if not StorageNode.exists(disk):
+            StorageNode.create(disk, clock, CLUSTER_KEY, world.mix.partitions)
+        node = StorageNode(settings, disk, clock, world.offload)
+        await node.open(CLUSTER_KEY, world.mix.partitions)
+        self.node = node
+        check_start(known, node.start, replace=replace)
+        self.listener = await self.host.serve(f"{self.name}:0", node.service())
+        world.lives[self.listener.address] = self.life
+        await register(coordinator, self.name, StorageNodeEntry(self.listener.address, node.start), replace=replace)
+        await coordinator.close()
+
+    async def stop(self) -> None:
+        if self.listener is not None:
+            await self.listener.close()
+        if self.node is not None:
+            await self.node.close()
+
+
+class ServerProcess(_Process):
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.server: LogServer | None = None
+        self.clock = world.clock(name)
+
+    async def start(self) -> None:
+        world = self._world
+        settings = ServerSettings(cluster="memory/test", listen=f"{self.name}:0").model_copy(update=dict(world.mix.server_settings))
+        server = LogServer(settings, self.session(), self.host, self.clock)
+        self.server = server
+        await server.start()
+
+    async def wait_lost(self) -> None:
+        assert self.server is not None
+        await self.server.wait_lost()
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        if self.server is not None:
+            await self.server.stop()
+        for session in self._sessions:
+            await session.close()
+
+    async def abort(self) -> None:
+        if self.server is not None:
+            await self.server.abort()
+
+
+class ClientProcess(_Process):
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.died = False
+        self._clients: list[WaltzClient] = []
+
+    async def connect(self, settings: ClientSettings, rng: Random) -> WaltzClient:
+        async def coordinator() -> Coordinator:
+            return self.session()
+
+        client = await WaltzClient.connect_over(coordinator, self.host, settings, rng=rng)
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+class World:
+    def __init__(self, seed: int, mix: Mix, trace: Trace) -> None:
+        self.seed = seed
+        self.mix = mix
+        self.trace = trace
+        self.rng = Random(f"world {seed}")
+        self.chance = Random(f"faults {seed}")
+        self.history = History()
+        self.links = Links(mix.weather, Random(f"links {seed}"))
+        self.network = MemoryNetwork(links=self.links)
+        self.network.observer = self._observe
+        self.ensemble = MemoryEnsemble(timeout_s=mix.session_timeout_s)
+        chance = Random(f"coordinator {seed}")
+        self.ensemble.delay_s = lambda: chance.uniform(0, mix.coordinator_s) if mix.coordinator_s else 0.0
+        self.ensemble.observer = self._written
+        disk_chance = Random(f"disks {seed}")
+        self.slow_disks: dict[str, float] = {}
+        self.offload = SlowOffload(lambda: disk_chance.uniform(0, mix.disk_s) if mix.disk_s else 0.0)
+        self.disks: dict[str, SimulatedDisk] = {}
+        self.storages: dict[str, StorageProcess] = {}
+        self.servers: dict[str, ServerProcess] = {}
+        self.clients: dict[str, ClientProcess] = {}
+        self.clocks: dict[str, SkewedClock] = {}
+        self.replicas: dict[int, tuple[str, ...]] = {}
+        self.lives: dict[str, int] = {}
+        self.storage_names = [f"storage-{index}" for index in range(mix.storages)]
+        self.busy: set[str] = set()
+        """Nodes that a fault has to itself just now."""
+        self.fragile = [self.rng.choice(self.storage_names)] if mix.replicas >= 3 else []
+        """The one node, if any, whose data may be taken away."""
+        self.rotten: set[str] = set()
+        self._partition_of: dict[int, int] = {}
+        self._life = 0
+        self._supervisors: dict[str, asyncio.Task[None]] = {}
+        self._coordinator: Coordinator = self.ensemble.session()
+        trace.logged = self._logged
+
+    @property
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def clock(self, name: str) -> SkewedClock:
+        return self.clocks.setdefault(name, SkewedClock())
+
+    # ---- seeing ------------------------------------------------------------------------------------------------------------------------------------
+
+    def _observe(self, connection: Connection, host: str, message: Any) -> None:
+        if isinstance(message, pb.ReplicateRequest):
+            if message.WhichOneof("kind") == "open":
+                self._partition_of[connection.original] = message.open.partition
+        elif isinstance(message, pb.OpenRequest):
+            self._partition_of[connection.original] = message.partition
+        elif isinstance(message, pb.ReplicateResponse | pb.OpenResponse):
+            life = self.lives.get(connection.address, 0)
+            partition = self._partition_of[connection.original]
+            self.history.acknowledgements.append(Acknowledgement(self.now_s, host, life, partition, int(message.last_transaction_id)))
+
+    def _written(self, path: str, data: bytes, expected: int | None, version: int) -> None:
+        self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))
+
+    def _logged(self, event: str, facts: MutableMapping[str, Any]) -> None:
+        if event == "store session open":
+            self.history.sessions.append(SessionOpened(self.now_s, facts["partition"], facts["session"], facts["high_water_mark"]))
+
+    # ---- the whole ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        mix = self.mix
+        await self._coordinator.create(paths.CLUSTER, ClusterParameters("test", CLUSTER_KEY, mix.partitions).to_bytes())
+        for partition in range(mix.partitions):
+            self.replicas[partition] = tuple(self.storage_names[(partition + place) % mix.storages] for place in range(mix.replicas))
+        await self._coordinator.create(paths.REPLICAS, ReplicaAssignment(self.replicas).to_bytes())
+        for name in self.storage_names:
+            self.disks[name] = SimulatedDisk()
+            await self.start_storage(name)
+        for index in range(mix.servers):
+            await self.start_server(f"server-{index}")
+        # Only now: a cluster is created in peace.
+        answers = Random(f"answers {self.seed}")
+        self.ensemble.loses_answer = lambda: answers.random() < mix.answers_lost
+
+    async def stop(self) -> None:
+        for name in list(self.servers):
+            await self.kill_server(name)
+        for name in list(self.storages):
+            await self.stop_storage(name)
+        await self._coordinator.close()
+
+    # ---- storage nodes -----------------------------------------------------------------------------------------------------------------------------
+
+    async def start_storage(self, name: str, *, replace: bool = False) -> None:
+        """Until it is up: a start that fails is tried again, as an operator's supervisor would. Raises `Fenced` where the directory is refused."""
+        while True:
+            self._life += 1
+            storage = StorageProcess(self, name, self._life)
+            self.trace.add(name, f"starts life={self._life}" + (" replaced" if replace else ""))
+            try:
+                await storage.process.spawn(storage.start(self.disks[name], self.clock(name), replace=replace))
+            except (WaltzError, OSError) as error:
+                self.trace.add(name, f"does not start: {error}")
+                await self._end_storage(storage, self.disks[name].crash(keep=True))
+                if not (isinstance(error, WaltzError) and error.retriable):
+                    raise
+                await asyncio.sleep(0.05)
+                continue
+            self.storages[name] = storage
+            return
+
+    async def stop_storage(self, name: str) -> None:
+        storage = self.storages.pop(name)
+        self.trace.add(name, "stops")
+        await storage.process.spawn(storage.stop())
+
+    async def kill_storage(self, name: str, disk: SimulatedDisk) -> None:
+        """`disk`: what is left of its disk."""
+        await self._end_storage(self.storages.pop(name), disk)
+
+    async def _end_storage(self, storage: StorageProcess, disk: SimulatedDisk) -> None:
+        self.disks[storage.name] = disk
+        storage.die()
+        await storage.end_tasks()
+        await storage.stop()
+
+    async def replace_disk(self, name: str, disk: SimulatedDisk) -> None:
+        """Of a node that is down."""
+        self.disks[name] = disk
+
+    # ---- log servers -------------------------------------------------------------------------------------------------------------------------------
+
+    async def start_server(self, name: str) -> None:
+        while True:
+            server = ServerProcess(self, name)
+            self.trace.add(name, "starts")
+            try:
+                await server.process.spawn(server.start())
+            except WaltzError as error:
+                self.trace.add(name, f"does not start: {error}")
+                await self._end_server(server)
+                await asyncio.sleep(0.05)
+                continue
+            self.servers[name] = server
+            self._supervisors[name] = asyncio.ensure_future(self._supervise(name, server))
+            return
+
+    async def _supervise(self, name: str, server: ServerProcess) -> None:
+        """A server whose coordinator session ended is used up. It may take a while until anybody acts on that."""
+        await server.wait_lost()
+        await asyncio.sleep(self.rng.choice((0.0, 0.5, 1.5)))
+        while name in self.busy:
+            await asyncio.sleep(0.05)
+        if self.servers.get(name) is server:
+            self.trace.add(name, "lost its coordinator session and is started anew")
+            del self.servers[name]
+            await self._end_server(server)
+            await self.start_server(name)
+
+    async def stop_server(self, name: str) -> None:
+        """SIGTERM, and SIGKILL where that takes too long."""
+        server = self._leave(name)
+        self.trace.add(name, "stops")
+        try:
+            async with asyncio.timeout(5):
+                await server.process.spawn(server.stop())
+        except (TimeoutError, WaltzError) as error:
+            self.trace.add(name, f"is killed, as it does not stop: {error}")
+        await self._end_server(server)
+
+    async def kill_server(self, name: str) -> None:
+        self.trace.add(name, "is killed")
+        await self._end_server(self._leave(name))
+
+    def _leave(self, name: str) -> ServerProcess:
+        self._supervisors.pop(name).cancel()
+        return self.servers.pop(name)
+
+    async def _end_server(self, server: ServerProcess) -> None:
+        server.die()
+        await server.end_tasks()
+        await server.abort()
+
+    async def silence(self, sessions: list[MemoryCoordinator], seconds: float, *, expire: bool = True) -> None:
+        """The ensemble does not hear of the sessions for so long; they end where that is longer than they last."""
+        for session in sessions:
+            self.ensemble.cut(session)
+        lasts = self.mix.session_timeout_s
+        await asyncio.sleep(min(seconds, lasts))
+        if expire and seconds >= lasts:
+            for session in sessions:
+                if not session.connected and not session.ended:
+                    self.ensemble.expire(session)
+            await asyncio.sleep(seconds - lasts)
+        for session in sessions:
+            self.ensemble.heal(session)
+
+    # ---- clients -----------------------------------------------------------------------------------------------------------------------------------
+
+    def client(self, name: str) -> ClientProcess:
+        client = self.clients[name] = ClientProcess(self, name)
+        return client
+
+    async def kill_client(self, name: str) -> None:
+        client = self.clients[name]
+        client.died = True
+        self.trace.add(name, "is killed")
+        client.die()
+        await client.end_tasks()
+        await client.close()
+
+    # ---- replicas, behind everybody's back ---------------------------------------------------------------------------------------------------------
+
+    async def stored(self, name: str, partition: int, last: int) -> bytes | str:
+        """What the node serves of the partition up to `last`, or the error it gives."""
+        storage = self.storages.get(name)
+        if storage is None or storage.listener is None:
+            return f"{name} is not up"
+        request = pb.ReadRequest(
+            cluster_key=CLUSTER_KEY.bytes, partition=partition, session=0, first_transaction_id=0, last_transaction_id=last, max_bytes=1 << 20
+        )
+        stream = self.network.host("checker").connect(storage.listener.address).open(methods.READ, request)
+        found = b""
+        try:
+            while (answer := await stream.receive()) is not None:
+                found += b"".join(block.records for block in answer.blocks)
+        except WaltzError as error:
+            return f"{name}: {error}"
+        return found
