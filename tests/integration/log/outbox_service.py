@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,6 @@ PENDING_MAX = 400
 
 class WallClock:
     def now_ms(self) -> int:
-        import time
-
         return time.time_ns() // 1_000_000
 
 

@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from waltz_log.client import ClientSettings, Outbox, OutboxSettings, Transaction, TransactionContext, WaltzClient
+from waltz_log.client import ClientSettings, Lock, Outbox, OutboxSettings, Transaction, TransactionContext, WaltzClient
 from waltz_log.client.outbox.offline import OutboxDirectory
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.testing.local import LocalCluster
@@ -108,10 +109,8 @@ class Kills:
         outbox = Outbox.over(self._outbox, self._cluster.cluster, settings, ClientSettings(retry_cap_s=0.2))
 
         @outbox.handler("count")
-        def count(tx: TransactionContext, arguments: dict[str, object]) -> None:
-            from waltz_log.client import Lock
-
-            key = int(str(arguments["key"]))
+        def count(tx: TransactionContext, arguments: Any) -> None:
+            key = arguments["key"]
             tx.append(json.dumps({**arguments, "count": counts.get(key, 0) + 1}).encode(), write_locks=[Lock("key", key)])
 
         outbox.follow(0, apply)
@@ -132,9 +131,9 @@ class Kills:
         assert accepted <= seen, f"accepted and lost: {sorted(accepted - seen)[:5]}"
 
 
-async def _events(client: WaltzClient, partition: int) -> list[dict[str, object]]:
+async def _events(client: WaltzClient, partition: int) -> list[dict[str, Any]]:
     mark = await client.high_water_mark(partition)
-    found: list[dict[str, object]] = []
+    found: list[dict[str, Any]] = []
     if mark >= 0:
         async for batch in client.feed_batches(partition):
             found += [json.loads(transaction.data) for transaction in batch]

@@ -1,0 +1,120 @@
+"""The example service as it is run: orders are accepted while the log is down and while the service itself is killed, and each is in the log once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltz_log.client import WaltzClient
+from waltz_log.testing.local import LocalCluster
+from waltz_log.testing.processes import Processes
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "orders.py"
+PARTITIONS = 2
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Service:
+    def __init__(self, cluster: str, directory: Path) -> None:
+        self._processes = Processes(directory / "logs")
+        self._command = [sys.executable, str(EXAMPLE), "--cluster", cluster, "--directory", str(directory / "orders")]
+        self._command += ["--partitions", str(PARTITIONS), "--listen", "127.0.0.1:0"]
+        self._lives = 0
+        self._address = ""
+
+    def start(self) -> None:
+        self._lives += 1
+        name = f"orders-{self._lives}"
+        self._processes.start(name, self._command)
+        within(60, lambda: "listening" in self._processes.last_words(name))
+        found = re.search(r"address=(\S+)", self._processes.last_words(name))
+        assert found is not None
+        self._address = found[1]
+
+    def kill(self) -> None:
+        self._processes.kill(f"orders-{self._lives}")
+
+    def stop(self) -> int | None:
+        return self._processes.stop([f"orders-{self._lives}"], 15.0)[f"orders-{self._lives}"]
+
+    def close(self) -> None:
+        self._processes.close()
+
+    def order(self, order_id: str, quantity: int = 1) -> int:
+        body = json.dumps({"item": "lamp", "quantity": quantity}).encode()
+        return self._ask(urllib.request.Request(f"http://{self._address}/orders", body, {"Idempotency-Key": order_id}))[0]
+
+    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        return self._ask(urllib.request.Request(f"http://{self._address}{path}"))
+
+    def _ask(self, request: urllib.request.Request) -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+async def _orders(cluster: str) -> list[str]:
+    found: list[str] = []
+    async with WaltzClient.open(cluster) as client:
+        for partition in range(PARTITIONS):
+            mark = await client.high_water_mark(partition)
+            if mark >= 0:
+                async for batch in client.feed_batches(partition):
+                    found += [json.loads(transaction.data)["id"] for transaction in batch]
+                    if batch[-1].transaction_id >= mark:
+                        break
+    return found
+
+
+def test_orders_are_accepted_while_the_log_is_down_and_placed_once_when_it_is_back(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster", partitions=PARTITIONS, storages=3, servers=1, session_timeout_s=2.0) as cluster:
+        service = Service(cluster.cluster, tmp_path)
+        try:
+            service.start()
+            assert service.order("before") == 202
+            within(30, lambda: service.get("/orders/before")[0] == 200)
+            assert service.order("before") == 202, "a client may repeat its request at any time"
+
+            cluster.kill("server-0")
+            assert [service.order(f"down-{number}") for number in range(20)] == [202] * 20
+            assert [service.order(f"down-{number}") for number in range(5)] == [202] * 5
+            service.kill()
+            service.start()
+            assert [service.order(f"later-{number % 10}") for number in range(20)] == [202] * 20
+            assert service.get("/orders/down-0") == (404, {"state": "not placed"})
+            health = service.get("/health")[1]
+            assert health["depth"] >= 45
+            assert service.get("/orders/down-0")[0] == 404
+            assert service.order("no quantity", quantity=0) == 202
+            assert service.get("/nowhere")[0] == 404
+
+            cluster.start("server-0")
+            wanted = {"before", "no quantity", *(f"down-{number}" for number in range(20)), *(f"later-{number}" for number in range(10))}
+            within(60, lambda: service.get("/health")[1]["depth"] == 0)
+            assert service.get("/orders/down-0")[1]["state"] == "placed"
+            assert service.stop() == 0
+            found = asyncio.run(_orders(cluster.cluster))
+            assert sorted(found) == sorted(wanted)
+        finally:
+            service.close()
