@@ -17,7 +17,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow crash demo bench doctor clean distclean
+.PHONY: help setup check format test test-slow outbox-kills crash demo bench doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -62,6 +62,9 @@ test-slow: setup ## the tests marked slow
 crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one scenario or crash, SHORT=1 as the tests do it
 	$(BIN)/python -m waltz_log.testing.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)
 	$(if $(ONLY),,$(BIN)/python -m waltz_log.testing.storage_rot --count $(if $(filter-out 0,$(SHORT)),500,10000))
+
+outbox-kills: setup ## kill a forwarding service a hundred times while the log fails too
+	$(BIN)/pytest -q -m slow tests/integration/log/test_outbox_kills.py
 
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle
 	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults)
