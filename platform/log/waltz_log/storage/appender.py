@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
+from waltz_log.core.block import Block
 from waltz_log.errors import WaltzError
 
-__all__ = ["Appender"]
+__all__ = ["Appender", "Pending"]
 
 
 class Appender:
@@ -61,3 +63,11 @@ class Appender:
         """Returns at the next change since the last return, at once where there was one."""
         await self._changed.wait()
         self._changed.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A block that waits to be written, and who is told of it."""
+
+    block: Block
+    appender: Appender

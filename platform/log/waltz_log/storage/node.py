@@ -17,7 +17,7 @@ from waltz_log.core.ports import Clock, Disk, Offload, Service
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, StorageFailed, WaltzError
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.open_files import OpenFiles
-from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.partition import PartitionStore, Shared
 from waltz_log.storage.peers import PeerReplicas
 from waltz_log.storage.ranges import ReadShare
 from waltz_log.storage.scrub import Scrub
@@ -121,17 +121,8 @@ class StorageNode:
                 raise self._stopped[partition]
             if partition not in self._partitions:
                 try:
-                    self._partitions[partition] = await PartitionStore.open(
-                        partition,
-                        self.settings,
-                        self._files,
-                        self._clock,
-                        control,
-                        self._space,
-                        self._offload,
-                        self._reads,
-                        self._control_turn,
-                    )
+                    shared = Shared(self.settings, self._files, self._clock, control, self._space, self._offload, self._reads, self._control_turn)
+                    self._partitions[partition] = await PartitionStore.open(partition, shared)
                 except WaltzError as error:
                     self._stopped[partition] = error
                     raise

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -24,7 +23,7 @@ from waltz_log.core.columns import slice_block, verify_records
 from waltz_log.core.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, StorageFull, WaltzError
-from waltz_log.storage.appender import Appender
+from waltz_log.storage.appender import Appender, Pending
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.fitting import expect_to_fit
 from waltz_log.storage.open_files import OpenFiles
@@ -33,73 +32,66 @@ from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.settings import StorageSettings
 from waltz_log.storage.snapshots import PartitionStatistics, ReplicaState
 from waltz_log.storage.space import DiskSpace
+from waltz_log.storage.undertaken import Undertaken
 
 if TYPE_CHECKING:
     from waltz_log.storage.replacement import Replacement
 
-__all__ = ["PartitionStore"]
+__all__ = ["PartitionStore", "Shared"]
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
 
+class Shared(NamedTuple):
+    """What a node's partitions have in common. `offload` is for what changes something, `reads` for what does not; `control_turn` is taken around
+    changes of the control files."""
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    block: Block
-    appender: Appender
+    settings: StorageSettings
+    files: OpenFiles
+    clock: Clock
+    control: ControlFiles
+    space: DiskSpace
+    offload: Offload
+    reads: Offload
+    control_turn: asyncio.Lock
 
 
 class PartitionStore:
     """Made by `open`."""
 
-    def __init__(
-        self, files: SegmentLog, control: ControlFiles, space: DiskSpace, offload: Offload, reads: Offload, control_turn: asyncio.Lock
-    ) -> None:
+    def __init__(self, files: SegmentLog, shared: Shared) -> None:
         self.partition = files.partition
         self._log = files
-        self._control = control
-        self._space = space
-        self._offload = offload
-        self._reads = reads
-        self._ranges = RangeReads(files, reads)
+        self._control = shared.control
+        self._space = shared.space
+        self._offload = shared.offload
+        self._reads = shared.reads
+        self._ranges = RangeReads(files, shared.reads)
         self._turn = asyncio.Lock()
-        self._control_turn = control_turn
-        self._mark = control.mark(self.partition)
-        self._fence = control.fence(self.partition)
+        self._control_turn = shared.control_turn
+        self._mark = shared.control.mark(self.partition)
+        self._fence = shared.control.fence(self.partition)
         self._failed: WaltzError | None = None
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[Pending] = deque()
         self._appenders: dict[Appender, None] = {}
         self._queued_last = files.tail.last_id
         self._writing = False
         self._closing = False
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._write_rounds = 0
-        self._transactions_written = 0
-        self._bytes_written = 0
+        self._tasks = Undertaken(self._broke)
+        self._write_rounds = self._transactions_written = self._bytes_written = 0
 
     @classmethod
-    async def open(
-        cls,
-        partition: int,
-        settings: StorageSettings,
-        files: OpenFiles,
-        clock: Clock,
-        control: ControlFiles,
-        space: DiskSpace,
-        offload: Offload,
-        reads: Offload,
-        control_turn: asyncio.Lock,
-    ) -> PartitionStore:
-        """Opens the log. `offload` is for what changes something, `reads` for what does not. Raises `CorruptData` or `StorageFailed`, which is then
-        all there is to say of the partition."""
+    async def open(cls, partition: int, shared: Shared) -> PartitionStore:
+        """Opens the log. Raises `CorruptData` or `StorageFailed`, which is then all there is to say of the partition."""
+        settings, control = shared.settings, shared.control
         known_good = control.mark(partition).local_low_water_mark
-        opening = partial(SegmentLog.open, files=files, preallocate_bytes=settings.preallocate_bytes)
-        found = await offload(opening, files.disk, clock, control.header.cluster_key, partition, settings.segment_bytes, known_good)
+        opening = partial(SegmentLog.open, files=shared.files, preallocate_bytes=settings.preallocate_bytes)
+        key = control.header.cluster_key
+        found = await shared.offload(opening, shared.files.disk, shared.clock, key, partition, settings.segment_bytes, known_good)
         log.info("partition open", partition=partition, first=found.first_id, last=found.tail.last_id, segments=found.segments)
-        store = cls(found, control, space, offload, reads, control_turn)
+        store = cls(found, shared)
         if found.suspects:
-            store._start(store._repair_indexes(found.suspects))
+            store._tasks.start(store._repair_indexes(found.suspects))
         return store
 
     async def _repair_indexes(self, suspects: list[int]) -> None:
@@ -138,22 +130,9 @@ class PartitionStore:
             appender.fail(self._fenced(appender.session))
         log.info("session admitted", partition=self.partition, session=session, dropped_blocks=dropped)
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a turn to its end even where its caller is cancelled meanwhile: a disk call on a thread cannot be taken back."""
-        return await asyncio.shield(self._start(work))
-
-    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, WaltzError):
-            log.error("a turn broke", partition=self.partition, exc_info=error)
-            self._stop(StorageFailed(partition=self.partition, reason=f"a turn broke: {error!r}"))
+    def _broke(self, error: BaseException) -> None:
+        log.error("a turn broke", partition=self.partition, exc_info=error)
+        self._stop(StorageFailed(partition=self.partition, reason=f"a turn broke: {error!r}"))
 
     async def _guarded(self, work: Awaitable[Any]) -> None:
         """A failure of the disk stops the partition."""
@@ -171,7 +150,7 @@ class PartitionStore:
             self._failed = error
         self._drop(list(self._pending), error)
 
-    def _drop(self, dropped: list[_Pending], error: WaltzError | None) -> None:
+    def _drop(self, dropped: list[Pending], error: WaltzError | None) -> None:
         """Forgets queued blocks and everything queued after the first of them; their appenders learn why (None: each is fenced)."""
         kept = 0 if not dropped else next(place for place, pending in enumerate(self._pending) if pending is dropped[0])
         gone = [self._pending.pop() for _ in range(len(self._pending) - kept)]
@@ -181,7 +160,7 @@ class PartitionStore:
 
     async def open_session(self, session: int) -> ReplicaState:
         """Fences older sessions, then tells what is here. Raises `Fenced`."""
-        return await self._whole(self._open_session(session))
+        return await self._tasks.whole(self._open_session(session))
 
     async def _open_session(self, session: int) -> ReplicaState:
         async with self._turn:
@@ -191,7 +170,7 @@ class PartitionStore:
     async def set_low_water_mark(self, session: int, low_water_mark: int) -> None:
         """Makes the replica a clean member of the session: all it holds is committed. Raises `ProtocolViolation` where the mark goes back,
         `OutOfRange` where there is more than the mark."""
-        await self._whole(self._set_low_water_mark(session, low_water_mark))
+        await self._tasks.whole(self._set_low_water_mark(session, low_water_mark))
 
     async def _set_low_water_mark(self, session: int, low_water_mark: int) -> None:
         async with self._turn:
@@ -211,7 +190,7 @@ class PartitionStore:
 
     async def truncate(self, session: int, last_id: int) -> int:
         """Cuts away what is above the id. Durable when it returns. Raises `OutOfRange` where the id is above the log or below what is known clean."""
-        return await self._whole(self._truncate(session, last_id))
+        return await self._tasks.whole(self._truncate(session, last_id))
 
     async def _truncate(self, session: int, last_id: int) -> int:
         async with self._turn:
@@ -229,7 +208,7 @@ class PartitionStore:
     async def trim(self, first_id: int) -> int:
         """Removes whole segments below the id, oldest first, each durably before the next; gives the first id that is kept. Never touches what is not
         known to be committed: raises `OutOfRange` where the id is above the low-water marks."""
-        return await self._whole(self._trim(first_id))
+        return await self._tasks.whole(self._trim(first_id))
 
     async def _trim(self, first_id: int) -> int:
         async with self._turn:
@@ -258,7 +237,7 @@ class PartitionStore:
         """Outside a turn, and taking one only where there is something to change."""
         self._check(session)
         if session != self._fence:
-            await self._whole(self._open_session(session))
+            await self._tasks.whole(self._open_session(session))
             self._check(session)
 
     async def append(self, appender: Appender, block: Block) -> None:
@@ -276,18 +255,18 @@ class PartitionStore:
             block.records, block.lengths, first_transaction_id=first, partition=self.partition, where=f"block for partition {self.partition}"
         )
         if first <= self._queued_last:
-            known = await self._whole(self._skip_known(appender, block))
+            known = await self._tasks.whole(self._skip_known(appender, block))
             if known is None:
                 return
             block, first = known, known.first_transaction_id
         if first != self._queued_last + 1:
             raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._queued_last)
         self._queued_last = block.last_transaction_id
-        self._pending.append(_Pending(block, appender))
+        self._pending.append(Pending(block, appender))
         appender.queued(len(block.records))
         if not self._writing:
             self._writing = True
-            self._start(self._write_pending())
+            self._tasks.start(self._write_pending())
 
     async def _skip_known(self, appender: Appender, block: Block) -> Block | None:
         """What of a resent block is not here yet, None where all of it is. Nothing of it is taken on trust: the bytes are compared."""
@@ -379,7 +358,7 @@ class PartitionStore:
 
     async def put_in_place(self, replacement: Replacement, session: int) -> None:
         """Puts the copy of a closed segment in its place, unless the replica has left the session that the copy was made in (`Fenced`)."""
-        await self._whole(self._put_in_place(replacement, session))
+        await self._tasks.whole(self._put_in_place(replacement, session))
 
     async def _put_in_place(self, replacement: Replacement, session: int) -> None:
         async with self._turn:
@@ -413,8 +392,7 @@ class PartitionStore:
     async def close(self) -> None:
         """Writes what is queued, then leaves the files."""
         self._closing = True
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.all_ended()
         async with self._turn:
             if self._failed is None:
                 self._failed = StorageFailed(partition=self.partition, reason="the node is closing")
