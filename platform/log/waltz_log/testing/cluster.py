@@ -48,6 +48,7 @@ class MemoryCluster:
         storages: int = 3,
         servers: int = 2,
         settings: dict[str, Any] | None = None,
+        storage_settings: dict[str, Any] | None = None,
         delay_s: Callable[[], float] | None = None,
     ) -> None:
         self.key = CLUSTER_KEY
@@ -61,6 +62,7 @@ class MemoryCluster:
         self._storage_names = [f"storage-{index}" for index in range(storages)]
         self._server_names = [f"server-{index}" for index in range(servers)]
         self._settings: dict[str, Any] = {"replica_retry_s": 0.01, "replica_retry_max_s": 0.1, **(settings or {})}
+        self._storage_settings = storage_settings or {}
         self._coordinator: Coordinator = self.ensemble.session()
 
     async def start(self) -> None:
@@ -93,7 +95,7 @@ class MemoryCluster:
         if disk is None:
             disk = self.disks[name] = SimulatedDisk()
             StorageNode.create(disk, self.clock, self.key, self.partitions)
-        settings = StorageSettings(name=name, directory=Path("unused"), cluster="memory/test")
+        settings = StorageSettings(name=name, directory=Path("unused"), cluster="memory/test", **self._storage_settings)
         node = StorageNode(settings, disk, self.clock, run_in_place)
         await node.open()
         listener = await self.network.serve(f"{name}:0", node.service())
