@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import TypeAlias
 
 from tests.unit.log.journal.reference import ADD, ADD_TX, DELETE_TX, Entry, State
 
@@ -83,11 +84,10 @@ class Model:
         self.sure, self.unsure, self.open = found, [], {}
 
 
-def same(left: State, right: State) -> bool:
-    return contents(left) == contents(right)
+Contents: TypeAlias = tuple[dict[int, list[tuple[bool, int, bytes]]], dict[int, list[tuple[int, int, int, bytes]]]]
 
 
-def contents(state: State) -> tuple[object, object]:
+def contents(state: State) -> Contents:
     """What of a state its user sees: whether an entry was an add or an update, its type and its body, in order; of transactions in doubt the same,
     deletes last, which is the order of their effect."""
     records = {key: [(each.kind in (ADD, ADD_TX), each.user_type, each.body) for each in entries] for key, entries in state.records.items()}
