@@ -153,12 +153,24 @@ class ReplicaSession:
         while recovery.resolved is None:
             usher = recovery.usher(self.name, last)
             if usher is None:
-                await recovery.wait(self.name, last)
+                await self._wait_for_others(last)
                 continue
             name, reach = usher
             last = await self._copy_from(name, last, reach)
             recovery.lift(self.name, last)
         return last
+
+    async def _wait_for_others(self, last: int) -> None:
+        """Until the mark is decided or somebody is ahead. Looks now and then whether the replica is still there with what it had: it is what others
+        copy from, and one that came back at another address would be waited for in vain."""
+        waiting = asyncio.ensure_future(self._recovery.wait(self.name, last))
+        try:
+            while not (await asyncio.wait([waiting], timeout=self._store.settings.replica_retry_max_s))[0]:
+                if int((await self._open_again()).last_transaction_id) != last:
+                    raise ConnectionLost(address=self.name, reason="replica was started anew")
+            waiting.result()
+        finally:
+            waiting.cancel()
 
     async def _copy_up_to(self, last: int, target: int) -> int:
         """Copies from replicas that hold the target, until this one does."""
