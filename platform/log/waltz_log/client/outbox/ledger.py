@@ -26,7 +26,7 @@ from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 from waltz_log.client.outbox.intent import Intent, decode_intent, encode_intent
-from waltz_log.errors import CorruptData
+from waltz_log.errors import CorruptData, WaltzError
 
 __all__ = ["ENTRY_OVERHEAD_BYTES", "Attempt", "Change", "DeadLetter", "Entry", "Identity", "Kind", "Ledger", "Outcome", "Place", "Ticket"]
 
@@ -78,10 +78,11 @@ class Outcome(NamedTuple):
 class Ticket:
     """What a receipt holds on to: the outcome, and who waits for it."""
 
-    __slots__ = ("outcome", "waiter")
+    __slots__ = ("failed", "outcome", "waiter")
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
+        self.failed: WaltzError | None = None
         self.waiter: asyncio.Future[Outcome] | None = None
 
     def tell(self, outcome: Outcome) -> None:
@@ -89,6 +90,14 @@ class Ticket:
             self.outcome = outcome
             if self.waiter is not None and not self.waiter.done():
                 self.waiter.set_result(outcome)
+
+    def fail(self, error: WaltzError) -> None:
+        """Nobody here will learn the outcome any more."""
+        if self.outcome is None:
+            self.failed = error
+            if self.waiter is not None and not self.waiter.done():
+                self.waiter.set_exception(error)
+                self.waiter.exception()  # a waiter who was cancelled meanwhile does not look
 
 
 class Entry:
@@ -332,6 +341,10 @@ class Ledger:
     def _bury(self, dead: DeadLetter, size: int) -> None:
         self.dead[dead.dead_id] = dead
         self.bytes += size + ENTRY_OVERHEAD_BYTES
+
+    def restore(self, dead: DeadLetter) -> None:
+        """It was not forgotten after all: the change could not be written."""
+        self._bury(dead, _DEAD.size + len(dead.reason.encode()) + len(dead.body))
 
     def forget(self, dead: DeadLetter) -> Change:
         """The dead letter is dropped, or takes another way."""

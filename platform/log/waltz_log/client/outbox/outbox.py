@@ -21,7 +21,7 @@ from waltz_log.client.follow import Apply
 from waltz_log.client.outbox.ballast import Ballast
 from waltz_log.client.outbox.calls import Handler
 from waltz_log.client.outbox.intent import Intent
-from waltz_log.client.outbox.ledger import ENTRY_OVERHEAD_BYTES, DeadLetter, Entry, Ledger, Outcome, Place
+from waltz_log.client.outbox.ledger import ENTRY_OVERHEAD_BYTES, Change, DeadLetter, Entry, Ledger, Outcome, Place
 from waltz_log.client.outbox.receipt import IntentReceipt
 from waltz_log.client.outbox.room import Room
 from waltz_log.client.outbox.session import Followed, Session, Surroundings
@@ -155,8 +155,11 @@ class Outbox:
             try:
                 await self._offload(write_statistics, self._disk, self.statistics())
                 await self._offload(self._journal.close)
-            except OSError as error:
+            except (WaltzError, OSError) as error:
                 log.warning("outbox closed on a failed disk", error=str(error))
+        self._close_offload()
+
+    def _close_offload(self) -> None:
         closing = getattr(self._offload, "close", None)
         if closing is not None:
             closing()
@@ -173,6 +176,11 @@ class Outbox:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tell_all(InvalidRequest(reason="the outbox is closed; the intent stays on disk"))
+
+    def _tell_all(self, error: WaltzError) -> None:
+        for entry in self._ledger.entries.values():
+            entry.ticket.fail(error)
 
     # ---- submitting ------------------------------------------------------------------------------------------------------------------------------
 
@@ -249,24 +257,33 @@ class Outbox:
         if again is None:
             raise InvalidRequest(reason=f"this dead letter cannot be read, and needs an intent in its place: dead_id={dead_id}")
         self._check([again])
-        (entry,), change = self._ledger.submit([again], self._clock.now_ms())
-        change.deletes += self._ledger.forget(dead).deletes
         ledger = self._ledger
+        (entry,), change = ledger.submit([again], self._clock.now_ms())
+        change.deletes += ledger.forget(dead).deletes
 
         def admit() -> None:
             ledger.admit(entry)
             if self._session is not None:
                 self._session.arrive([entry])
 
-        await writer.write(change, admit)
+        await self._forget(writer, change, dead, admit)
         return IntentReceipt(entry.entry_id, entry.intent.partition, entry.ticket)
 
     async def drop(self, dead_id: int) -> None:
         """Forgets a dead letter for good."""
         self._check_open()
         assert self._writer is not None
-        await self._writer.write(self._ledger.forget(self._dead(dead_id)))
-        self._room.hold(self._ledger)
+        dead = self._dead(dead_id)
+        await self._forget(self._writer, self._ledger.forget(dead), dead, None)
+
+    async def _forget(self, writer: JournalWriter, change: Change, dead: DeadLetter, told: Callable[[], None] | None) -> None:
+        ledger = self._ledger
+        try:
+            await writer.write(change, told)
+        except (WaltzError, OSError):
+            ledger.restore(dead)
+            raise
+        self._room.hold(ledger)
 
     def _dead(self, dead_id: int) -> DeadLetter:
         dead = self._ledger.dead.get(dead_id)
@@ -387,6 +404,7 @@ class Outbox:
                 log.error("outbox taken over", client_id=error.client_id, mine=error.mine, newer=error.newer)
                 self._error, self._failure = str(error), error
                 self._room.refuse_all(error)
+                self._tell_all(error)
                 return
             except (WaltzError, OSError) as error:
                 self._error = str(error)

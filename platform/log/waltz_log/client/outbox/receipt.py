@@ -28,8 +28,11 @@ class IntentReceipt:
         return self._ticket.outcome
 
     async def outcome(self) -> Outcome:
-        """Waits for it, as long as the log is away. It need not be called."""
+        """Waits for it, as long as the log is away. It need not be called. Raises `InvalidRequest` where the outbox is closed before it is known, and
+        `OutboxTaken` where another copy of the directory has taken over; the intent stays on disk."""
         ticket = self._ticket
+        if ticket.failed is not None:
+            raise ticket.failed
         if ticket.outcome is None:
             if ticket.waiter is None:
                 ticket.waiter = asyncio.get_running_loop().create_future()
