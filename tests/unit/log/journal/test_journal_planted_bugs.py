@@ -17,6 +17,7 @@ from tests.unit.log.journal.reference import ADD, ADD_TX, COMMIT, Entry, FileIma
 from tests.unit.log.journal.scenarios import (
     JournalScenario,
     Life,
+    Player,
     check_survivor,
     compaction_moves_what_lives,
     deletes_stand_in_later_files,
@@ -83,13 +84,20 @@ def test_half_a_transaction_that_is_loaded(monkeypatch: pytest.MonkeyPatch) -> N
     assert not loads_as_the_reference(hole_in_the_first_file())
 
 
+def records_that_stay(play: Player) -> None:
+    for record_id in range(1, 7):
+        play.add(record_id, 900)
+        play.sync()
+
+
 async def test_a_file_that_is_reused_while_a_record_lives_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def one_too_few(living: Sequence[int], outlives: Sequence[Collection[int]]) -> list[bool]:
         return right([*[count - 1 if count == 1 else count for count in living[:-1]], *living[-1:]], outlives)
 
     right = ledger.reclaimable
+    assert not await caught(records_that_stay)
     monkeypatch.setattr(ledger, "reclaimable", one_too_few)
-    assert await caught(records_roll_through_files)
+    assert await caught(records_that_stay)
 
 
 async def test_a_delete_that_is_reclaimed_before_its_add(monkeypatch: pytest.MonkeyPatch) -> None:
