@@ -363,8 +363,6 @@ class PartitionStore:
     async def _put_in_place(self, replacement: Replacement, session: int) -> None:
         async with self._turn:
             self._check(session)
-            if self.settled_session() != session:
-                raise self._fenced(session)
             await self._guarded(self._offload(replacement.put_in_place))
 
     # ---- telling, ending -------------------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from waltz_log.storage.backup import PARTITIONS
 from waltz_log.storage.directory import StorageDirectory, read_directory, read_file
 from waltz_log.storage.segment import put_file
 
-__all__ = ["disown", "is_restored", "read_manifest", "restore", "verify_backup"]
+__all__ = ["checked_file", "disown", "is_restored", "read_manifest", "restore", "verify_backup"]
 
 COPY_BYTES: Final = 1024 * 1024
 
@@ -48,12 +48,12 @@ def verify_backup(disk: Disk, told: Callable[[int], None] = _nothing) -> BackupM
     """Reads every file and compares it with the manifest. Raises `CorruptData` for the first that differs."""
     manifest = read_manifest(disk)
     for file in manifest.files:
-        for chunk in _checked(disk, file):
+        for chunk in checked_file(disk, file):
             told(len(chunk))
     return manifest
 
 
-def _checked(disk: Disk, expected: BackupFile) -> Iterable[bytes]:
+def checked_file(disk: Disk, expected: BackupFile) -> Iterable[bytes]:
     """The file's bytes; the last of them only if all match. A linked file may be longer by now: what is beyond is none of the backup's."""
     try:
         file = disk.open(expected.path, "read")
@@ -89,7 +89,7 @@ def restore(source: Disk, target: Disk, now_ms: int, told: Callable[[int], None]
         made = target.open(path, "create")
         try:
             done = 0
-            for chunk in _checked(source, file):
+            for chunk in checked_file(source, file):
                 made.write(done, chunk)
                 done += len(chunk)
                 told(len(chunk))
