@@ -241,14 +241,15 @@ def test_looking_opens_nothing_for_writing_and_leaves_every_byte_and_time(
         path.chmod(path.stat().st_mode & ~0o222)
     before = state()
     monkeypatch.setattr(os, "open", opening)
-    for arguments in (
+    commands: list[list[object]] = [
         ["dump-control-file", node],
         ["verify", node],
         ["verify-segment", segments(node)[2]],
         ["segment-statistics", node],
         *(["dump-segment", segments(node)[0], "--part", part] for part in ("records", "index", "times", "header")),
         ["dump-segment", segments(node)[0], "--data", "hex"],
-    ):
+    ]
+    for arguments in commands:
         assert waltz(*arguments)[0] in (OK, FAILED)
     monkeypatch.undo()
     assert flags == {0}, "for reading alone"
