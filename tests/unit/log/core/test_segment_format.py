@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core.append_times import AppendTimes
 from waltz_log.core.records import decode_record, encode_record, measure_records
 from waltz_log.core.segment_format import (
     DATA,
@@ -86,26 +85,6 @@ def test_every_flipped_bit_in_the_times_leaves_out_that_entry_alone() -> None:
 def test_time_entries_that_go_back_are_left_out() -> None:
     firsts, _, end = decode_times(encode_time(5, 1) + encode_time(3, 2) + encode_time(4, 3))
     assert (firsts.tolist(), end) == ([5], 20)
-
-
-@given(entries, st.integers(0, 1100), st.one_of(st.none(), st.integers(-1, 1100)))
-def test_append_times_tell_what_a_plain_table_tells(steps: list[tuple[int, int]], asked: int, cut: int | None) -> None:
-    table, found, first = {}, AppendTimes(77), 0
-    for step, time_ms in steps:
-        first += step
-        table[first] = time_ms % 3
-        found.add(first, time_ms % 3)
-    if cut is not None:
-        found.cut(cut)
-        table = {first: time_ms for first, time_ms in table.items() if first <= cut}
-
-    def plain(transaction_id: int) -> int:
-        return next((table[first] for first in reversed(table) if first <= transaction_id), 77)
-
-    time_ms, following = found.at(asked)
-    assert time_ms == plain(asked)
-    limit = max(table, default=0) + 2 if following is None else following
-    assert all(plain(transaction_id) == time_ms for transaction_id in range(asked, limit))
 
 
 @given(st.lists(st.binary(max_size=30), max_size=10), st.integers(0, 500))
