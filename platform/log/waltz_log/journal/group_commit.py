@@ -191,6 +191,8 @@ class GroupCommitJournal:
                 self._wanted.notify()
             if self._unsynced_since_s is None and writer.synced != writer.appended:
                 self._unsynced_since_s = self._monotonic()
+            if self._lingering and writer.appended - writer.synced >= self._settings.group_bytes:
+                self._done.notify_all()
             if on_done is not None:
                 self._callbacks.append((writer.appended, on_done))
                 self._armed = True
@@ -200,8 +202,6 @@ class GroupCommitJournal:
             elif not self._armed:
                 self._armed = True
                 self._work.notify()
-            if self._lingering and writer.appended - writer.synced >= self._settings.group_bytes:
-                self._done.notify_all()
 
     def _wake_all(self) -> None:
         """Whoever waits looks again: at a failure, mostly."""
@@ -260,11 +260,11 @@ class GroupCommitJournal:
         self._syncing = True
         try:
             self._linger()
+            self._unsynced_since_s = None
             pending = None if self._writer.failed else self._writer.begin_sync()
             if pending is None:
-                return
+                return  # a change of the file has synced it meanwhile
             self._sync_began_s = self._monotonic()
-            self._unsynced_since_s = None
             failure = None
             self._lock.release()
             try:
