@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from waltz_log.client import WaltzClient
+from waltz_log.client import ClientSettings, GiveUp, Intent, SyncOutbox, TransactionContext, WaltzClient
+from waltz_log.errors import InvalidSetting
 from waltz_log.testing.local import LocalCluster
 from waltz_log.testing.processes import Processes
 
@@ -85,6 +86,37 @@ async def _orders(cluster: str) -> list[str]:
                     if batch[-1].transaction_id >= mark:
                         break
     return found
+
+
+def test_the_blocking_outbox_accepts_before_it_ever_met_the_cluster_and_delivers_when_it_is_there(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster", partitions=PARTITIONS, storages=1, servers=1, session_timeout_s=2.0) as cluster:
+        cluster.kill("zookeeper")
+        outbox = SyncOutbox(tmp_path / "outbox", cluster.cluster, client_settings=ClientSettings(connect_timeout_s=1.0))
+
+        @outbox.handler("refuse")
+        def refuse(tx: TransactionContext, arguments: object) -> None:
+            raise GiveUp(f"refused: {arguments}")
+
+        with outbox:
+            receipts = outbox.submit([Intent.data(0, b"a"), Intent.data(1, b"b"), Intent.call("refuse", 7, 0)])
+            assert [receipt.known for receipt in receipts] == [None] * 3
+            with pytest.raises(TimeoutError):
+                receipts[0].outcome(timeout_s=0.2)
+            with pytest.raises(InvalidSetting, match="another process"):
+                SyncOutbox(tmp_path / "outbox", cluster.cluster).start()
+            cluster.start("zookeeper")
+            assert [receipt.outcome(timeout_s=60).transaction_id for receipt in receipts] == [0, 0, None]
+            outbox.flush(timeout_s=10)
+            (dead,) = outbox.dead_letters()
+            assert dead.reason == "refused: 7"
+            again = outbox.resubmit(dead.dead_id, Intent.data(0, b"instead"))
+            assert again.outcome(timeout_s=30).transaction_id == 1
+            outbox.submit(Intent.call("refuse", 8, 0))
+            within(30, lambda: len(outbox.dead_letters()) == 1)
+            outbox.drop(outbox.dead_letters()[0].dead_id)
+            statistics = outbox.statistics()
+            assert (statistics.depth, statistics.dead, statistics.forwarded, statistics.connected) == (0, 0, 3, True)
+        outbox.close()
 
 
 def test_orders_are_accepted_while_the_log_is_down_and_placed_once_when_it_is_back(tmp_path: Path) -> None:

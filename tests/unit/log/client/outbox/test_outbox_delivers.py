@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
+from uuid import UUID
 
 import pytest
 
 from tests.unit.log.client.outbox.bench import bench, run, until
 from waltz_log.client import Intent, Outbox
+from waltz_log.client.outbox import lane
+from waltz_log.client.outbox.ledger import Attempt
+from waltz_log.client.outbox.settle import Settled, settle
+from waltz_log.core.metadata import ClusterParameters
+from waltz_log.core.ports import Method
 from waltz_log.errors import InvalidRequest
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import RESOLVE
 from waltz_log.testing.disk import SimulatedDisk
 
 
@@ -170,7 +179,7 @@ def test_an_original_that_arrives_before_the_restart_settles_is_found() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_restarts_at_any_moment_lose_and_repeat_nothing(seed: int) -> None:
     """The machine dies at a moment drawn from the seed, again and again; what was not synced is lost, kept or torn by chance."""
 
@@ -206,5 +215,107 @@ def test_restarts_at_any_moment_lose_and_repeat_nothing(seed: int) -> None:
             assert len(set(found)) == len(found), "in the log twice"
             assert set(accepted) <= set(found), "accepted and lost"
             assert accepted
+
+    run(main)
+
+
+def test_what_is_in_doubt_beyond_the_start_of_a_trimmed_log_becomes_a_dead_letter_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part of it is still to be found in the log, the rest nobody can tell."""
+
+    async def main() -> None:
+        async with bench() as b:
+            disk = SimulatedDisk()
+            outbox = b.outbox(disk)
+            await outbox.start()
+            b.network.hold_answers = True
+            receipts = await outbox.submit(numbered(4))
+            await until(lambda: outbox.statistics().in_doubt == 4)
+            await asyncio.sleep(1)
+            await outbox.abort()
+            b.network.hold_answers = False
+
+            async def settled(*_: object) -> Settled:
+                return Settled({1: 0, 2: 1}, final=False)
+
+            monkeypatch.setattr(lane, "settle", settled)
+            async with b.outbox(disk.crash()) as again:
+                await again.flush()
+                assert [dead.intent_id for dead in again.dead_letters()] == [receipt.intent_id for receipt in receipts[2:]]
+                assert "may be in the log or not" in again.dead_letters()[0].reason
+                assert again.statistics().forwarded == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize(("first", "final"), [(0, False), (6, False), (7, True)])
+def test_an_answer_that_can_never_be_final_is_taken_only_where_the_log_was_trimmed(first: int, final: bool) -> None:
+    class Owners:
+        parameters = ClusterParameters("test", UUID(int=1), 1)
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        async def owner(self, partition: int, timeout_s: float) -> str:
+            return "server"
+
+        def call_channel(self, address: str) -> Owners:
+            return self
+
+        async def call(self, method: Method, request: object, timeout_s: float) -> object:
+            if method is RESOLVE:
+                self.asked += 1
+                return pb.ResolveResponse(committed=struct.pack(">3q", 4, 2, 9), final=self.asked == 3, high_water_mark=20)
+            return pb.BoundResponse(bounds=[pb.Bound(partition=0, first_transaction_id=first, high_water_mark=20)])
+
+    class Ready:
+        partition = 0
+
+        async def mounted(self) -> None:
+            return
+
+    async def main() -> None:
+        owners = Owners()
+        attempts = [Attempt(1, 1, 0, 3, 5, (1, 2, 3), 3)]
+        found = await settle(Ready(), owners, attempts, 1, 1.0)  # type: ignore[arg-type]
+        assert found == Settled({4: 9, 5: 10}, final=not final)
+        assert owners.asked == (1 if final else 3)
+
+    run(main)
+
+
+def test_a_defect_in_forwarding_is_told_and_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with bench() as b:
+            failing = [3]
+            honest = lane.Lane._offer
+
+            def offer(self: lane.Lane) -> None:
+                if failing[0]:
+                    failing[0] -= 1
+                    raise KeyError("defect")
+                honest(self)
+
+            monkeypatch.setattr(lane.Lane, "_offer", offer)
+            async with b.outbox(SimulatedDisk()) as outbox:
+                await outbox.submit(numbered(3))
+                await until(lambda: "defect" in outbox.statistics().error)
+                await outbox.flush()
+            assert await b.data(0) == numbers(3)
+
+    run(main)
+
+
+def test_who_waits_for_an_outcome_is_told_when_the_outbox_closes() -> None:
+    async def main() -> None:
+        async with bench() as b:
+            b.reachable = False
+            async with b.outbox(SimulatedDisk()) as outbox:
+                (receipt,) = await outbox.submit(Intent.data(0, b"x"))
+                waiting = asyncio.ensure_future(receipt.outcome())
+                await asyncio.sleep(1)
+            with pytest.raises(InvalidRequest, match="stays on disk"):
+                await waiting
+            with pytest.raises(InvalidRequest, match="stays on disk"):
+                await receipt.outcome()
 
     run(main)

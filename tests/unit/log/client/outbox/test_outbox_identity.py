@@ -120,7 +120,7 @@ def test_the_older_of_two_running_copies_is_fenced() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("steps", range(0, 60, 3))
+@pytest.mark.parametrize("steps", range(0, 60, 5))
 def test_a_crash_while_claiming_is_not_taken_for_a_copy(steps: int) -> None:
     """Killed after any number of turns of the event loop, twice over: between journal and coordinator, in every order."""
 

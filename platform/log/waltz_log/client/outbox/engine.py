@@ -1,0 +1,260 @@
+"""What runs inside an outbox: one journal and one session with the cluster at a time, each made again when it fails: the session from the ledger, the
+ledger from the journal. Decides nothing about a single intent but that it is too old, or given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import structlog
+
+from waltz_log.client.outbox.ballast import Ballast
+from waltz_log.client.outbox.ledger import Entry, Ledger, Outcome, Place
+from waltz_log.client.outbox.room import Room
+from waltz_log.client.outbox.session import Session, Surroundings
+from waltz_log.client.outbox.statistics import STATISTICS_FILE, OutboxStatistics
+from waltz_log.client.outbox.store import open_journal, write_statistics
+from waltz_log.client.outbox.writer import JournalWriter
+from waltz_log.client.retry import Backoff
+from waltz_log.core.ports import Clock, Disk, Offload
+from waltz_log.errors import InvalidRequest, JournalFailed, OutboxTaken, WaltzError
+
+__all__ = ["Engine"]
+
+log = structlog.get_logger(__name__)
+
+
+class Engine:
+    """`start`, then `close` or `abort`. `ledger` and `writer` are others after the journal failed: take them anew for each change."""
+
+    def __init__(self, disk: Disk, offload: Offload, clock: Clock, given: Surroundings) -> None:
+        self.ledger = Ledger()
+        self.room = Room(given.settings, clock)
+        self.ballast = Ballast(disk, given.settings.file_bytes)
+        self.session: Session | None = None
+        self.partitions: int | None = None
+        """Of the cluster, once it is known."""
+        self.submitted = 0
+        self._disk = disk
+        self._offload = offload
+        self._clock = clock
+        self._given = given
+        self._settings = given.settings
+        self._writer: JournalWriter | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: WaltzError | None = None
+        self._error = ""
+        self._connected = False
+        self._closed = False
+        self._forwarded = 0
+        self._rate = 0.0
+
+    @property
+    def started(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def writer(self) -> JournalWriter:
+        """Where changes go now. Raises what keeps the outbox from taking any."""
+        if self._closed or self._writer is None:
+            raise InvalidRequest(reason="the outbox is closed" if self._closed else "the outbox is not started")
+        if self._failure is not None:
+            raise self._failure
+        return self._writer
+
+    async def start(self) -> None:
+        try:
+            await self._open_journal()
+        except BaseException:
+            self._closed = True
+            self._close_offload()
+            raise
+        self._tasks = [asyncio.create_task(self._keep_journal(), name="waltz outbox"), asyncio.create_task(self._tick(), name="waltz outbox ticks")]
+
+    async def close(self) -> None:
+        """Stops forwarding at once; what is owed stays on disk for the next start. Use `flush` before to wait for it."""
+        await self._end()
+        if self._writer is not None:
+            await self._writer.close()
+            try:
+                await self._offload(write_statistics, self._disk, self.statistics())
+                await self._offload(self._journal.close)
+            except (WaltzError, OSError) as error:
+                log.warning("outbox closed on a failed disk", error=str(error))
+        self._close_offload()
+
+    def _close_offload(self) -> None:
+        closing = getattr(self._offload, "close", None)
+        if closing is not None:
+            closing()
+
+    async def abort(self) -> None:
+        """Ends as a killed process does: nothing more is written. The directory stays locked for this process."""
+        await self._end()
+        if self._writer is not None:
+            await self._writer.abort()
+
+    async def _end(self) -> None:
+        self._closed = True
+        self.room.refuse_all(InvalidRequest(reason="the outbox is closed"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tell_all(InvalidRequest(reason="the outbox is closed; the intent stays on disk"))
+
+    def _tell_all(self, error: WaltzError) -> None:
+        for entry in self.ledger.entries.values():
+            entry.ticket.fail(error)
+
+    # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> OutboxStatistics:
+        ledger, now_ms = self.ledger, self._clock.now_ms()
+        oldest = ledger.oldest()
+        identity = ledger.identity
+        return OutboxStatistics(
+            at_ms=now_ms,
+            process_id=os.getpid(),
+            client_id=None if identity is None else identity.client_id,
+            epoch=0 if identity is None else identity.epoch,
+            connected=self._connected,
+            depth=len(ledger.entries),
+            size_bytes=ledger.bytes,
+            oldest_age_s=0.0 if oldest is None else max(0.0, (now_ms - oldest.submitted_ms) / 1000),
+            in_doubt=ledger.in_doubt,
+            dead=len(ledger.dead),
+            submitted=self.submitted,
+            forwarded=self._forwarded,
+            forward_rate=self._rate,
+            error=self._error,
+        )
+
+    # ---- what sessions tell ----------------------------------------------------------------------------------------------------------------------
+
+    def connected(self, partitions: int) -> None:
+        self.partitions, self._connected = partitions, True
+        self._error = ""
+
+    def done(self, entries: list[tuple[Entry, Outcome]]) -> None:
+        for entry, outcome in entries:
+            if outcome.transaction_id is not None:
+                self._forwarded += 1
+            entry.ticket.tell(outcome)
+        self.room.hold(self.ledger)
+
+    def give_up(self, entry: Entry, reason: str) -> None:
+        if entry.place is Place.GONE or self._writer is None:
+            return
+        change, attempts, dead = self.ledger.give_up(entry, reason, self._clock.now_ms())
+        ledger = self.ledger
+        log.warning("intent given up", intent_id=entry.entry_id, partition=entry.intent.partition, handler=entry.intent.handler, reason=reason)
+        self._writer.later(change, lambda: ledger.released(attempts))
+        entry.ticket.tell(Outcome(None, dead))
+        self.room.hold(ledger)
+        if self.session is not None:
+            self.session.finished(entry)
+
+    def expired(self, entry: Entry) -> bool:
+        """Gives up an intent that is too old to be sent."""
+        limit = self._settings.intent_age_max_s
+        if limit is None or self._clock.now_ms() - entry.submitted_ms <= 1000 * limit:
+            return False
+        self.give_up(entry, f"older than {limit:g} s")
+        return True
+
+    # ---- tasks -----------------------------------------------------------------------------------------------------------------------------------
+
+    async def _open_journal(self) -> None:
+        tickets = {entry.entry_id: entry.ticket for entry in self.ledger.entries.values()}
+        self._journal, ledger, changes = await self._offload(
+            open_journal, self._disk, self._settings, self._clock.now_ms(), self._given.rng.randbytes
+        )
+        for entry in ledger.entries.values():
+            entry.ticket = tickets.get(entry.entry_id, entry.ticket)
+        self.ledger = ledger
+        await self._offload(self.ballast.take)
+        self._writer = JournalWriter(self._journal, self._offload, self.ballast.drop)
+        self._writer.start()
+        for change in changes:
+            self._writer.later(change, lambda: None)
+        self.room.hold(ledger)
+        self._failure = None
+
+    async def _keep_journal(self) -> None:
+        """Forwards, and opens the journal again when it failed, from what is on disk."""
+        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._given.rng)
+        while True:
+            assert self._writer is not None
+            forwarding = asyncio.create_task(self._forward())
+            try:
+                await asyncio.wait([self._writer.failed])
+            finally:
+                forwarding.cancel()
+                await asyncio.gather(forwarding, return_exceptions=True)
+            self._fail(self._writer.failed.result())
+            while self._failure is not None:
+                await asyncio.sleep(backoff.next_s())
+                try:
+                    await self._offload(self._journal.close)
+                    await self._open_journal()
+                except (WaltzError, OSError) as error:
+                    self._error = str(error)
+
+    def _fail(self, error: BaseException) -> None:
+        log.error("outbox journal failed", error=str(error))
+        self._error = str(error)
+        self._failure = error if isinstance(error, WaltzError) else JournalFailed(reason=str(error))
+        self.room.refuse_all(self._failure)
+
+    async def _forward(self) -> None:
+        """One session after the other, until another copy of the directory has taken over."""
+        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._given.rng)
+        while True:
+            assert self._writer is not None
+            began = asyncio.get_running_loop().time()
+            self.session = Session(self._given, self.ledger, self._writer, self)
+            try:
+                await self.session.run()
+            except OutboxTaken as error:
+                log.error("outbox taken over", client_id=error.client_id, mine=error.mine, newer=error.newer)
+                self._error, self._failure = str(error), error
+                self.room.refuse_all(error)
+                self._tell_all(error)
+                return
+            except (WaltzError, OSError) as error:
+                self._error = str(error)
+                log.info("outbox session ended", error=str(error))
+            except Exception as error:  # a defect, ours: to be seen, and not to keep the intents for ever
+                self._error = f"defect in the outbox: {type(error).__name__}: {error}"
+                log.error("outbox session failed", exc_info=error)
+            finally:
+                self.session, self._connected = None, False
+            if asyncio.get_running_loop().time() - began > self._settings.retry_cap_s:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_s())
+
+    async def _tick(self) -> None:
+        """Ages and the statistics file."""
+        before = self._forwarded
+        while True:
+            await asyncio.sleep(self._settings.statistics_every_s)
+            self._rate = (self._forwarded - before) / self._settings.statistics_every_s
+            before = self._forwarded
+            self._expire()
+            self.room.hold(self.ledger)
+            try:
+                await self._offload(write_statistics, self._disk, self.statistics())
+                if not self.ballast.there and self._failure is None:
+                    await self._offload(self.ballast.take)
+            except OSError as error:
+                log.warning("statistics file not written", file=STATISTICS_FILE, error=str(error))
+
+    def _expire(self) -> None:
+        if self._settings.intent_age_max_s is None or self._failure is not None:
+            return
+        for entry in list(self.ledger.entries.values()):
+            if entry.place is not Place.READY or entry.attempt is not None:
+                continue
+            if not self.expired(entry):
+                return
