@@ -22,13 +22,13 @@ SUFFIX = ".incomplete"
 
 @contextmanager
 def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
-    """The disk to fill, every file of which is synced by who fills it. Raises `InvalidSetting` where the target is there already, lies in the source
+    """The disk to fill, every file of which is synced by who fills it. Raises `InvalidSetting` where the target is there and not empty, lies in the source
     or the source in it, or is being made by somebody else; `OSError` where it cannot be made."""
     target, source = target.absolute(), source.resolve()
     real = target.parent.resolve() / target.name
     if real == source or source in real.parents or real in source.parents:
         raise InvalidSetting(name="target", reason=f"{target} and {source} lie within each other", nearest=None)
-    if target.exists() or target.is_symlink():
+    if _is_taken(target):
         raise InvalidSetting(name="target", reason=f"is there already: {target}", nearest=None)
     if not target.parent.is_dir():
         raise InvalidSetting(name="target", reason=f"its parent is no directory: {target.parent}", nearest=None)
@@ -43,9 +43,9 @@ def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
         yield disk
         (making / LOCK_FILE).unlink(missing_ok=True)
         disk.sync_directory("")
-        if target.exists():
+        if _is_taken(target):
             raise InvalidSetting(name="target", reason=f"is there already: {target}", nearest=None)
-        os.rename(making, target)
+        os.rename(making, target)  # over an empty directory, never over anything else
         _sync(target.parent)
     except BaseException:
         with suppress(OSError):
@@ -53,6 +53,11 @@ def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
         raise
     finally:
         disk.unlock()
+
+
+def _is_taken(target: Path) -> bool:
+    """An empty directory is nobody's."""
+    return target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir())))
 
 
 def _clear(directory: Path) -> None:

@@ -171,7 +171,7 @@ def test_what_is_wrong_is_told_with_its_place_and_exit_code_1(waltz: Told, node:
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_line(waltz: Told, node: Path, tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
-    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "something").mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     places = {"tmp": tmp_path, "node": node, "segment": segments(node)[0]}
     found, out, err = waltz(*(argument.format(**places) for argument in arguments))

@@ -416,6 +416,19 @@ def test_a_directory_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in target.iterdir()] == ["0"]
 
 
+def test_an_empty_directory_is_taken_and_one_with_anything_in_it_never(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    with staged(target, tmp_path / "source") as disk:
+        disk.make_directory("0")
+    assert [path.name for path in target.iterdir()] == ["0"]
+    other = tmp_path / "other"
+    with pytest.raises(InvalidSetting, match="is there already"), staged(other, tmp_path / "source"):
+        other.mkdir()
+        (other / "somebody's").touch()
+    assert [path.name for path in other.iterdir()] == ["somebody's"]
+
+
 def test_what_a_killed_process_left_is_made_anew(tmp_path: Path) -> None:
     left = tmp_path / "target.incomplete"
     (left / "partitions" / "0").mkdir(parents=True)
