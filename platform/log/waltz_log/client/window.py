@@ -167,6 +167,12 @@ class Window:
 
     def commit(self, first: int, count: int, transaction_id: int, append_time_ms: int) -> None:
         """Sequences from `first` are in the log under consecutive ids. Raises `ProtocolViolation` for a sequence that is not in flight."""
+        if self._found(first, count, transaction_id, append_time_ms) != count:
+            raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self._partition} sequence={first} count={count}")
+        self._retire()
+
+    def _found(self, first: int, count: int, transaction_id: int, append_time_ms: int) -> int:
+        """Settles which of these sequences are in flight and undecided; how many those were."""
         end = first + count
         told = 0
         new, partition = tuple.__new__, self._partition
@@ -187,9 +193,7 @@ class Window:
             told += left
             frame.items[start:stop] = [None] * len(items)
             frame.left -= left
-        if told != count:
-            raise ProtocolViolation(reason=f"answer for what is not in flight: partition={partition} sequence={first} count={count}")
-        self._retire()
+        return told
 
     def reject(self, sequence: int, winner: int) -> None:
         self._decide(sequence, LockConflict(partition=self._partition, winner=winner))
@@ -235,7 +239,8 @@ class Window:
         head of the queue, in order. One that was rejected, and only the answer lost, is rejected again: its mark stays, and locks never go back.
         `failure`: the server would not take these bytes; they are not sent again."""
         for first, count, transaction_id in found:
-            self.commit(first, count, transaction_id, 0)
+            self._found(first, count, transaction_id, 0)  # of some the answer had come before the connection broke
+        self._retire()
         frames, self.frames = self.frames, deque()
         again: list[Item] = []
         dropped = dropped_bytes = 0
