@@ -22,8 +22,8 @@ SUFFIX = ".incomplete"
 
 @contextmanager
 def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
-    """The disk to fill, every file of which is synced by who fills it. Raises `InvalidSetting` where the target is there and not empty, lies in the source
-    or the source in it, or is being made by somebody else; `OSError` where it cannot be made."""
+    """The disk to fill, every file of which is synced by who fills it. Raises `InvalidSetting` where the target is there and not empty, lies in the
+    source or the source in it, or is being made by somebody else; `OSError` where it cannot be made."""
     target, source = target.absolute(), source.resolve()
     real = target.parent.resolve() / target.name
     if real == source or source in real.parents or real in source.parents:
