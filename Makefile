@@ -17,7 +17,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow outbox-kills crash demo bench doctor clean distclean
+.PHONY: help setup check format test test-slow sim mutants outbox-kills crash demo bench doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -58,6 +58,12 @@ test: setup ## all tests but those marked slow
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
+
+sim: setup ## clusters under faults in virtual time; SEED=7 replays one with its trace, SEEDS=1000 FIRST_SEED=500 runs a range
+	$(BIN)/python -m waltz_log.testing.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST_SEED),--first $(FIRST_SEED))
+
+mutants: setup ## bugs planted in the cluster, each of which the simulator must catch; ONLY=no_fence plants one
+	$(BIN)/python -m waltz_log.testing.simulation.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(ONLY)
 
 crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one scenario or crash, SHORT=1 as the tests do it
 	$(BIN)/python -m waltz_log.testing.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)

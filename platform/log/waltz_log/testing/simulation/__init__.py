@@ -1,0 +1,16 @@
+"""The simulator: one seed is one cluster with its clients, its weather and its faults, under virtual time (docs/simulator.md).
+
+    make sim SEED=7                     one run, told line by line
+    make sim SEEDS=1000 FIRST_SEED=500  a range, on every core
+    make mutants                        planted bugs, each of which must be caught
+
+`run` plays a seed; `mix` draws it; `world` holds the processes; `clients` and `faults` are what acts, each a registry to add to; `history` is what was
+seen, `checkers` judge it; `mutants` are bugs to plant.
+"""
+
+from __future__ import annotations
+
+from waltz_log.testing.simulation.checkers import CHECKERS
+from waltz_log.testing.simulation.run import Outcome, run
+
+__all__ = ["CHECKERS", "Outcome", "run"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -416,24 +417,20 @@ async def come_from_elsewhere(actor: Actor) -> None:
             continue
         session = 1 << 30
         call = actor.process.host.connect(storage.listener.address).call
-        asked: list[tuple[str, type[WaltzError], Awaitable[object]]] = [
-            (
-                "open",
-                ClusterKeyMismatch,
-                call(methods.OPEN, pb.OpenRequest(cluster_key=other, partition=actor.partition, session=session), timeout_s=1),
-            ),
-            (
-                "truncate",
-                ClusterKeyMismatch,
-                call(methods.TRUNCATE, pb.TruncateRequest(cluster_key=other, partition=actor.partition, session=session), timeout_s=1),
-            ),
-            ("bound", ClusterKeyMismatch, owners.call_channel(address).call(methods.BOUND, pb.BoundRequest(cluster_key=other), timeout_s=1)),
-            ("mount of another version", ProtocolViolation, _mount(owners, address, actor.partition, owners.parameters.key.bytes, version=99)),
-            ("mount of another cluster", ClusterKeyMismatch, _mount(owners, address, actor.partition, other, version=methods.PROTOCOL_VERSION)),
+        opening = pb.OpenRequest(cluster_key=other, partition=actor.partition, session=session)
+        cutting = pb.TruncateRequest(cluster_key=other, partition=actor.partition, session=session)
+        key = owners.parameters.key.bytes
+        ask = owners.call_channel(address).call
+        asked: list[tuple[str, type[WaltzError], Callable[[], Awaitable[object]]]] = [
+            ("open", ClusterKeyMismatch, partial(call, methods.OPEN, opening, timeout_s=1)),
+            ("truncate", ClusterKeyMismatch, partial(call, methods.TRUNCATE, cutting, timeout_s=1)),
+            ("bound", ClusterKeyMismatch, partial(ask, methods.BOUND, pb.BoundRequest(cluster_key=other), timeout_s=1)),
+            ("mount of another version", ProtocolViolation, partial(_mount, owners, address, actor.partition, key, version=99)),
+            ("mount of another cluster", ClusterKeyMismatch, partial(_mount, owners, address, actor.partition, other, version=1)),
         ]
         for what, refusal, answer in asked:
             try:
-                await answer
+                await answer()
             except refusal:
                 continue
             except WaltzError as error:
