@@ -245,10 +245,20 @@ class WaltzClient:
         followers.append(follower)
         return follower
 
-    def transactional(self, follower: Follower, *, attempts: int = 16, timeout_s: float | None = None) -> Callable[[Callable[..., Any]], Any]:
+    def transactional(
+        self,
+        follower: Follower,
+        *,
+        attempts: int = 16,
+        timeout_s: float | None = None,
+        locks: Callable[..., Sequence[Lock]] | None = None,
+    ) -> Callable[[Callable[..., Any]], Any]:
         """Decorates `async def fn(tx, ...)` (or a plain function): it reads the state `follower` built and calls `tx.append` once. The call returns
         the `Receipt`, or None where the function appended nothing. After a conflict the function runs again when the winner has been applied; after
-        `attempts` or `timeout_s` the last `LockConflict` is raised. The function must have no other effect."""
+        `attempts` or `timeout_s` the last `LockConflict` is raised. The function must have no other effect.
+
+        `locks`, given the same arguments but `tx`, tells beforehand what the function will lock: calls that run at the same time in this client then
+        take turns instead of conflicting with each other. It saves executions and promises nothing: what counts is what `tx.append` is given."""
 
         def append(partition: int, draft: Draft, *, timeout_s: float) -> Any:
             return self.append(
@@ -266,7 +276,7 @@ class WaltzClient:
             return Backoff(CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
 
         chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
-        return transactional(follower, append, backoff, attempts=attempts, timeout_s=chosen)
+        return transactional(follower, append, backoff, attempts=attempts, timeout_s=chosen, locks=locks)
 
     # ---- checks ----------------------------------------------------------------------------------------------------------------------------------
 

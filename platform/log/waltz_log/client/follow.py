@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeAlias
 
+from waltz_log.client.admission import Admission
 from waltz_log.client.transaction import Transaction
 from waltz_log.errors import InvalidRequest
 
@@ -28,6 +29,7 @@ class Follower:
         self, partition: int, apply: Apply, after: int, batches: AsyncGenerator[list[Transaction], None], ended: Callable[[Follower], None]
     ) -> None:
         self.partition = partition
+        self.admission = Admission()
         self._apply = apply
         self._applied = after
         self._batches = batches
@@ -59,6 +61,18 @@ class Follower:
             await waiter
         finally:
             self._waiting.pop(waiter, None)
+
+    async def settled(self, transaction_id: int) -> None:
+        """Returns once the transaction is applied, or never will be because the follower has ended."""
+        while self._applied < transaction_id and self._error is None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting[waiter] = transaction_id
+            try:
+                await asyncio.wait([waiter])
+            finally:
+                self._waiting.pop(waiter, None)
+            if waiter.done() and not waiter.cancelled():
+                waiter.exception()  # seen: what ended the follower is for those who rely on it
 
     async def close(self) -> None:
         """Ends it after the batch in hand; whoever still waits gets `InvalidRequest`."""

@@ -38,10 +38,11 @@ class LockStatistics:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`accepted`: positions in the frame, rising; their ids are consecutive from the id that was given. `rejected`: position and the id that holds
-    the lock."""
+    the lock; `holders`: for each of them that lock."""
 
     accepted: list[int]
     rejected: list[tuple[int, int]]
+    holders: list[int]
 
 
 class LockTable:
@@ -78,9 +79,10 @@ class LockTable:
         total = len(marks)
         if not counts:
             self._newest = max(self._newest, first_transaction_id + total - 1)
-            return Verdict(list(range(total)), [])
+            return Verdict(list(range(total)), [], [])
         accepted: list[int] = []
         rejected: list[tuple[int, int]] = []
+        holders: list[int] = []
         young, old, floor = self._young, self._old, self._floor
         at = 0
         next_id = first_transaction_id
@@ -99,6 +101,7 @@ class LockTable:
             end = checked + appends
             if winner > marks[position]:
                 rejected.append((position, winner))
+                holders.append(holder)
                 self._count(holder)
             else:
                 accepted.append(position)
@@ -111,7 +114,7 @@ class LockTable:
         self._newest = max(self._newest, next_id - 1)
         if len(young) * 2 >= self._entries_max:
             self._forget()
-        return Verdict(accepted, rejected)
+        return Verdict(accepted, rejected, holders)
 
     def _count(self, holder: int) -> None:
         """A transaction was rejected for this lock."""

@@ -2,11 +2,13 @@
 (seeds/waltz_server.md, Partition Object).
 
 A few blocks are in flight while the queue builds the next one. A rejection whose winner is still in flight is told only when that block is committed:
-a client must never wait for an id that might not come. Barriers pass through the same queue and report when everything before them is decided.
+a client must never wait for an id that might not come. Where many want one lock they are told one at a time (`lines`). Barriers pass through the same
+queue and report when everything before them is decided.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,9 +18,10 @@ from waltz_log.core.locks import LockStatistics
 from waltz_log.core.ports import Clock
 from waltz_log.errors import CorruptData
 from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server.lines import TURN_S, Lines
 from waltz_log.server.mount import Mount
 from waltz_log.server.pulse import Pulse
-from waltz_log.server.sequencer import Answers, Appender, Frame, Sequencer
+from waltz_log.server.sequencer import Answers, Appender, Frame, Sequenced, Sequencer
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
 
@@ -57,6 +60,8 @@ class AppendTask:
         self._settle_wake = Pulse()
         self._room = Pulse()
         self._drained = Pulse()
+        self._lines: Lines[Appender] = Lines()
+        self._lines_wake = Pulse()
         self._held = False
         self.moving = False
         self.appended = 0
@@ -100,7 +105,9 @@ class AppendTask:
     def _can_order(self) -> bool:
         if not self._queue:
             return False
-        return isinstance(self._queue[0], _Barrier) or (not self._held and len(self._in_flight) < self._settings.blocks_in_flight)
+        if isinstance(self._queue[0], _Barrier) or self._store.full:
+            return True
+        return not self._held and len(self._in_flight) < self._settings.blocks_in_flight
 
     async def hold(self) -> None:
         """Orders no more blocks, until `release`, and returns once none is in flight. What clients send waits in the queue."""
@@ -133,9 +140,9 @@ class AppendTask:
         return frames
 
     def _order_block(self, frames: list[Frame]) -> None:
-        if self.moving:
+        if self.moving or self._store.full:
             for frame in frames:
-                self._refuse_moving(frame)
+                self._refuse(frame, pb.REFUSAL_MOVING if self.moving else pb.REFUSAL_STORAGE_FULL)
             return
         self._append_time_ms = max(self._append_time_ms, self._clock.now_ms())
         sequenced = self._sequencer.sequence(frames, self._append_time_ms)
@@ -155,24 +162,41 @@ class AppendTask:
             self._store.append(block)
             self._settle_wake.notify()
         self.rejected += len(sequenced.rejected)
+        if sequenced.rejected:
+            self._line_up(sequenced)
+
+    def _line_up(self, sequenced: Sequenced) -> None:
+        """Rejections of a block: into the line for their lock, or, where there is no place, to their winner's block, or out."""
         at_once: dict[Appender, Answers] = {}
-        for appender, sequence, winner in sequenced.rejected:
+        for (appender, sequence, winner), lock in zip(sequenced.rejected, sequenced.holders, strict=True):
+            if self._lines.join(lock, appender, sequence):
+                continue
             waiting = next((entry for entry in self._in_flight if entry.last_transaction_id >= winner), None)
             answers = at_once.setdefault(appender, Answers()) if waiting is None else waiting.of(appender)
             answers.rejected.append((sequence, winner))
+        _gather(at_once, self._due())
         for appender, answers in at_once.items():
             appender.answer(answers, 0)
+        self._lines_wake.notify()
 
-    def _refuse_moving(self, frame: Frame) -> None:
-        """The partition is being handed over: nothing more is ordered here, and the client is told so for every transaction."""
+    def _due(self) -> list[tuple[Appender, int, int]]:
+        return self._lines.due(self._store.committed, self._sequencer.locks.last_writer, self._now_s())
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _refuse(self, frame: Frame, reason: int) -> None:
+        """The partition is being handed over, or its replicas have no room: nothing more is ordered here, and the client is told so for every
+        transaction."""
         message = frame.message
         try:
-            verify_records(message.records, message.lengths, first_transaction_id=None, partition=None, where="append while moving")
+            verify_records(message.records, message.lengths, first_transaction_id=None, partition=None, where="append that is refused")
         except CorruptData as error:
             frame.appender.fail(error)
             return
         sequences = headers_array(message.records, message.lengths)["sequence"].tolist()
-        frame.appender.answer(Answers(refused=[(sequence, pb.REFUSAL_MOVING) for sequence in sequences]), 0)
+        frame.appender.answer(Answers(refused=[(sequence, reason) for sequence in sequences]), 0)
 
     # ---- telling -------------------------------------------------------------------------------------------------------------------------------
 
@@ -183,6 +207,8 @@ class AppendTask:
             entry = self._in_flight[0]
             await self._store.wait_committed(entry.last_transaction_id)
             self._in_flight.popleft()
+            if self._lines:
+                _gather(entry.answers, self._due())
             for appender, answers in entry.answers.items():
                 appender.answer(answers, entry.append_time_ms)
             committed()
@@ -191,6 +217,29 @@ class AppendTask:
             self._wake.notify()
             self._drained.notify()
 
+    async def usher(self) -> None:
+        """Goes on with lines whose turn is over."""
+        while True:
+            await self._lines_wake.wait_for(lambda: bool(self._lines))
+            await asyncio.sleep(TURN_S / 4)
+            self._tell(self._due())
+
+    def leave_lines(self, appender: Appender | None) -> None:
+        """Tells what waits in lines of this client, or of all. Everything of it must be decided."""
+        self._tell(self._lines.leave(appender, self._sequencer.locks.last_writer))
+
+    @staticmethod
+    def _tell(rejected: list[tuple[Appender, int, int]]) -> None:
+        found: dict[Appender, Answers] = {}
+        _gather(found, rejected)
+        for appender, answers in found.items():
+            appender.answer(answers, 0)
+
+    @property
+    def waiting(self) -> int:
+        """Rejected, and in line to be told."""
+        return self._lines.waiting
+
     @property
     def locks(self) -> LockStatistics:
         return self._sequencer.locks.statistics()
@@ -198,3 +247,8 @@ class AppendTask:
     @property
     def queued_bytes(self) -> int:
         return self._queue_bytes
+
+
+def _gather(answers: dict[Appender, Answers], rejected: list[tuple[Appender, int, int]]) -> None:
+    for appender, sequence, winner in rejected:
+        answers.setdefault(appender, Answers()).rejected.append((sequence, winner))

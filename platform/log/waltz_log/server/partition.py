@@ -116,6 +116,7 @@ class Partition:
         tasks = [
             asyncio.ensure_future(append.order()),
             asyncio.ensure_future(append.settle(serving.committed)),
+            asyncio.ensure_future(append.usher()),
             asyncio.ensure_future(Renewal(store, append, self._settings).run()),
             asyncio.ensure_future(_until_failed(store)),
         ]
@@ -142,6 +143,7 @@ class Partition:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._decided(serving)
+                serving.append.leave_lines(None)
                 for mount in list(serving.mounts):
                     await mount.drained()
         except TimeoutError:
@@ -217,6 +219,7 @@ class Partition:
             # A reader has nothing more to say; it goes on reading.
             await asyncio.get_running_loop().create_future()
         await self._decided(serving)
+        serving.append.leave_lines(mount)
         await mount.drained()
 
     async def _decided(self, serving: _Serving) -> int:
@@ -320,7 +323,7 @@ class Partition:
             "refused": append.refused,
             "blocks": append.blocks,
             "queued_bytes": append.queued_bytes,
-            "locks": _locks(append.locks),
+            "locks": _locks(append.locks) | {"waiting": append.waiting},
             **serving.store.statistics(),
         }
 

@@ -60,6 +60,8 @@ class Sequenced:
     block: Block | None
     committed: list[tuple[Appender, list[tuple[int, int, int]]]]
     rejected: list[tuple[Appender, int, int]]
+    holders: list[int]
+    """For each of the rejected the lock that it was rejected for."""
     refused: list[tuple[Appender, list[tuple[int, int]]]]
     broken: list[tuple[Appender, CorruptData]]
     """Frames that no correct client sends. Nothing of them is in the block; the streams they came on end."""
@@ -76,7 +78,7 @@ class Sequencer:
         self._record_length_max = record_bytes_max + RECORD_OVERHEAD_BYTES
 
     def sequence(self, frames: Sequence[Frame], append_time_ms: int) -> Sequenced:
-        result = Sequenced(None, [], [], [], [])
+        result = Sequenced(None, [], [], [], [], [])
         first = self.next_id
         records: list[bytes] = []
         lengths: list[bytes] = []
@@ -118,6 +120,7 @@ class Sequencer:
         verdict = self.locks.judge(marks, counts, locks, self.next_id)
         for position, winner in verdict.rejected:
             result.rejected.append((appender, int(sequences[remaining[position]]), winner))
+        result.holders.extend(verdict.holders)
         if not verdict.accepted:
             return None
         first_id = self.next_id

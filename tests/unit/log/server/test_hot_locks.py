@@ -1,0 +1,185 @@
+"""Hot locks with a deep pipeline: every transaction gets in, none is computed more than twice on average, and a client alone meets nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from waltz_log.client import Lock, Transaction
+from waltz_log.client.admission import Admission
+from waltz_log.errors import LockConflict, NotAppended
+from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.virtual_time import run_in_virtual_time
+
+LOCKS = 16
+
+
+async def _hot(clients: int, workers: int, each: int, *, declared: bool) -> tuple[int, int]:
+    """Executions and conflicts of `workers * each` increments of counters under their locks, all of which must count."""
+    rng = random.Random(3)
+    cluster = MemoryCluster(servers=1, delay_s=lambda: rng.uniform(0, 0.002))
+    await cluster.start()
+    executions = 0
+    counts: list[dict[int, int]] = [{} for _ in range(clients)]
+
+    def applying(mine: dict[int, int]) -> Callable[[list[Transaction]], None]:
+        def apply(batch: list[Transaction]) -> None:
+            for transaction in batch:
+                key, count = transaction.data.split(b"=")
+                assert int(count) == mine.get(int(key), 0) + 1, "lost update"
+                mine[int(key)] = int(count)
+
+        return apply
+
+    def told(key: int) -> Sequence[Lock]:
+        return [Lock("counter", key)]
+
+    made = [await cluster.connect(seed=number) for number in range(clients)]
+    followers = [await client.follow(0, applying(mine)) for client, mine in zip(made, counts, strict=True)]
+
+    def incrementing(number: int) -> Any:
+        options: dict[str, Any] = {"locks": told} if declared else {}
+
+        @made[number].transactional(followers[number], attempts=1000, timeout_s=120, **options)
+        def increment(tx: Any, key: int) -> None:
+            nonlocal executions
+            executions += 1
+            tx.append(b"%d=%d" % (key, counts[number].get(key, 0) + 1), write_locks=told(key))
+
+        return increment
+
+    increments = [incrementing(number) for number in range(clients)]
+
+    async def work(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(each):
+            await increments[number % clients](chance.randrange(LOCKS))
+
+    await asyncio.gather(*(work(number) for number in range(workers)))
+    mark = await made[0].high_water_mark(0)
+    assert mark == workers * each - 1
+    await followers[0].wait(mark)
+    assert sum(counts[0].values()) == workers * each
+    statistics = next(iter(cluster.servers.values()))[0].statistics()["partitions"]["0"]
+    assert statistics["locks"]["waiting"] == 0
+    for client in made:
+        await client.close()
+    await cluster.stop()
+    return executions, int(statistics["rejected"])
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("clients", [1, 3])
+def test_hot_locks_cost_two_executions_for_each_transaction_at_most(clients: int, declared: bool) -> None:
+    executions, _ = run_in_virtual_time(_hot(clients, 150, 4, declared=declared))
+    assert executions <= 2 * 150 * 4
+
+
+def test_a_sole_client_that_tells_its_locks_never_conflicts_with_itself() -> None:
+    assert run_in_virtual_time(_hot(1, 60, 3, declared=True)) == (180, 0)
+
+
+def test_a_sole_client_that_makes_one_transaction_after_another_never_conflicts_with_itself() -> None:
+    assert run_in_virtual_time(_hot(1, 1, 60, declared=False)) == (60, 0)
+
+
+def test_a_client_that_gives_up_after_a_conflict_holds_up_nobody_for_long() -> None:
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        client = await cluster.connect()
+        await client.append(0, b"first", write_locks=[Lock("a", 1)])
+        began = asyncio.get_running_loop().time()
+        stale = [client.append(0, b"stale", write_locks=[Lock("a", 1)], high_water_mark=-1) for _ in range(200)]
+        outcomes = await asyncio.gather(*stale, return_exceptions=True)
+        assert all(isinstance(outcome, LockConflict) and outcome.winner == 0 for outcome in outcomes)
+        assert asyncio.get_running_loop().time() - began < 3
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_server_that_stops_tells_those_in_line_before_it_goes() -> None:
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        client = await cluster.connect()
+        await client.append(0, b"first", write_locks=[Lock("a", 1)])
+        stale = [await client.append_nowait(0, b"stale", write_locks=[Lock("a", 1)], high_water_mark=-1) for _ in range(50)]
+        await client.append(0, b"other")
+        assert sum(future.done() for future in stale) < 10
+        await cluster.stop_server("server-0")
+        outcomes = await asyncio.gather(*stale, return_exceptions=True)
+        assert all(isinstance(outcome, LockConflict) for outcome in outcomes)
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
+async def test_admission_is_first_come_first_served_and_survives_who_gives_up() -> None:
+    admission, order = Admission(), []
+
+    async def one(name: str, keys: Sequence[int]) -> None:
+        async with admission.at([Lock("a", key) for key in keys]):
+            order.append(name)
+            await asyncio.sleep(0.001)
+
+    first = asyncio.ensure_future(one("first", [1, 2]))
+    await asyncio.sleep(0)
+    waiting = [asyncio.ensure_future(one(f"{number}", [2, 1])) for number in range(4)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    await first
+    waiting[2].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert order in (["first", "0", "3"], ["first", "3"])
+    assert len(admission) == 0
+
+
+async def test_who_has_been_given_a_lock_and_is_cancelled_at_that_moment_passes_it_on() -> None:
+    admission = Admission()
+    locks = [Lock("a", 1)]
+    holder = admission.at(locks)
+    await holder.__aenter__()
+
+    async def enter() -> None:
+        async with admission.at(locks):
+            pass
+
+    given, last = asyncio.ensure_future(enter()), asyncio.ensure_future(enter())
+    await asyncio.sleep(0)
+    await holder.__aexit__(None, None, None)  # given to the first in line, which has not run yet
+    given.cancel()
+    async with asyncio.timeout(1):
+        await last
+    assert len(admission) == 0
+
+
+def test_a_call_that_waits_for_its_turn_ends_with_its_deadline() -> None:
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        client = await cluster.connect()
+        follower = await client.follow(0, lambda batch: None)
+        forever = asyncio.Event()
+
+        @client.transactional(follower, timeout_s=1, locks=lambda: [Lock("a", 1)])
+        async def stuck(tx: Any) -> None:
+            await forever.wait()
+
+        first = asyncio.ensure_future(stuck())
+        await asyncio.sleep(0.01)
+        with pytest.raises(NotAppended):
+            await stuck()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
