@@ -19,7 +19,7 @@ from waltz_log.core.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Channel, Stream
 from waltz_log.core.recovery import Classification, ReplicaReport, lost
-from waltz_log.errors import ConnectionLost, Fenced, Unavailable, WaltzError
+from waltz_log.errors import ConnectionLost, Fenced, StorageFull, Unavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.recovery import Recovery
@@ -39,6 +39,8 @@ class ReplicaSession:
         self.name = name
         self.reading = 0
         self.corrupt_reads = 0
+        self.full = False
+        """Its disk had no room for the last blocks; nothing of it is broken. Tried again with pauses, like any failure."""
         self._store = store
         self._channel: Channel | None = None
         self._state = "connecting"
@@ -72,7 +74,8 @@ class ReplicaSession:
                     return
                 if self._recovery.resolved is None:
                     self._recovery.withdraw(self.name)
-                self._state, self._error = "failed", str(error)
+                self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
+                self._state, self._error = "full" if self.full else "failed", str(error)
                 log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
             if loop.time() - began > settings.replica_retry_max_s:
                 pause = settings.replica_retry_s
@@ -249,6 +252,7 @@ class ReplicaSession:
                 if in_flight < store.settings.replica_bytes_in_flight:
                     room.set()
                 self._reached = acknowledged
+                self.full = False
                 store.acknowledge(self.name, acknowledged)
             raise ConnectionLost(address=self.name, reason="replica ended the stream")
 

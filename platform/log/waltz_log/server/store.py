@@ -180,6 +180,11 @@ class StoreSession:
         self.window.append(block)
         self.appended.notify()
 
+    @property
+    def full(self) -> bool:
+        """So many replicas have no room on their disks that what is appended now cannot be committed before that changes."""
+        return len(self.assigned) - sum(replica.full for replica in self._replicas.values()) < majority(len(self.assigned))
+
     def acknowledge(self, name: str, last_transaction_id: int) -> None:
         """A clean replica has everything up to the id on disk."""
         self._acknowledged[name] = max(last_transaction_id, self._acknowledged.get(name, -1))

@@ -23,6 +23,7 @@ class _Store:
 
     def __init__(self) -> None:
         self.committed = 9
+        self.full = False
         self.blocks: list[Block] = []
         self._advanced = Pulse()
 
