@@ -1,7 +1,7 @@
 """`waltz outbox status|list|retry|drop`: looks into the directory of an outbox and decides about its dead letters.
 
-`status` works beside a running service, from the statistics file that it writes; the others take the directory and are refused where a service has
-it.
+`status` works beside a running service, from the statistics file that it writes. `list` looks into a directory that no service has and changes
+nothing there; `retry` and `drop` take it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,26 @@ from waltz_log.client import DeadLetter, Intent, OutboxStatistics
 from waltz_log.client.outbox.offline import OutboxDirectory
 from waltz_log.client.outbox.store import read_statistics
 from waltz_log.errors import InvalidRequest
-from waltz_log.filesystem import FileSystemDisk
+from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 
 __all__ = ["drop", "listing", "retry", "status"]
 
 DATA_SHOWN_BYTES = 60
 
 
-def _disk(directory: Path) -> FileSystemDisk:
+def _taken(directory: Path) -> FileSystemDisk:
+    _there(directory)
+    return FileSystemDisk(directory)
+
+
+def _looked_at(directory: Path) -> ReadOnlyFileSystemDisk:
+    _there(directory)
+    return ReadOnlyFileSystemDisk(directory)
+
+
+def _there(directory: Path) -> None:
     if not directory.is_dir():
         raise InvalidRequest(reason=f"no such directory: {directory}")
-    return FileSystemDisk(directory)
 
 
 def _running(disk: FileSystemDisk) -> bool:
@@ -42,7 +51,7 @@ def _running(disk: FileSystemDisk) -> bool:
 
 def status(directory: Path, *, output: str) -> int:
     """Exit code 1 where there are dead letters or the service tells of an error: something for a person to look at."""
-    disk = _disk(directory)
+    disk = _looked_at(directory)
     now_ms = WallClock().now_ms()
     if _running(disk):
         found = read_statistics(disk)
@@ -50,7 +59,7 @@ def status(directory: Path, *, output: str) -> int:
             raise InvalidRequest(reason=f"a process holds {directory}, but no outbox has written its statistics there yet")
         told: dict[str, Any] = {"running": True, **asdict(found)}
     else:
-        with OutboxDirectory(disk, now_ms) as outbox:
+        with OutboxDirectory.look(disk, now_ms) as outbox:
             pending = outbox.pending()
             oldest_s = max(0.0, (now_ms - pending[0].submitted_ms) / 1000) if pending else 0.0
             stopped = OutboxStatistics(
@@ -79,7 +88,7 @@ def status(directory: Path, *, output: str) -> int:
 
 
 def listing(directory: Path, *, pending: bool, output: str) -> int:
-    with OutboxDirectory(_disk(directory), WallClock().now_ms()) as outbox:
+    with OutboxDirectory.look(_looked_at(directory), WallClock().now_ms()) as outbox:
         if pending:
             rows = [
                 {
@@ -130,7 +139,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
 
 def retry(directory: Path, dead_ids: list[int], *, everything: bool, data: str | None, arguments: str | None) -> int:
     """Makes dead letters intents again, one of them with other data or arguments where they are given."""
-    with OutboxDirectory(_disk(directory), WallClock().now_ms()) as outbox:
+    with OutboxDirectory(_taken(directory), WallClock().now_ms()) as outbox:
         chosen = _chosen(outbox, dead_ids, everything)
         if (data is not None or arguments is not None) and len(chosen) != 1:
             raise InvalidRequest(reason="other data or arguments are given to one dead letter at a time")
@@ -158,7 +167,7 @@ def _edited(dead: DeadLetter, data: str | None, arguments: str | None) -> Intent
 
 
 def drop(directory: Path, dead_ids: list[int], *, everything: bool) -> int:
-    with OutboxDirectory(_disk(directory), WallClock().now_ms()) as outbox:
+    with OutboxDirectory(_taken(directory), WallClock().now_ms()) as outbox:
         for dead in _chosen(outbox, dead_ids, everything):
             outbox.drop(dead.dead_id)
             print(f"dropped dead={dead.dead_id}")

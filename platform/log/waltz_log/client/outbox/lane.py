@@ -104,9 +104,11 @@ class Lane:
         owing: Owing,
         calls: Callable[[Lane], Calls],
         rng: random.Random,
+        entries: list[Entry],
         *,
         settle_only: bool = False,
     ) -> None:
+        """`entries`: what is owed to the partition, in the order of submission."""
         self.partition = partition
         self.loop = asyncio.get_running_loop()
         self._client_id = client_id
@@ -119,6 +121,7 @@ class Lane:
         self.producer = Producer(partition, client_id, owners, client_settings, rng, lasting)
         self._sequences_left = sequences_left(client_settings)
         self._settle_only = settle_only
+        self._unsettled: list[Entry] | None = entries
         self._data: deque[Entry] = deque()
         self._calls: deque[Entry] = deque()
         self._keys: dict[str, _Key] = {}
@@ -130,7 +133,10 @@ class Lane:
     # ---- what comes in -------------------------------------------------------------------------------------------------------------------------
 
     def arrive(self, entry: Entry) -> None:
-        """An intent that is READY, in the order of submission."""
+        """An intent that is READY, in the order of submission. Before what is in doubt is settled it waits behind that."""
+        if self._unsettled is not None:
+            self._unsettled.append(entry)
+            return
         if not entry.intent.key:
             self._release(entry)
             return
@@ -212,10 +218,10 @@ class Lane:
         """What was sent before: found in the log, or free to be sent again, ahead of all that came later."""
         attempts = self._ledger.attempts(self.partition)
         if attempts:
-            entries = [entry for entry in self._ledger.entries.values() if entry.attempt is not None and entry.intent.partition == self.partition]
             known = {}
-            for entry in entries:
-                assert entry.attempt is not None
+            for entry in self._unsettled or ():
+                if entry.attempt is None:
+                    continue
                 known[entry.attempt.first_sequence + entry.attempt.entry_ids.index(entry.entry_id)] = entry
             await self.mounted()
             found = await settle(self, self._owners, attempts, self._client_id, self._settings.resolve_timeout_s)
@@ -232,8 +238,9 @@ class Lane:
                     continue
                 self._ledger.absent(entry)
                 entry.place = Place.READY
-        for entry in self._ledger.entries.values():
-            if entry.intent.partition == self.partition and entry.place is Place.READY:
+        waiting, self._unsettled = self._unsettled or [], None
+        for entry in waiting:
+            if entry.place is Place.READY:
                 self.arrive(entry)
         self.settled.set()
 

@@ -1,6 +1,7 @@
 """The directory of an outbox that no service runs: what is owed, the dead letters, and what an operator decides about them.
 
-Takes the directory, as a service does, so the two never meet; forwards nothing. Blocking. What it changes is on disk when a call returns.
+Takes the directory, as a service does, so the two never meet; who only looks shares it with others that look. Forwards nothing. Blocking. What it
+changes is on disk when a call returns.
 """
 
 from __future__ import annotations
@@ -11,28 +12,47 @@ from typing import Self
 from waltz_log.client.outbox.intent import Intent
 from waltz_log.client.outbox.ledger import Change, DeadLetter, Entry
 from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.store import open_journal
+from waltz_log.client.outbox.store import open_journal, read_ledger
 from waltz_log.client.outbox.writer import apply
 from waltz_log.core.ports import Disk
-from waltz_log.errors import InvalidRequest
+from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.journal import Journal
 
 __all__ = ["OutboxDirectory"]
 
 
 class OutboxDirectory:
-    """`with OutboxDirectory(disk, now_ms) as outbox:`. Raises `InvalidSetting` where a service holds the directory."""
+    """`with OutboxDirectory(disk, now_ms) as outbox:`, or `look`. Raises `InvalidSetting` where a service holds the directory."""
 
     def __init__(self, disk: Disk, now_ms: int, settings: OutboxSettings | None = None) -> None:
         self._now_ms = now_ms
-        self._journal, self._ledger, changes = open_journal(disk, settings or OutboxSettings(), now_ms, os.urandom)
+        journal, self._ledger, changes = open_journal(disk, settings or OutboxSettings(), now_ms, os.urandom)
+        self._journal: Journal | None = journal
+        self._close = journal.close
         for change in changes:
             self._write(change)
+
+    @classmethod
+    def look(cls, disk: Disk, now_ms: int) -> Self:
+        """To look only: nothing is changed. The disk's lock is held, shared where the disk only reads."""
+        self = cls.__new__(cls)
+        try:
+            disk.lock()
+        except OSError:
+            raise InvalidSetting(name="directory", reason="is taken by another process", nearest=None) from None
+        try:
+            self._ledger = read_ledger(disk, OutboxSettings(), now_ms)
+        except BaseException:
+            disk.unlock()
+            raise
+        self._now_ms, self._journal, self._close = now_ms, None, disk.unlock
+        return self
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._journal.close()
+        self._close()
 
     @property
     def client_id(self) -> int | None:
@@ -76,5 +96,7 @@ class OutboxDirectory:
         return dead
 
     def _write(self, change: Change) -> None:
+        if self._journal is None:
+            raise InvalidRequest(reason="the outbox was opened to look only")
         apply(self._journal, change)
         self._journal.sync()

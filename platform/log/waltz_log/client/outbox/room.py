@@ -66,8 +66,10 @@ class Room:
         self._admit()
 
     def hold(self, ledger: Ledger) -> None:
-        oldest = ledger.oldest()
-        self._held, self._oldest_ms = ledger.bytes, None if oldest is None else oldest.submitted_ms
+        self._held = ledger.bytes
+        if self._settings.age_max_s is not None:
+            oldest = ledger.oldest()
+            self._oldest_ms = None if oldest is None else oldest.submitted_ms
         if self._waiting:
             self._admit()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -70,6 +70,7 @@ class Session:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client_id = 0
         self._mount_sequence = 0
+        self._forwarding = False
         self._client: WaltzClient | None = None
 
     async def run(self) -> None:
@@ -87,8 +88,9 @@ class Session:
                 return
             for followed in self._given.followed.values():
                 self._start(self._follow(followed))
-            for partition in sorted({entry.intent.partition for entry in self._ledger.entries.values()}):
-                self._lane(partition)
+            self._forwarding = True
+            for partition, entries in sorted(_by_partition(self._ledger.entries.values()).items()):
+                self._lane(partition, entries)
             await self._ended
         except SequencesUsedUp:
             return  # the next session begins with another client id
@@ -100,13 +102,15 @@ class Session:
 
     def arrive(self, entries: list[Entry]) -> None:
         """Intents that are owed from now on."""
-        for entry in entries:
-            lane = self._lanes.get(entry.intent.partition)
+        if not self._forwarding:
+            return  # they stand in the ledger, and wait for the claim or for another client id
+        for partition, of_partition in _by_partition(entries).items():
+            lane = self._lanes.get(partition)
             if lane is None:
-                if self._mount_sequence:
-                    self._lane(entry.intent.partition)  # it looks into the ledger itself
-            elif lane.settled.is_set():
-                lane.arrive(entry)
+                self._lane(partition, of_partition)
+            else:
+                for entry in of_partition:
+                    lane.arrive(entry)
 
     def finished(self, entry: Entry) -> None:
         lane = self._lanes.get(entry.intent.partition)
@@ -115,9 +119,9 @@ class Session:
 
     # ---- lanes ---------------------------------------------------------------------------------------------------------------------------------
 
-    def _lane(self, partition: int, *, settle_only: bool = False) -> None:
+    def _lane(self, partition: int, entries: list[Entry], *, settle_only: bool = False) -> None:
         if partition >= self._owners.parameters.partitions:
-            for entry in [each for each in self._ledger.entries.values() if each.intent.partition == partition]:
+            for entry in entries:
                 self._owing.give_up(entry, f"no such partition: partition={partition} partitions={self._owners.parameters.partitions}")
             return
         given = self._given
@@ -138,6 +142,7 @@ class Session:
             self._owing,
             calls,
             given.rng,
+            entries,
             settle_only=settle_only,
         )
         self._start(self._run_lane(lane))
@@ -161,8 +166,9 @@ class Session:
 
     async def _renew(self) -> None:
         """Another client id, once every lane knows what became of all it sent under this one."""
-        for partition in sorted({entry.intent.partition for entry in self._ledger.entries.values() if entry.attempt is not None}):
-            self._lane(partition, settle_only=True)
+        in_doubt = _by_partition(entry for entry in self._ledger.entries.values() if entry.attempt is not None)
+        for partition, entries in sorted(in_doubt.items()):
+            self._lane(partition, entries, settle_only=True)
         settled = asyncio.ensure_future(self._all_settled())
         either: list[asyncio.Future[None]] = [self._ended, settled]
         try:
@@ -213,3 +219,10 @@ class Session:
             return None
         await followed.running.wait()
         return followed.follower
+
+
+def _by_partition(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
+    found: dict[int, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.intent.partition, []).append(entry)
+    return found

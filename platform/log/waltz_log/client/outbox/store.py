@@ -9,8 +9,10 @@ from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.statistics import STATISTICS_FILE, OutboxStatistics
 from waltz_log.core.ports import Disk
 from waltz_log.journal import Journal, JournalSettings
+from waltz_log.journal.directory import survey
+from waltz_log.journal.loading import load
 
-__all__ = ["open_journal", "read_statistics", "write_statistics"]
+__all__ = ["open_journal", "read_ledger", "read_statistics", "write_statistics"]
 
 SCATTERED = 4
 """How many times what lives the journal may take: it compacts files of which less than a third lives."""
@@ -30,6 +32,13 @@ def open_journal(disk: Disk, settings: OutboxSettings, now_ms: int, entropy: Cal
     ledger, changes = Ledger.load(journal.loaded.records, journal.loaded.record_id_max, now_ms)
     journal.drop_loaded()
     return journal, ledger, changes
+
+
+def read_ledger(disk: Disk, settings: OutboxSettings, now_ms: int) -> Ledger:
+    """What lies there, for whoever only looks. Nothing is changed. Whoever calls holds the directory, if only together with others that look."""
+    loaded = load(disk, survey(disk), journal_settings(settings)).loaded
+    assert loaded is not None
+    return Ledger.load(loaded.records, loaded.record_id_max, now_ms)[0]
 
 
 def write_statistics(disk: Disk, statistics: OutboxStatistics) -> None:
