@@ -3,7 +3,7 @@
 What a restored replica once acknowledged it may have forgotten, and what it holds above its low-water mark may have been cut since. So the session of
 each partition becomes a number below every real one (the time of the restoring, negative, which also tells two restorings apart): an owner then sees
 a session that went backwards, cuts the replica to its low-water mark, counts it as absent in votes, and fills it from its peers; only when it holds
-everything again does it get a session and a voice (docs/decisions/0006). No reader is served by it before that.
+everything again does it get a session and a voice (docs/decisions/0008). No reader is served by it before that.
 """
 
 from __future__ import annotations
