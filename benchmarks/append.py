@@ -1,4 +1,4 @@
-"""Appends: one in flight, a thousand, sixteen thousand, and over four partitions; each with a write lock, acknowledged on disk at a majority."""
+"""Appends: one in flight, a thousand, sixteen thousand, over four partitions, and under few locks; acknowledged on disk at a majority."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import hot_locks
 from benchmarks.floor import BLOCK_BYTES, pipelined_floor, single_floor_ms
 from benchmarks.load import Load, lock_cycle, pipelined, single
 from benchmarks.measurement import Measurement, percentile
@@ -52,6 +53,7 @@ async def _measure(cluster: str, directory: Path, workload: Workload, conditions
         }
         measured = Measurement(name, load.rate, "txn/s", own)
         found.append(measured.compared_with(floor, f"write+fdatasync of {BLOCK_BYTES >> 10} KiB blocks to 3 files in turn, {floor:,.0f} txn/s"))
+    found.append(await hot_locks.measure(cluster, workload, conditions))
     return found
 
 
