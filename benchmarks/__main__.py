@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks import append, feed, outbox, spark, storage
+from benchmarks import append, feed, journal, outbox, spark, storage
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
@@ -21,7 +21,7 @@ from waltz_log.errors import InvalidSetting, WaltzError
 
 __all__ = ["chosen", "main"]
 
-BENCHMARKS = ("append", "storage", "outbox", "feed", "spark", "delta")
+BENCHMARKS = ("journal", "append", "storage", "outbox", "feed", "spark", "delta")
 _HERE = Path(__file__).resolve().parent
 
 
@@ -37,6 +37,8 @@ def chosen(only: str | None) -> tuple[str, ...]:
 
 def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quick: bool) -> Iterator[Measurement]:
     conditions = machine_conditions(quick=quick)
+    if "journal" in names:
+        yield from journal.run(directory, workload, conditions)
     if "append" in names:
         yield from append.run(directory, workload, conditions)
     if "storage" in names:
