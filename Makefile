@@ -72,6 +72,9 @@ crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one sc
 outbox-kills: setup ## kill a forwarding service a hundred times while the log fails too
 	$(BIN)/pytest -q -m slow tests/integration/log/test_outbox_kills.py
 
+fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=60 altogether, ONLY=record one of them
+	$(BIN)/python -m waltz_log.testing.fuzz --seconds $(or $(SECONDS),60) $(ONLY)
+
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle
 	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults)
 

@@ -40,13 +40,16 @@ class Settings(BaseModel):
         values: dict[str, Any] = {}
         if path is not None:
             try:
-                found = yaml.safe_load(path.read_text())
+                found = yaml.safe_load(path.read_text(encoding="utf-8"))
             except OSError as error:
                 raise InvalidSetting(name=str(path), reason=f"cannot be read: {error.strerror}", nearest=None) from None
-            except yaml.YAMLError as error:
+            except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a date that is none, bytes that are no text, nests
                 raise InvalidSetting(name=str(path), reason=f"is not YAML: {error}".replace("\n", " "), nearest=None) from None
             if not isinstance(found, dict | None):
                 raise InvalidSetting(name=str(path), reason="must hold a mapping", nearest=None)
+            for name in found or ():
+                if not isinstance(name, str):
+                    raise InvalidSetting(name=str(name), reason=f"is not a setting's name in {path}", nearest=None)
             values |= found or {}
         start = f"{prefix}_"
         for name, value in environment.items():
