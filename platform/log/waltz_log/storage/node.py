@@ -14,7 +14,7 @@ import structlog
 
 from waltz_log.core.control_format import CONTROL_FILE
 from waltz_log.core.ports import Clock, Disk, Offload, Service
-from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, StorageFailed, WaltzError
+from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.partition import PartitionStore, Shared
@@ -123,6 +123,8 @@ class StorageNode:
                 try:
                     shared = Shared(self.settings, self._files, self._clock, control, self._space, self._offload, self._reads, self._control_turn)
                     self._partitions[partition] = await PartitionStore.open(partition, shared)
+                except StorageFull:
+                    raise  # who asks again tries again
                 except WaltzError as error:
                     self._stopped[partition] = error
                     raise

@@ -25,7 +25,7 @@ from waltz_log.core.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HE
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.storage.open_files import OpenFiles, PooledFile
 from waltz_log.storage.scan import CHUNK_BYTES, Scan
-from waltz_log.storage.segment import KINDS, ActiveSegment, create_files, put_file, read_header, segment_path
+from waltz_log.storage.segment import KINDS, ActiveSegment, create_files, put_file, read_header, segment_path, taking_space
 from waltz_log.storage.times import SegmentTimes
 
 __all__ = ["has_right_sizes", "open_last", "remove_leftovers", "remove_segment", "repair_closed_index"]
@@ -181,7 +181,8 @@ def _scanned(data: DiskFile, index: DiskFile, where: str, header: SegmentHeader,
         starts.insert(0, (checkpoint, int.from_bytes(index.read(FILE_HEADER_BYTES + 8 * (checkpoint - first), 8), "big")))
     for next_id, offset in starts:
         scan = Scan(data, where, header.partition, next_id=next_id, offset=offset, end=size)
-        _rewrite(index, scan, first)
+        with taking_space():
+            _rewrite(index, scan, first)
         if scan.next_id > known_good:
             return scan
         # The entry of the checkpoint itself may be what is wrong: the whole segment tells.

@@ -107,7 +107,8 @@ class SegmentLog:
     ) -> SegmentLog:
         """Opens what is there, or makes an empty log. `known_good`: the local low-water mark; `files`: what bounds the open files, shared with other
         logs; `preallocate_bytes`: space is taken in steps of so much, 0 for as it is needed. Raises `CorruptData` where acknowledged transactions
-        are not whole, `StorageFailed` where the disk does not do what it must."""
+        are not whole, `StorageFailed` where the disk does not do what it must, `StorageFull` where it has no room for what is to be made: that can
+        be tried again."""
         directory = str(partition)
         files = files or OpenFiles(disk, OPEN_FILES_MAX)
         try:
@@ -125,6 +126,8 @@ class SegmentLog:
             return cls(files, clock, key, partition, segment_bytes, preallocate_bytes, firsts, active)
         except OSError as error:
             files.forget_directory(directory)
+            if isinstance(error, NoSpace):
+                raise StorageFull(partition=partition, reason=f"cannot open: {error}", free_bytes=disk.free_bytes()) from None
             raise StorageFailed(partition=partition, reason=f"cannot open: {error}") from None
 
     @property

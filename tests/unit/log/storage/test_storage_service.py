@@ -632,6 +632,16 @@ async def test_a_disk_that_others_fill_costs_the_append_and_nothing_else(bench: 
     assert (await bench.open(2)).last_transaction_id == 1
 
 
+async def test_a_partition_that_finds_no_room_to_open_is_tried_again(bench: Bench) -> None:
+    bench.disk.total -= bench.disk.free_bytes() - 100
+    for _ in range(2):
+        with pytest.raises(StorageFull):
+            await bench.open(1, partition=1)
+    bench.disk.total = 1 << 40
+    assert (await bench.open(1, partition=1)).last_transaction_id == -1
+    assert await bench.append(1, block(0, [b"a"], partition=1), partition=1) == 0
+
+
 async def test_below_the_disk_mark_appends_are_refused_reads_go_on_and_space_heals_it(bench: Bench) -> None:
     await bench.append(1, block(0, [b"a"]))
     await bench.clean(1, 0)
