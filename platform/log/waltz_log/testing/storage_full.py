@@ -184,7 +184,7 @@ async def limit_at_every_write(directory: Path) -> dict[str, list[str]]:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     found = []
-    for limit in [0, *range(PAGE_BYTES // 8, 16 * PAGE_BYTES, PAGE_BYTES // 8)]:
+    for limit in [0, *range(PAGE_BYTES // 2, 16 * PAGE_BYTES, PAGE_BYTES)]:
         met = await _try(
             directory / "storage",
             lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard)),  # type: ignore[misc]
