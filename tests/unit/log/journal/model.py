@@ -8,7 +8,7 @@ but each whole or not at all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TypeAlias
 
@@ -66,9 +66,9 @@ class Model:
         return self._with(tuple(self.unsure))
 
     def _with(self, survived: tuple[Happening, ...]) -> State:
-        state = State(
-            {key: list(entries) for key, entries in self.sure.records.items()}, {key: list(each) for key, each in self.sure.prepared.items()}
-        )
+        records = {key: list(entries) for key, entries in self.sure.records.items()}
+        prepared = {key: list(entries) for key, entries in self.sure.prepared.items()}
+        state = State(records, prepared, replaceable=self.sure.replaceable)
         for each in survived:
             each.to(state)
         return state
@@ -81,7 +81,7 @@ class Model:
 
     def settle(self, found: State) -> None:
         """Something was loaded, and from now on that is the truth. Transactions that were open are gone."""
-        self.sure, self.unsure, self.open = found, [], {}
+        self.sure, self.unsure, self.open = replace(found, replaceable=self.sure.replaceable), [], {}
 
 
 Contents: TypeAlias = tuple[dict[int, list[tuple[bool, int, bytes]]], dict[int, list[tuple[int, int, int, bytes]]]]

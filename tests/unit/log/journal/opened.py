@@ -37,8 +37,8 @@ def contents_of(disk: SimulatedDisk) -> list[bytes]:
     return found
 
 
-def reference_of(disk: SimulatedDisk, check: str) -> State:
-    return load(contents_of(disk), CHECKS[check])
+def reference_of(disk: SimulatedDisk, check: str, replaceable: frozenset[int] = frozenset()) -> State:
+    return load(contents_of(disk), CHECKS[check], replaceable)
 
 
 def put(disk: SimulatedDisk, name: str, content: bytes) -> None:

@@ -145,6 +145,8 @@ class State:
     prepared: dict[int, list[Entry]] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     """Transactions that had records or a prepare and are neither decided nor in doubt, and those that were ended by an incomplete record."""
+    replaceable: frozenset[int] = frozenset()
+    """User types of which a record keeps the last update alone."""
 
     def latest(self) -> dict[int, tuple[int, bytes]]:
         """Of each living record the last user type and body."""
@@ -155,11 +157,14 @@ class State:
         entries = list(entries)
         for entry in entries:
             if entry.kind in BODIED:
-                fresh = entry.kind in (ADD, ADD_TX)
-                self.records[entry.id] = [entry] if fresh else [*self.records.get(entry.id, []), entry]
+                kept = [] if entry.kind in (ADD, ADD_TX) else [each for each in self.records.get(entry.id, []) if not self._replaces(entry, each)]
+                self.records[entry.id] = [*kept, entry]
         for entry in entries:
             if entry.kind in (DELETE, DELETE_TX):
                 self.records.pop(entry.id, None)
+
+    def _replaces(self, new: Entry, old: Entry) -> bool:
+        return new.user_type == old.user_type and new.user_type in self.replaceable and old.kind in (UPDATE, UPDATE_TX)
 
 
 def ring_order(ids: Iterable[int]) -> list[int]:
@@ -172,10 +177,10 @@ def ring_order(ids: Iterable[int]) -> list[int]:
     return ring[first:] + ring[:first]
 
 
-def load(files: Iterable[bytes], check: Check = check_size) -> State:
+def load(files: Iterable[bytes], check: Check = check_size, replaceable: frozenset[int] = frozenset()) -> State:
     """What a journal of these files holds. Files too short for a header hold nothing."""
     read = dict(read_file(content, check) for content in files if len(content) >= 4)
-    state = State()
+    state = State(replaceable=replaceable)
     open_transactions: dict[int, list[Found]] = {}
     prepared: set[int] = set()
     for file_id in ring_order(read):

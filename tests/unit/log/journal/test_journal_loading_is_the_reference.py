@@ -19,7 +19,6 @@ from waltz_log.journal.directory import survey
 from waltz_log.journal.settings import JournalSettings
 
 FILE_BYTES = 1024
-SETTINGS = JournalSettings(file_bytes=FILE_BYTES)
 
 
 record_ids = st.integers(0, 5)
@@ -82,13 +81,14 @@ def compare(name: str, check: Check, files: list[list[Entry]], data: st.DataObje
         images[file_id] = bytes(image)
     missing = data.draw(st.sets(st.sampled_from(list(images)), max_size=1))
     images = {file_id: image for file_id, image in images.items() if file_id not in missing}
-    expected = load(images.values(), check)
+    replaceable = data.draw(st.sampled_from([frozenset[int](), frozenset({1, 2})]))
+    expected = load(images.values(), check, replaceable)
     disk = directory_of(images, name)
-    found = loading.load(disk, survey(disk), SETTINGS)
+    found = loading.load(disk, survey(disk), JournalSettings(file_bytes=FILE_BYTES, replaceable_types=replaceable))
     assert found.loaded is not None
     assert contents(state_of(found.loaded)) == contents(expected)
     assert state_of(found.loaded).failed == expected.failed
     if not expected.failed:  # what a journal does with those before it reclaims is its opening's business
         for going in found.ledger.reclaim(None):
             del images[going.id]
-            assert contents(load(images.values(), check)) == contents(expected)
+            assert contents(load(images.values(), check, replaceable)) == contents(expected)

@@ -45,9 +45,14 @@ class JournalMachine(RuleBasedStateMachine):
         self.random: Random
         self.failed: set[int] = set()
 
-    @initialize(random=st.randoms(use_true_random=False), compact_files_min=st.sampled_from([0, 3]))
-    def start(self, random: Random, compact_files_min: int) -> None:
+    @initialize(
+        random=st.randoms(use_true_random=False),
+        compact_files_min=st.sampled_from([0, 3]),
+        replaceable=st.sampled_from([frozenset(), frozenset({1, 2})]),
+    )
+    def start(self, random: Random, compact_files_min: int, replaceable: frozenset[int]) -> None:
         self.random = random
+        self.model.sure.replaceable = self.replaceable = replaceable
         self.settings = JournalSettings(
             file_bytes=1024,
             files_max=FILES_MAX,
@@ -56,6 +61,7 @@ class JournalMachine(RuleBasedStateMachine):
             buffer_bytes=4096,
             compact_files_min=compact_files_min,
             compact_percent=50,
+            replaceable_types=replaceable,
         )
         self.journal = self.open(self.disk)
 
@@ -90,7 +96,7 @@ class JournalMachine(RuleBasedStateMachine):
     def check_crash(self, disk: SimulatedDisk) -> None:
         """What is found is possible, is what the reference finds, is there after one more crash, and does not hinder going on."""
         after = self.survivor(disk)
-        expected = reference_of(after, self.check)
+        expected = reference_of(after, self.check, self.replaceable)
         journal = self.open(after)
         found = state_of(journal.loaded)
         assert contents(found) == contents(expected), "the reference reads something else"
@@ -243,7 +249,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     def reopened(self, disk: SimulatedDisk) -> None:
         self.disk = disk
-        expected = reference_of(disk, self.check)
+        expected = reference_of(disk, self.check, self.replaceable)
         with self.any_moment():
             self.journal = self.open(disk)
         found = state_of(self.journal.loaded)
