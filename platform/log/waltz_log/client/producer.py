@@ -160,6 +160,11 @@ class Producer:
             self._paced.set()
         return True
 
+    @property
+    def ready(self) -> bool:
+        """Whether an owner takes appends now, as far as known."""
+        return self._stream is not None
+
     async def ended(self) -> WaltzError:
         """Returns once nothing more is done here, and why."""
         if self._task is not None:

@@ -147,12 +147,20 @@ class Calls:
         if isinstance(error, InvalidRequest):
             self._lane.give_up(entry, str(error))
             return
-        if not entry.intent.handler:
-            entry.tries += 1  # of a call the run is counted
+        if not entry.intent.handler and not self.count(entry, error):
+            return  # of a call the run is counted
         if isinstance(error, LockConflict) and entry.tries < self._settings.attempts_max:
             self._spawn(self._after_winner(entry, error))
         else:
             self._failed_run(entry, str(error))
+
+    def count(self, entry: Entry, error: WaltzError) -> bool:
+        """One sending of data was refused. Whether it is to be sent again."""
+        entry.tries += 1
+        if entry.tries >= self._settings.attempts_max:
+            self._lane.give_up(entry, f"after {entry.tries} attempts: {error}")
+            return False
+        return True
 
     def _failed_run(self, entry: Entry, reason: str) -> None:
         if entry.tries >= self._settings.attempts_max:

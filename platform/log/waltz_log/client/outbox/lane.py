@@ -127,6 +127,7 @@ class Lane:
         self._keys: dict[str, _Key] = {}
         self._told: list[tuple[Entry, Receipt | BaseException | None]] = []
         self._work = asyncio.Event()
+        self._mounting: asyncio.Future[None] | None = None
         self._running = calls(self)
         self.settled = asyncio.Event()
 
@@ -179,7 +180,7 @@ class Lane:
     async def run(self) -> None:
         """Never returns in good order."""
         self.producer.start()
-        waits = [asyncio.ensure_future(work) for work in (self._forward(), self._running.run(), self._producer_ended())]
+        waits: list[asyncio.Future[None]] = [asyncio.ensure_future(work) for work in (self._forward(), self._running.run(), self._producer_ended())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for each in waits:
@@ -188,6 +189,9 @@ class Lane:
         finally:
             for each in waits:
                 each.cancel()
+            if self._mounting is not None:
+                self._mounting.cancel()
+                waits.append(self._mounting)
             await asyncio.gather(*waits, return_exceptions=True)
             await self.producer.close()
 
@@ -218,11 +222,12 @@ class Lane:
         """What was sent before: found in the log, or free to be sent again, ahead of all that came later."""
         attempts = self._ledger.attempts(self.partition)
         if attempts:
-            known = {}
-            for entry in self._unsettled or ():
-                if entry.attempt is None:
-                    continue
-                known[entry.attempt.first_sequence + entry.attempt.entry_ids.index(entry.entry_id)] = entry
+            known: dict[int, Entry] = {}
+            for attempt in attempts:
+                for sequence, entry_id in enumerate(attempt.entry_ids, attempt.first_sequence):
+                    entry = self._ledger.entries.get(entry_id)
+                    if entry is not None and entry.attempt is attempt:
+                        known[sequence] = entry
             await self.mounted()
             found = await settle(self, self._owners, attempts, self._client_id, self._settings.resolve_timeout_s)
             beyond = [sequence for sequence in found.committed if sequence >= attempts[-1].next_sequence]
@@ -246,6 +251,12 @@ class Lane:
 
     def _offer(self) -> None:
         data, offer, ages = self._data, self.producer.offer, self._settings.intent_age_max_s is not None
+        if not data and not self._calls:
+            return
+        if not self.producer.ready:  # what waits here can still grow too old
+            if self._mounting is None or self._mounting.done():
+                self._mounting = asyncio.ensure_future(self._mount())
+            return
         if data and not self._room():
             return
         while data:
@@ -262,6 +273,10 @@ class Lane:
             if entry.place is Place.READY and not self._owing.expired(entry):
                 entry.place = Place.BUSY
                 self._running.start(entry)
+
+    async def _mount(self) -> None:
+        await self.mounted()
+        self._work.set()
 
     def _room(self) -> bool:
         """Whether there are sequences for everything that may be sent before this lane looks again."""
@@ -286,16 +301,23 @@ class Lane:
     def _take_down(self) -> None:
         told, self._told = self._told, []
         committed: list[tuple[Entry, Outcome]] = []
+        disordered: NotAppended | None = None
         for entry, what in told:
             if isinstance(what, Receipt):
                 committed.append((entry, Outcome(what.transaction_id, None)))
             elif isinstance(what, LockConflict | NotAppended | InvalidRequest):
                 self._ledger.absent(entry)
                 entry.place = Place.BUSY
-                self._running.refused(entry, what)
+                if isinstance(what, NotAppended) and entry.intent.key and not entry.intent.handler:
+                    disordered = what  # others of its key may be on their way: the next session begins with what is owed, in order
+                    self._running.count(entry, what)
+                else:
+                    self._running.refused(entry, what)
             elif isinstance(what, WaltzError):
                 raise what  # not decided, and the producer has ended: the next session asks the log
         self._deliver(committed)
+        if disordered is not None:
+            raise disordered
 
     def _deliver(self, outcomes: list[tuple[Entry, Outcome]]) -> None:
         if not outcomes:

@@ -103,6 +103,30 @@ def test_an_intent_past_its_age_becomes_a_dead_letter_but_never_one_that_is_in_d
     run(main)
 
 
+def test_what_waits_for_an_owner_still_grows_too_old() -> None:
+    """The outbox is connected, and the partition is not served: neither data nor calls are on their way yet."""
+
+    async def main() -> None:
+        async with bench(servers=1) as b:
+            outbox = b.outbox(SimulatedDisk(), intent_age_max_s=60)
+            outbox.handler("late")(lambda tx, arguments: tx.append(b"late"))
+            async with outbox:
+                await outbox.submit(Intent.data(0, b"served"))
+                await outbox.flush()
+                await b.cluster.kill_server("server-0")
+                await asyncio.sleep(5)
+                receipts = await outbox.submit([Intent.data(0, b"late"), Intent.call("late", None, 0)])
+                await asyncio.sleep(100)
+                assert [receipt.known is not None for receipt in receipts] == [True, True]
+                await b.cluster.start_server("server-0")
+                await outbox.submit(Intent.data(0, b"served again"))
+                await outbox.flush()
+                assert len(outbox.dead_letters()) == 2
+            assert await b.data(0) == [b"served", b"served again"]
+
+    run(main)
+
+
 @pytest.mark.parametrize("kind", ["sync", "write"])
 def test_nothing_is_acknowledged_on_a_disk_that_fails_and_what_was_accepted_is_not_lost(kind: str) -> None:
     async def main() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.unit.log.client.outbox.bench import FAST, bench, run, until
 from waltz_log.client import GiveUp, Intent, Lock, LockConflict, Outbox, Transaction, TransactionContext
-from waltz_log.errors import InvalidRequest
+from waltz_log.client.window import Window
+from waltz_log.errors import InvalidRequest, NotAppended
 from waltz_log.testing.disk import SimulatedDisk
 
 
@@ -302,5 +303,37 @@ def test_a_follower_whose_application_fails_is_started_again_where_it_stopped() 
                 await outbox.flush()
             assert failures == [0]
             assert await b.data(0) == [b"first", b"1"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("refusals", "attempts_max"), [(3, 50), (1000, 4)])
+def test_data_that_is_refused_is_sent_again_in_another_session_or_given_up_and_its_key_goes_on(
+    refusals: int, attempts_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No server of this version refuses one transaction and takes the next; a later one may."""
+    left = [refusals]
+    honest = Window.pack
+
+    def pack(self: Window, *arguments: Any) -> Any:
+        for item in list(self.queue):
+            if item[1] == b"3" and left[0] and not item[0].done():
+                left[0] -= 1
+                item[0].set_exception(NotAppended(partition=0, reason="refused by a test"))
+        return honest(self, *arguments)
+
+    monkeypatch.setattr(Window, "pack", pack)
+
+    async def main() -> None:
+        async with bench() as b, b.outbox(SimulatedDisk(), attempts_max=attempts_max) as outbox:
+            await outbox.submit([Intent.data(0, b"%d" % number, key="k") for number in range(8)])
+            await outbox.flush()
+            found = [int(data) for data in await b.data(0)]
+            if refusals < attempts_max:
+                assert sorted(found) == list(range(8))
+                assert outbox.dead_letters() == []
+            else:
+                assert found == [0, 1, 2, 4, 5, 6, 7]
+                assert "after 4 attempts" in outbox.dead_letters()[0].reason
 
     run(main)
