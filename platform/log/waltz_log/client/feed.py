@@ -18,8 +18,10 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Transaction
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, NotOwner, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.rpc import versions
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import MOUNT
+from waltz_log.rpc.versions import expect_spoken
 
 __all__ = ["feed_batches"]
 
@@ -91,6 +93,7 @@ async def _next_frame(stream: Stream, partition: int) -> pb.FeedFrame:
             raise ProtocolViolation(reason=f"unexpected message on a feed: kind={kind}")
         if not message.mounted.partition_ready:
             raise NotOwner(partition=partition, reason="not ready")
+        expect_spoken(message.mounted.protocol_version, versions.SPOKEN, f"owner of partition {partition}")
 
 
 async def _leave_when_moved(stream: Stream, owners: Owners, partition: int, address: str, generation: int) -> None:

@@ -8,8 +8,10 @@ import struct
 from waltz_log.client.owners import Owners
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
+from waltz_log.rpc import versions
 from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import MOUNT, PROTOCOL_VERSION
+from waltz_log.rpc.methods import MOUNT
+from waltz_log.rpc.versions import expect_spoken
 
 __all__ = ["mount_for_appends", "mount_request", "ranges"]
 
@@ -17,7 +19,8 @@ __all__ = ["mount_for_appends", "mount_request", "ranges"]
 def mount_request(owners: Owners, partition: int, client_id: int, mount_sequence: int, mark: int, feed: pb.FeedMode.ValueType) -> pb.ClientMessage:
     return pb.ClientMessage(
         mount=pb.MountRequest(
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=versions.SPOKEN.highest,
+            lowest_protocol_version=versions.SPOKEN.lowest,
             cluster_key=owners.parameters.key.bytes,
             client_id=client_id,
             partition=partition,
@@ -42,8 +45,7 @@ async def mount_for_appends(
         if message is None or message.WhichOneof("kind") != "mounted" or not message.mounted.partition_ready:
             raise NotOwner(partition=partition, reason=f"{address} is not ready")
         mounted: pb.MountResponse = message.mounted
-        if mounted.protocol_version != PROTOCOL_VERSION:
-            raise ProtocolViolation(reason=f"server speaks version {mounted.protocol_version}, this client {PROTOCOL_VERSION}: address={address}")
+        expect_spoken(mounted.protocol_version, versions.SPOKEN, address)
     except TimeoutError:
         await stream.cancel()
         raise ConnectionLost(address=address, reason="no answer to the mount") from None

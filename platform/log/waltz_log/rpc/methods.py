@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from waltz_log.core.ports import Method
 from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.versions import SPOKEN
 
 __all__ = [
     "BOUND",
@@ -21,7 +22,7 @@ __all__ = [
     "TRUNCATE",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = SPOKEN.highest
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Largest message any port accepts. Senders stay far below (frames of 64 KiB to 1 MiB, one record up to the record limit); above it the

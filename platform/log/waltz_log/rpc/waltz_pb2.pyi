@@ -165,7 +165,9 @@ class MountRequest(_message.Message):
     CLIENT_HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
     FEED_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    LOWEST_PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
+    """the highest this client speaks"""
     cluster_key: _builtins.bytes
     """16 bytes"""
     client_id: _builtins.int
@@ -177,6 +179,8 @@ class MountRequest(_message.Message):
     feed: Global___FeedMode.ValueType
     generation: _builtins.int
     """as the client read it from the assignment; 0: not known"""
+    lowest_protocol_version: _builtins.int
+    """the lowest it accepts; 0: only protocol_version"""
     def __init__(
         self,
         *,
@@ -188,10 +192,11 @@ class MountRequest(_message.Message):
         client_high_water_mark: _builtins.int = ...,
         feed: Global___FeedMode.ValueType = ...,
         generation: _builtins.int = ...,
+        lowest_protocol_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "generation", b"generation", "mount_sequence", b"mount_sequence", "partition", b"partition", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "generation", b"generation", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "partition", b"partition", "protocol_version", b"protocol_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -213,6 +218,7 @@ class MountResponse(_message.Message):
     session: _builtins.int
     high_water_mark: _builtins.int
     protocol_version: _builtins.int
+    """the one that is used on this stream: the highest that both speak"""
     first_transaction_id: _builtins.int
     def __init__(
         self,

@@ -15,7 +15,6 @@ from waltz_log.core.columns import header_bytes, slice_block
 from waltz_log.core.ports import Stream
 from waltz_log.errors import OutOfRange, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import PROTOCOL_VERSION
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.sequencer import Answers
 from waltz_log.server.store import StoreSession
@@ -26,7 +25,7 @@ __all__ = ["Mount"]
 class Mount:
     """`client_id` 0 is a reader: it may not append and fences nobody."""
 
-    def __init__(self, request: pb.MountRequest, stream: Stream, store: StoreSession, generation: int) -> None:
+    def __init__(self, request: pb.MountRequest, stream: Stream, store: StoreSession, generation: int, version: int) -> None:
         self.client_id = request.client_id
         self.mount_sequence = request.mount_sequence
         self.feed = request.feed
@@ -37,6 +36,7 @@ class Mount:
         self._stream = stream
         self._store = store
         self._generation = generation
+        self._version = version
         self._outgoing: deque[pb.ServerMessage] = deque()
         self._wake = Pulse()
         self._drained = Pulse()
@@ -89,7 +89,7 @@ class Mount:
             generation=self._generation,
             session=store.session,
             high_water_mark=target,
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=self._version,
             first_transaction_id=store.first_transaction_id,
         )
         await self._stream.send(pb.ServerMessage(mounted=response))

@@ -163,11 +163,11 @@ class Partition:
 
     # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
 
-    async def mount(self, request: pb.MountRequest, stream: Stream) -> None:
-        """Serves one mounted client until it goes, is fenced, or the store session ends."""
+    async def mount(self, request: pb.MountRequest, stream: Stream, version: int) -> None:
+        """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends."""
         serving = await self._open_for_service()
         store = serving.store
-        mount = Mount(request, stream, store, self.generation)
+        mount = Mount(request, stream, store, self.generation, version)
         if request.client_high_water_mark > store.committed:
             raise OutOfRange(partition=self.partition, asked=request.client_high_water_mark, first=store.first_transaction_id, last=store.committed)
         if mount.client_id:

@@ -17,8 +17,9 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, ServerEntry
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, NotOwner, ProtocolViolation, Unavailable
-from waltz_log.rpc import methods
+from waltz_log.rpc import methods, versions
 from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.versions import Versions, agreed
 from waltz_log.server.manager import ClusterManager
 from waltz_log.server.partition import Partition
 from waltz_log.server.settings import ServerSettings
@@ -158,10 +159,10 @@ class LogServer:
         if message is None or message.WhichOneof("kind") != "mount":
             raise ProtocolViolation(reason="the first message of a stream must be a mount")
         request = message.mount
-        if request.protocol_version != methods.PROTOCOL_VERSION:
-            raise ProtocolViolation(reason=f"protocol version {request.protocol_version} is not spoken here, only {methods.PROTOCOL_VERSION}")
+        client = Versions.named(highest=request.protocol_version, lowest=request.lowest_protocol_version)
+        version = agreed(client, versions.SPOKEN)
         self._check_key(request.cluster_key)
-        await self._owned(request.partition).mount(request, stream)
+        await self._owned(request.partition).mount(request, stream, version)
 
     async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
         self._check_key(request.cluster_key)
