@@ -21,6 +21,7 @@ async def test_no_crash_loses_what_was_synced_or_leaves_a_part(life: Life) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
 async def test_no_crash_at_any_byte_does(life: Life) -> None:
     tally = await enumerate_crashes(life.__name__, lambda: JournalScenario(life), check_survivor, EVERYTHING)

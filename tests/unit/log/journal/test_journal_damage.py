@@ -84,6 +84,7 @@ def test_of_flipped_bits_nothing_is_loaded_that_was_not_written_and_no_half_tran
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_of_many_more_flipped_bits_nothing_is_loaded_that_was_not_written() -> None:
     load_flipped(FLIPS)
 

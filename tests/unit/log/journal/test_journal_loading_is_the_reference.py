@@ -64,6 +64,7 @@ def test_any_files_load_as_the_reference_loads_them_and_reclaiming_changes_nothi
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @FORMATS
 @settings(max_examples=8000, deadline=None)
 @given(files=histories(), data=st.data())

@@ -292,6 +292,7 @@ def test_the_journal_is_the_model(machine: type[JournalMachine]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @MACHINES
 def test_the_journal_is_the_model_for_longer(machine: type[JournalMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=600, stateful_step_count=80, deadline=None))
