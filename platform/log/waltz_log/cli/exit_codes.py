@@ -39,7 +39,7 @@ def exit_code_of(error: errors.WaltzError | OSError) -> int:
             return UNAVAILABLE
         case errors.Fenced() | errors.ClusterKeyMismatch() | errors.SessionTooOld() | errors.LockConflict() | errors.ProtocolViolation():
             return REFUSED
-        case errors.StorageFailed() | errors.CorruptData() | OSError():
+        case errors.StorageFailed() | errors.JournalFailed() | errors.JournalFull() | errors.CorruptData() | OSError():
             return MACHINE
         case _:
             return LACKING if type(error).__name__ in ("JavaMissing", "ZooKeeperJarsMissing") else DEFECT
