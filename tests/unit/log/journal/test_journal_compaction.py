@@ -71,23 +71,37 @@ def test_a_delete_is_not_reclaimed_before_its_add() -> None:
     assert again.reclaim() >= 2
 
 
-def test_a_commit_outlives_its_records_and_an_open_transaction_pins_its_files() -> None:
+def churn(journal: Journal, first: int) -> None:
+    """Adds and deletes until every file that can go has gone."""
+    for n in range(first, first + 10 * PER_FILE):
+        journal.add(n, 1, BODY)
+        journal.delete(n)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_end_of_a_transaction_outlives_its_records_and_an_open_one_pins_its_files(end: str, restart: bool) -> None:
     disk = SimulatedDisk()
     journal = open_journal(disk)
     transaction = journal.begin()
     journal.add_in(transaction, 1, 1, BODY)
-    journal.append_all([(n, 1, BODY) for n in range(10, 10 + 3 * PER_FILE)])
-    for n in range(10, 10 + 3 * PER_FILE):
-        journal.delete(n)
-    before = journal.reclaim()
-    assert before >= 1
-    journal.commit(transaction)
-    journal.append_all([(n, 1, BODY) for n in range(30, 30 + 3 * PER_FILE)])
-    for n in range(30, 30 + 3 * PER_FILE):
-        journal.delete(n)
-    journal.reclaim()
-    journal.sync()
-    assert [record.record_id for record in open_journal(disk.crash(keep=True)).loaded.records] == [1]
+    journal.prepare(transaction)
+    journal.add(2, 1, b"keeps the file")
+    churn(journal, 1000)
+    journal.close()
+    journal = open_journal(disk)
+    assert [each.transaction_id for each in journal.loaded.prepared] == [transaction]
+    getattr(journal, end)(transaction)
+    if restart:
+        churn(journal, 2000)
+        journal.close()
+        journal = open_journal(disk)
+    churn(journal, 3000)
+    assert journal.statistics().files_data <= 4
+    journal.close()
+    again = open_journal(disk)
+    assert again.loaded.prepared == []
+    assert [record.record_id for record in again.loaded.records] == ([2, 1] if end == "commit" else [2])
 
 
 def test_a_rolled_back_transaction_of_many_files_leaves_none_behind() -> None:
@@ -109,9 +123,10 @@ def test_half_a_transaction_of_several_files_is_never_loaded() -> None:
         journal = open_journal(disk, settings)
         journal.append_all([(1, 1, b"one")])
         transaction = journal.begin()
-        for n in range(10, 10 + 2 * PER_FILE):
+        for n in range(10, 10 + PER_FILE + 1):
             journal.add_in(transaction, n, 1, BODY)
         journal.commit(transaction)
+        journal.append_all([(2, 1, b"keeps the file of the commit")])
         journal.close()
         names = [name for name in disk.list("") if name.startswith("journal-")]
         content = disk.content(names[0])
@@ -119,14 +134,15 @@ def test_half_a_transaction_of_several_files_is_never_loaded() -> None:
         disk.replace(names[0], content[:hole] + FILL + content[hole + 1 :])
         with capture_logs() as logs:
             again = open_journal(disk, settings)
-        assert [record.record_id for record in again.loaded.records] == [1]
+        assert [record.record_id for record in again.loaded.records] == [1, 2]
         assert again.loaded.broken_transactions == [transaction]
         assert "a transaction of the journal lacks records and does not count" in [entry["event"] for entry in logs]
         again.delete(1)
-        again.append_all([(n, 1, BODY) for n in range(100, 100 + 4 * PER_FILE)])  # the file with the hole is reclaimed
+        again.append_all([(n, 1, BODY) for n in range(100, 100 + 4 * PER_FILE)])
         again.close()
-        found = [record.record_id for record in open_journal(disk, settings).loaded.records]
-        assert found == list(range(100, 100 + 4 * PER_FILE))
+        last = open_journal(disk, settings)
+        assert not disk.exists(names[0]), "the file with the hole is gone: nothing but the struck commit tells that it is missing"
+        assert [record.record_id for record in last.loaded.records] == [2, *range(100, 100 + 4 * PER_FILE)]
 
 
 # ---- compaction --------------------------------------------------------------------------------------------------------------------------------

@@ -149,9 +149,10 @@ def test_a_disk_that_is_full_refuses_adds_while_there_is_a_file_for_deletes() ->
 # ---- reusing -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_reused_under_a_new_id_a_thousand_times() -> None:
+@pytest.mark.parametrize("check", ["hash", "size"])
+def test_a_file_is_reused_under_a_new_id_a_thousand_times(check: str) -> None:
     disk = SimulatedDisk()
-    journal = open_journal(disk, SMALL.model_copy(update={"files_max": 4, "files_pool": 4}))
+    journal = open_journal(disk, SMALL.model_copy(update={"files_max": 4, "files_pool": 4, "check": check}))
     record_id = 0
     while journal.statistics().files_reused < 1000:
         journal.add(record_id, 1, BODY)
@@ -159,6 +160,7 @@ def test_a_file_is_reused_under_a_new_id_a_thousand_times() -> None:
             journal.delete(record_id - 3)
         record_id += 1
     assert len(journal_files(disk)) <= 4
+    assert all(int.from_bytes(disk.content(name)[:4], "big") == int(name[8:18]) > 900 for name in journal_files(disk))
     journal.close()
     assert living(open_journal(disk.crash())) == [record_id - 3, record_id - 2, record_id - 1]
 
