@@ -21,7 +21,7 @@ from waltz_log.core.records import encode_record
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 
-__all__ = ["AS_KNOWN", "ITEM_OVERHEAD_BYTES", "NO_LOCKS", "Frame", "Item", "Window"]
+__all__ = ["AS_KNOWN", "ITEM_OVERHEAD_BYTES", "NO_LOCKS", "STORAGE_FULL", "Frame", "Item", "Window"]
 
 Item: TypeAlias = "tuple[asyncio.Future[Receipt], bytes, int, int, bytes, bytes, float]"
 """future, data, header, mark, lock counts (three bytes, or empty), locks (eight bytes each), deadline on the loop's clock."""
@@ -33,6 +33,9 @@ ITEM_OVERHEAD_BYTES = 64
 """What a transaction takes in a frame beyond data and locks: record overhead, length, mark, lock counts, some framing."""
 
 NO_LOCKS = b"\0\0\0"
+
+STORAGE_FULL = "storage is full"
+"""The reason of a `NotAppended` that time alone may mend: no majority of the replicas has room."""
 
 
 class Frame:
@@ -201,7 +204,7 @@ class Window:
     def refuse(self, sequence: int, reason: int) -> bool:
         """What the server would not order. False: the transaction is still wanted, and another mount settles it."""
         if reason == pb.REFUSAL_STORAGE_FULL:
-            self._decide(sequence, NotAppended(partition=self._partition, reason="storage is full"))
+            self._decide(sequence, NotAppended(partition=self._partition, reason=STORAGE_FULL))
         elif reason == pb.REFUSAL_TOO_LARGE:
             self._decide(sequence, InvalidRequest(reason=f"transaction above the server's limit: partition={self._partition}"))
         elif reason == pb.REFUSAL_INVALID:

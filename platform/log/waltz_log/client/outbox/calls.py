@@ -143,12 +143,10 @@ class Calls:
     # ---- when it did not get into the log --------------------------------------------------------------------------------------------------------
 
     def refused(self, entry: Entry, error: WaltzError) -> None:
-        """It is certain that the sending is not in the log."""
+        """It is certain that what a handler computed is not in the log."""
         if isinstance(error, InvalidRequest):
             self._lane.give_up(entry, str(error))
             return
-        if not entry.intent.handler and not self.count(entry, error):
-            return  # of a call the run is counted
         if isinstance(error, LockConflict) and entry.tries < self._settings.attempts_max:
             self._spawn(self._after_winner(entry, error))
         else:

@@ -23,9 +23,10 @@ from waltz_log.client.outbox.settle import settle
 from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.client.owners import Owners
 from waltz_log.client.producer import SEQUENCE_MAX, Lasting, Producer
+from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
-from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Frame, Item
+from waltz_log.client.window import AS_KNOWN, NO_LOCKS, STORAGE_FULL, Frame, Item
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutboxTaken, Unavailable, WaltzError
 
 __all__ = ["Lane", "Owing", "SequencesUsedUp", "sequences_left"]
@@ -127,6 +128,9 @@ class Lane:
         self._keys: dict[str, _Key] = {}
         self._told: list[tuple[Entry, Receipt | BaseException | None]] = []
         self._work = asyncio.Event()
+        self._refused: list[Entry] = []
+        self._pauses = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
+        self._held: asyncio.TimerHandle | None = None
         self._mounting: asyncio.Future[None] | None = None
         self._running = calls(self)
         self.settled = asyncio.Event()
@@ -189,6 +193,8 @@ class Lane:
         finally:
             for each in waits:
                 each.cancel()
+            if self._held is not None:
+                self._held.cancel()
             if self._mounting is not None:
                 self._mounting.cancel()
                 waits.append(self._mounting)
@@ -251,7 +257,9 @@ class Lane:
 
     def _offer(self) -> None:
         data, offer, ages = self._data, self.producer.offer, self._settings.intent_age_max_s is not None
-        if not data and not self._calls:
+        if self._refused and not self.producer.window.pending:
+            self._put_back()
+        if self._refused or self._held is not None or (not data and not self._calls):
             return
         if not self.producer.ready:  # what waits here can still grow too old
             if self._mounting is None or self._mounting.done():
@@ -301,23 +309,41 @@ class Lane:
     def _take_down(self) -> None:
         told, self._told = self._told, []
         committed: list[tuple[Entry, Outcome]] = []
-        disordered: NotAppended | None = None
         for entry, what in told:
             if isinstance(what, Receipt):
                 committed.append((entry, Outcome(what.transaction_id, None)))
             elif isinstance(what, LockConflict | NotAppended | InvalidRequest):
                 self._ledger.absent(entry)
                 entry.place = Place.BUSY
-                if isinstance(what, NotAppended) and entry.intent.key and not entry.intent.handler:
-                    disordered = what  # others of its key may be on their way: the next session begins with what is owed, in order
-                    self._running.count(entry, what)
-                else:
-                    self._running.refused(entry, what)
+                self._refused_by_log(entry, what)
             elif isinstance(what, WaltzError):
                 raise what  # not decided, and the producer has ended: the next session asks the log
+        if committed:
+            self._pauses.reset()
         self._deliver(committed)
-        if disordered is not None:
-            raise disordered
+
+    def _refused_by_log(self, entry: Entry, error: LockConflict | NotAppended | InvalidRequest) -> None:
+        full = isinstance(error, NotAppended) and error.reason == STORAGE_FULL
+        if full and entry.intent.handler:
+            entry.tries -= 1  # it ran, and the log was not there
+        if full or (isinstance(error, NotAppended) and not entry.intent.handler):
+            if full or self._running.count(entry, error):
+                self._refused.append(entry)
+        else:
+            self._running.refused(entry, error)
+
+    def _put_back(self) -> None:
+        """What the log would not take goes before everything that waits, in the order of submission: of its keys nothing later has been offered."""
+        refused, self._refused = sorted(self._refused, key=lambda entry: entry.entry_id, reverse=True), []
+        for entry in refused:
+            if entry.place is Place.BUSY:
+                entry.place = Place.READY
+                (self._calls if entry.intent.handler else self._data).appendleft(entry)
+        self._held = self.loop.call_later(self._pauses.next_s(), self._go_on)
+
+    def _go_on(self) -> None:
+        self._held = None
+        self._work.set()
 
     def _deliver(self, outcomes: list[tuple[Entry, Outcome]]) -> None:
         if not outcomes:
