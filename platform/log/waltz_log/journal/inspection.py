@@ -210,8 +210,9 @@ def verify(disk: Disk) -> Iterator[Finding]:
         return
     assert loading.loaded is not None
     newest = loading.data[-1].id if loading.data else -1
+    damaged = {file.id for file in [*loading.data, *loading.empty] if file.damaged}
     for file in in_order(directory):
-        yield from _odd_records(disk, directory, file, newest)
+        yield from _odd_records(disk, directory, file, file.id in damaged)
     yield from _odd_transactions(loading.loaded, {(strike.file.name, strike.offset): strike.file.id == newest for strike in loading.strikes})
     aside = disk.list(ATTIC)
     if aside:
@@ -231,7 +232,8 @@ def _odd_files(directory: Directory) -> Iterator[Finding]:
         yield Finding(False, name, -1, "was being made when a crash came; opening removes it")
 
 
-def _odd_records(disk: Disk, directory: Directory, file: FoundFile, newest: int) -> Iterator[Finding]:
+def _odd_records(disk: Disk, directory: Directory, file: FoundFile, damaged: bool) -> Iterator[Finding]:
+    """`damaged` is loading's verdict; of a file that is not, the end alone is unhealthy, and it was being written."""
     waiting: list[int] = []
     for seen in records_of(disk, directory, file):
         if seen.record.kind == UNHEALTHY:
@@ -241,7 +243,7 @@ def _odd_records(disk: Disk, directory: Directory, file: FoundFile, newest: int)
         waiting.clear()
     torn = "the end of the file is torn, as a crash leaves it"
     doubtful = "the end of the file is not whole: damage, unless a crash tore it and the journal went on in another file"
-    yield from (Finding(file.id != newest, file.name, offset, torn if file.id == newest else doubtful) for offset in waiting)
+    yield from (Finding(damaged, file.name, offset, doubtful if damaged else torn) for offset in waiting)
 
 
 def _odd_transactions(loaded: Loaded, broken: dict[tuple[str, int], bool]) -> Iterator[Finding]:
