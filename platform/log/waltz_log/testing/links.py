@@ -1,7 +1,7 @@
 """How messages travel between the hosts of an in-memory network: how long they take, which way is shut, what is repeated.
 
-A stream transport loses nothing and changes no order within a connection. What it does with loss is delay: a lost packet comes again later and holds up
-all that was sent after it. A shut link holds everything back; whoever waits across it longer than its patience takes the connection for broken.
+A stream transport loses nothing and changes no order within a connection. What it does with loss is delay: a lost packet comes again later and holds
+up all that was sent after it. A shut link holds everything back; whoever waits across it longer than its patience takes the connection for broken.
 Decides nothing of its own: the fault injector sets the weather, the network asks.
 """
 

@@ -4,8 +4,8 @@
     make sim SEEDS=1000 FIRST_SEED=500  a range, on every core
     make mutants                        planted bugs, each of which must be caught
 
-`run` plays a seed; `mix` draws it; `world` holds the processes; `clients` and `faults` are what acts, each a registry to add to; `history` is what was
-seen, `checkers` judge it; `mutants` are bugs to plant.
+`run` plays a seed; `mix` draws it; `world` holds the processes; `clients` and `faults` are what acts, each a registry to add to; `history` is what
+was seen, `checkers` judge it; `planted` are bugs that `mutants` hunts.
 """
 
 from __future__ import annotations

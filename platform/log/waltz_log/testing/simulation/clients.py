@@ -25,6 +25,7 @@ from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import (
     ClusterKeyMismatch,
+    CorruptData,
     LockConflict,
     NotAppended,
     OutcomeUnknown,
@@ -40,7 +41,7 @@ from waltz_log.testing.simulation.history import Attempt, MarkSeen, Seen
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import ClientProcess, World
 
-__all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "run_client"]
+__all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "look", "run_client"]
 
 LOCKS = 5
 """Names that clients of a partition share: few, so that they meet."""
@@ -88,6 +89,8 @@ class Actor:
         self.operations = world.mix.operations
         self.partition = rng.randrange(world.mix.partitions)
         self.unknown: dict[int, OutcomeUnknown] = {}
+        self.client_id = 0
+        """Of its own, for a kind that speaks the bare protocol."""
 
     async def connect(self) -> WaltzClient:
         while True:
@@ -345,7 +348,7 @@ async def read_feeds(actor: Actor) -> None:
 @client_kind("bulk")
 async def read_replicas(actor: Actor) -> None:
     """As Spark's executors do: a bound from the owner, then ranges from any replica."""
-    owners = await _look(actor)
+    owners = await look(actor)
     key = owners.parameters.key.bytes
     while not actor.over.is_set():
         await actor.pause(0.2)
@@ -368,7 +371,7 @@ async def read_replicas(actor: Actor) -> None:
     await owners.close()
 
 
-async def _look(actor: Actor) -> Owners:
+async def look(actor: Actor) -> Owners:
     async def coordinator() -> Coordinator:
         return actor.process.session()
 
@@ -376,6 +379,7 @@ async def _look(actor: Actor) -> Owners:
         owners = Owners(coordinator, actor.process.host, SETTINGS, Random(actor.rng.random()))
         try:
             await owners.open()
+            actor.client_id = await owners.next_client_id()
         except Unavailable as error:
             actor.tell(f"does not connect: {error}")
             await asyncio.sleep(0.1)
@@ -398,7 +402,11 @@ async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -
     try:
         while (answer := await stream.receive()) is not None:
             for block in answer.blocks:
-                transactions = decode_feed(pb.FeedFrame(block=block), bound.partition, after + 1, data=True)
+                try:
+                    transactions = decode_feed(pb.FeedFrame(block=block), bound.partition, after + 1, data=True)
+                except (CorruptData, ProtocolViolation) as error:
+                    actor.world.history.complaints.append(f"13: {address} served {error}")
+                    raise
                 actor.saw(number, after, transactions, partition=bound.partition)
                 after = transactions[-1].transaction_id
     finally:
@@ -408,14 +416,14 @@ async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -
 @client_kind("stranger")
 async def come_from_elsewhere(actor: Actor) -> None:
     """Has the key of another cluster, or speaks another version: must be refused by name, everywhere."""
-    owners = await _look(actor)
+    owners = await look(actor)
     other = b"\x99" * 16
     while not actor.over.is_set():
         await actor.pause(0.3)
         address, storage = owners.address(actor.partition), actor.world.storages.get(actor.rng.choice(actor.world.storage_names))
         if address is None or storage is None or storage.listener is None:
             continue
-        session = 1 << 30
+        session = 0
         call = actor.process.host.connect(storage.listener.address).call
         opening = pb.OpenRequest(cluster_key=other, partition=actor.partition, session=session)
         cutting = pb.TruncateRequest(cluster_key=other, partition=actor.partition, session=session)
@@ -433,10 +441,14 @@ async def come_from_elsewhere(actor: Actor) -> None:
                 await answer()
             except refusal:
                 continue
-            except WaltzError as error:
+            except Unavailable as error:
                 actor.tell(f"{what}: {error}")
+                continue
+            except WaltzError as error:
+                told = str(error)
             else:
-                actor.world.history.complaints.append(f"15: {what} of another cluster was answered: storage={storage.name} server={address}")
+                told = "an answer"
+            actor.world.history.complaints.append(f"15: {what} of another cluster got {told}: storage={storage.name} server={address}")
     await owners.close()
 
 

@@ -179,9 +179,16 @@ async def flip_a_bit(world: World, rng: Random) -> None:
         content = bytearray(disk.content(path))
         at = rng.randrange(len(content))
         content[at] ^= 1 << rng.randrange(8)
+        partition = int(path.partition("/")[0])
+        before = await world.stored(name, partition, 1 << 40)
         disk.replace(path, bytes(content))
         world.rotten.add(name)
         world.trace.add(name, f"a bit of {path} flips at {at}")
+        after = await world.stored(name, partition, 1 << 40)
+        if isinstance(before, bytes) and isinstance(after, bytes):
+            both = min(len(before), len(after))
+            if before[:both] != after[:both]:
+                world.history.complaints.append(f"13: rotten bytes were served: {path} of {name} at {world.now_s:.3f}")
 
 
 @fault("replace-empty")
@@ -194,6 +201,31 @@ async def replace_by_empty(world: World, rng: Random) -> None:
         await asyncio.sleep(rng.choice((0.0, 1.0)))
         world.trace.add(name, "comes back empty, as the operator says")
         await world.start_storage(name, replace=True)
+
+
+@fault("replace-behind")
+async def replace_while_another_is_behind(world: World, rng: Random) -> None:
+    """What only two replicas have, one of them loses, while the third, which lags, comes back and the owner changes: those two must not decide."""
+    async with _claim(world, world.fragile) as name:
+        others = [other for other in sorted(world.storages) if other != name and other not in world.busy]
+        if name is None or not others:
+            return
+        behind = rng.choice(others)
+        world.trace.add("network", f"leaves {behind} behind")
+        ways = [way for server in sorted(world.servers) for way in ((server, behind), (behind, server))]
+        for way in ways:
+            world.links.shut(*way)
+        await asyncio.sleep(rng.uniform(0.2, 1.0))
+        await world.kill_storage(name, SimulatedDisk())
+        async with _claim(world, sorted(world.servers)) as server:
+            if server is not None:
+                await world.kill_server(server)
+            for way in ways:
+                world.links.open(*way)
+            world.trace.add(name, "comes back empty, as the operator says")
+            await world.start_storage(name, replace=True)
+            if server is not None:
+                await world.start_server(server)
 
 
 @fault("replace-stale")
@@ -262,6 +294,30 @@ async def cut_server_off(world: World, rng: Random) -> None:
             world.trace.add(name, "loses the coordinator")
             await world.silence(world.servers[name].sessions, rng.choice((0.1, 0.7, 2.5)))
             world.trace.add(name, "reaches the coordinator")
+
+
+@fault("stranded")
+async def strand_server(world: World, rng: Random) -> None:
+    """A server is left with one storage node and some clients; the coordinator and the other storage nodes do not hear of it. What it orders is
+    written to one disk, while another owner gives the same ids to other transactions."""
+    async with _claim(world, sorted(world.servers)) as name:
+        if name is None:
+            return
+        kept = rng.choice(world.storage_names)
+        clients = [client for client in sorted(world.clients) if rng.random() < 0.5]
+        world.trace.add(name, f"is stranded with {kept} {','.join(clients)}")
+        far = [storage for storage in world.storage_names if storage != kept]
+        ways = [way for other in far for way in ((name, other), (other, name))]
+        ways += [way for other in sorted(world.servers) if other != name for way in ((other, kept), (kept, other))]
+        for way in ways:
+            world.links.shut(*way)
+        sessions = [*world.servers[name].sessions]
+        own = [session for client in clients for session in world.clients[client].sessions]
+        seconds = rng.choice((1.2, 2.5))
+        await asyncio.gather(world.silence(sessions, seconds), world.silence(own, seconds, expire=False))
+        for way in ways:
+            world.links.open(*way)
+        world.trace.add(name, "is back")
 
 
 @fault("server-added")

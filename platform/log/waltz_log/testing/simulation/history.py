@@ -1,5 +1,5 @@
-"""What happened in a run, as far as it can be seen: what clients asked and were told, what readers saw, what storage acknowledged, what was written to
-the coordinator, and at the end what the log and the replicas hold. Checkers are functions of this and of nothing else.
+"""What happened in a run, as far as it can be seen: what clients asked and were told, what readers saw, what storage acknowledged, what was written
+to the coordinator, and at the end what the log and the replicas hold. Checkers are functions of this and of nothing else.
 
 A transaction's data begins with the number of its attempt, so that whoever meets it in a log knows who sent it.
 """
@@ -146,5 +146,7 @@ class Evidence:
     heal_bound_s: float
     locks_forgotten: bool = False
     """The lock table is so small that it forgets."""
+    clocks_agree: bool = True
+    """No node's date jumped."""
     longest_pause_s: float = 0.0
     """How long a client may have been stopped."""

@@ -1,4 +1,4 @@
-"""Many runs at once: a process per core, each with every n-th seed; what failed comes back with the command that replays it and the end of its trace."""
+"""Many runs at once, a process per core; what failed comes back with the command that replays it and the end of its trace."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ class Range:
     cpu_s: float
 
     def __str__(self) -> str:
-        told = f"{self.seeds} seeds, {self.attempts} appends, {self.committed} committed, {self.virtual_s:.0f} s of virtual time, {self.cpu_s:.0f} s of one core"
-        return f"{told}: " + ("nothing wrong" if not self.failed else f"failed: {' '.join(str(failed.seed) for failed in self.failed)}")
+        told = f"{self.seeds} seeds, {self.attempts} appends, {self.committed} committed, {self.virtual_s:.0f} s of virtual time"
+        return f"{told}, {self.cpu_s:.0f} s of one core: " + (
+            "nothing wrong" if not self.failed else f"failed: {' '.join(str(failed.seed) for failed in self.failed)}"
+        )
 
 
 def _some(seeds: list[int]) -> Range:

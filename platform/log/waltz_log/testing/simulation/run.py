@@ -1,6 +1,6 @@
 """One seed, one run: a cluster, clients and faults as the seed has them; then everything heals, and the evidence is gathered.
 
-Nothing here is drawn from anything but the seed, and nothing takes wall time. A run that does not end, or heals too late, is a finding like any other.
+Nothing is drawn from anything but the seed, and nothing takes wall time. A run that does not end, or heals too late, is a finding like any other.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from random import Random
 from waltz_log.client import Transaction, WaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.simulation import feeding_client
 from waltz_log.testing.simulation.checkers import check
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, resolve, run_client
 from waltz_log.testing.simulation.faults import FAULTS
@@ -23,6 +24,8 @@ from waltz_log.testing.simulation.world import World
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 __all__ = ["Outcome", "run"]
+
+_ = feeding_client  # its kind is registered when it is imported
 
 HEAL_BOUND_S = 12.0
 """After the last fault: recovery, the clients' own pauses and an append. Timeouts of the simulated nodes are a second or two."""
@@ -114,6 +117,9 @@ async def _play(world: World) -> Evidence:
     healed_s = world.now_s
     first_append_s = await _append_everywhere(world, healed_s)
     await asyncio.gather(*work, return_exceptions=True)
+    for attempt in world.history.attempts:
+        if attempt.outcome == "pending" and attempt.client in world.clients and world.clients[attempt.client].died:
+            attempt.outcome = "died"
     for task in work:
         if not task.cancelled() and task.exception() is not None:
             world.history.complaints.append(f"22: a client broke: {task.exception()!r}")
@@ -188,6 +194,7 @@ async def _gather(world: World, actors: list[Actor], healed_s: float, first_appe
         first_append_s=first_append_s,
         heal_bound_s=HEAL_BOUND_S,
         locks_forgotten=int(str(world.mix.server_settings["lock_entries_max"])) < 1000,
+        clocks_agree="clock" not in world.mix.faults,
         longest_pause_s=2.0 if "client-pause" in world.mix.faults else 0.0,
     )
 

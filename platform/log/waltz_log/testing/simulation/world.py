@@ -1,7 +1,7 @@
-"""A cluster of simulated processes: real log servers, storage nodes and clients over the in-memory network, coordinator and disks, under virtual time.
+"""A cluster of simulated processes: real log servers, storage nodes and clients over the in-memory network, coordinator and disks.
 
-Each process can be paused, killed and started again, its host cut off, its disk crashed. Starting is as `waltz storage` and `waltz server` do it, with
-their checks. Nothing here decides what goes wrong (`faults.py`) or what is right (`checkers.py`); it keeps the history of what can be seen.
+Each process can be paused, killed and started again, its host cut off, its disk crashed. Starting is as `waltz storage` and `waltz server` do it,
+with their checks. Nothing here decides what goes wrong (`faults.py`) or what is right (`checkers.py`); it keeps the history of what can be seen.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from waltz_log.testing.simulation.mix import Mix
 from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.virtual_time import SimulatedProcess
 
-__all__ = ["ClientProcess", "ServerProcess", "StorageProcess", "SkewedClock", "World"]
+__all__ = ["ClientProcess", "ServerProcess", "SkewedClock", "StorageProcess", "World"]
 
 CLUSTER_KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
 

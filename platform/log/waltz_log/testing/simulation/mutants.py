@@ -1,0 +1,76 @@
+"""`make mutants`: plants each bug by itself and runs seeds until a checker notices. A bug that is never noticed is a hole in the simulator.
+
+Prints which checker noticed which bug at which seed. Ends with 1 where one was not noticed within the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from waltz_log.testing.simulation.planted import BUGS, planted
+from waltz_log.testing.simulation.run import run
+
+__all__ = ["SEEDS_MAX", "Caught", "hunt", "hunt_all"]
+
+SEEDS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """`seed`: the first that noticed, None where none of them did."""
+
+    bug: str
+    seed: int | None
+    runs: int
+    wrong: list[str]
+
+    @property
+    def checkers(self) -> list[str]:
+        return list(dict.fromkeys(each.partition(":")[0] for each in self.wrong))
+
+    def __str__(self) -> str:
+        if self.seed is None:
+            return f"{self.bug:<42} NOT NOTICED in {self.runs} seeds"
+        return f"{self.bug:<42} seed {self.seed:<5} {', '.join(self.checkers)}"
+
+
+def hunt(bug: str, seeds_max: int = SEEDS_MAX, first: int = 0) -> Caught:
+    with planted(bug):
+        for runs, seed in enumerate(range(first, first + seeds_max), 1):
+            outcome = run(seed)
+            if outcome.wrong:
+                return Caught(bug, seed, runs, outcome.wrong)
+    return Caught(bug, None, seeds_max, [])
+
+
+def hunt_all(bugs: Iterable[str], seeds_max: int = SEEDS_MAX, jobs: int | None = None) -> Iterator[Caught]:
+    with multiprocessing.get_context("spawn").Pool(jobs or os.cpu_count()) as pool:
+        yield from pool.imap_unordered(partial(hunt, seeds_max=seeds_max), list(bugs))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description="plants bugs in the cluster, which the simulator must notice")
+    parser.add_argument("bugs", nargs="*", help="which to plant; all by default")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="how many seeds each may take")
+    parser.add_argument("--jobs", type=int, help="processes at once; one a core by default")
+    given = parser.parse_args()
+    unknown = [name for name in given.bugs if name not in BUGS]
+    if unknown:
+        print(f"mutants: no such bug: {unknown[0]}; there are {', '.join(BUGS)}", file=sys.stderr)
+        return 2
+    escaped = 0
+    for caught in hunt_all(given.bugs or list(BUGS), given.seeds, given.jobs):
+        print(caught, flush=True)
+        escaped += caught.seed is None
+    print(f"{len(given.bugs or BUGS) - escaped} of {len(given.bugs or BUGS)} noticed")
+    return 1 if escaped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
