@@ -96,7 +96,9 @@ class Compactor:
         if 0 < self._settings.compact_files_min <= len(files):
             living = sum(file.live_bytes for file in files.values())
             if living * 100 <= self._settings.compact_percent * sum(file.size for file in files.values()):
-                self._step(self._choose(self._settings.compact_percent, self._writer.file.serial))
+                percent, before = self._settings.compact_percent, self._writer.file.serial
+                # As little as frees a file, because an append waits; more only where what must go together is more.
+                self._step(self._choose(percent, before, self._usable * percent // 100) or self._choose(percent, before, self._usable))
 
     def run(self) -> int:
         """All that is worth it, of the files there are now. How many were freed."""
@@ -104,7 +106,7 @@ class Compactor:
             return 0
         freed = self._writer.reclaim()
         limit = self._writer.file.serial
-        while group := self._choose(WORTH_PERCENT, limit):
+        while group := self._choose(WORTH_PERCENT, limit, self._usable):
             step = self._step(group)
             freed += step
             if not step:
@@ -122,10 +124,13 @@ class Compactor:
                     found.append(other)
         return group
 
-    def _choose(self, percent: int, before_serial: int) -> set[JournalFile]:
-        """Files that together hold at most that share of what they take, and not more than one file of it; empty where there are none."""
+    @property
+    def _usable(self) -> int:
+        return self._settings.file_bytes - FILE_HEADER_BYTES
+
+    def _choose(self, percent: int, before_serial: int, living_max: int) -> set[JournalFile]:
+        """Files that together hold at most that share of what they take, and not more than so many bytes of it; empty where there are none."""
         chosen: set[JournalFile] = set()
-        limit = self._settings.file_bytes - FILE_HEADER_BYTES
         for file in sorted(self._ledger.files.values(), key=lambda each: (each.live_bytes, each.serial)):
             if file in chosen or file.serial >= before_serial:
                 continue
@@ -133,7 +138,7 @@ class Compactor:
             if any(each.pins or each.damaged or each.serial >= before_serial for each in group):
                 continue
             living = sum(each.live_bytes for each in group)
-            if living <= limit and living * 100 <= percent * sum(each.size for each in group):
+            if living <= living_max and living * 100 <= percent * sum(each.size for each in group):
                 chosen = group
             if len(chosen) >= STEP_FILES_MAX:
                 break

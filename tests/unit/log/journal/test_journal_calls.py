@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -149,6 +150,30 @@ def test_a_record_that_fills_a_file_to_the_last_byte_fits() -> None:
         disk = disk.crash()
         journal = open_journal(disk)
     assert [record.body for record in journal.loaded.records] == [bytes([n]) * 998 for n in range(3)]
+
+
+def test_memory_is_bounded_by_what_lives() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk, SMALL.model_copy(update={"file_bytes": 16 * 1024}))
+
+    def churn(first: int) -> None:
+        for record_id in range(first, first + 3000):
+            journal.add(record_id, 1, bytes(100))
+            journal.update(record_id, 9, b"once")
+            journal.update(record_id, 9, b"twice")
+            journal.delete(record_id)
+        disk.operations.clear()
+
+    churn(0)
+    tracemalloc.start()
+    try:
+        churn(10_000)
+        before = tracemalloc.get_traced_memory()[0]
+        churn(20_000)
+        churn(30_000)
+        assert tracemalloc.get_traced_memory()[0] - before < 64 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 # ---- transactions ------------------------------------------------------------------------------------------------------------------------------
