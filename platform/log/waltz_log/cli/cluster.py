@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from waltz_log.cli.exit_codes import OK, UNAVAILABLE
@@ -14,7 +14,7 @@ from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.zookeeper.cluster import create_cluster
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
-from waltz_log.zookeeper.survey import Survey, survey
+from waltz_log.zookeeper.survey import PartitionState, Survey, survey
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +76,7 @@ def show(found: Survey, console: Console) -> None:
     table = Table("partition", "owner", "address", "generation", "session", "high-water mark", "replicas (clean)", box=None)
     for each in found.partitions:
         mark = "-" if each.high_water_mark is None else f"{each.high_water_mark:,}"
-        held = ", ".join(f"{name}{'' if name in each.clean else ' (behind)'}" for name in each.replicas)
+        held = ", ".join(f"{name}{_note(each, name, found)}" for name in each.replicas)
         owner = "-" if each.server_id is None else str(each.server_id)
         table.add_row(str(each.partition), owner, each.address or "-", str(each.generation), str(each.session), mark, held)
     console.print(table)
@@ -91,15 +91,26 @@ def show(found: Survey, console: Console) -> None:
         console.print(found.missing, style="yellow")
 
 
+def _owner_status(each: PartitionState, found: Survey) -> dict[str, Any]:
+    """What the owner tells of the partition; empty where none answers."""
+    status = next((server.status for server in found.servers if server.server_id == each.server_id), {})
+    told: dict[str, Any] = status.get("partitions", {}).get(str(each.partition), {})
+    return told
+
+
+def _note(each: PartitionState, name: str, found: Survey) -> str:
+    state = _owner_status(each, found).get("replicas", {}).get(name, {}).get("state")
+    notes = [note for note, holds in (("behind", name not in each.clean), ("full", state == "full")) if holds]
+    return f" ({', '.join(notes)})" if notes else ""
+
+
 def _show_locks(console: Console, found: Survey) -> None:
     """One line for each partition where transactions met; nothing where none did."""
     from rich.table import Table
 
-    owners = {server.server_id: server.status for server in found.servers}
     table = Table("partition", "conflicts", "for want of memory", "locks remembered", "hottest locks (conflicts)", box=None)
     for each in found.partitions:
-        status = owners.get(each.server_id, {}) if each.server_id is not None else {}
-        locks = status.get("partitions", {}).get(str(each.partition), {}).get("locks")
+        locks = _owner_status(each, found).get("locks")
         if not locks or not locks["conflicts"]:
             continue
         hottest = ", ".join(f"{hot['lock']} ({hot['conflicts']:,})" for hot in locks["hottest"][:HOT_LOCKS_SHOWN])

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import structlog
+
 from waltz_log.core.columns import headers_array, verify_records
 from waltz_log.core.locks import LockStatistics
 from waltz_log.core.ports import Clock
@@ -26,6 +28,8 @@ from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
 
 __all__ = ["AppendTask"]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,17 @@ class AppendTask:
                 barrier.decided(self._store.committed)
             self._wake.notify()
             self._drained.notify()
+
+    async def watch_space(self) -> None:
+        """Looks at the queue again when replicas run out of room, or have room again: what waits is refused then, or ordered."""
+        store = self._store
+        while True:
+            await store.advanced.wait_for(lambda: store.full)
+            log.warning("replicas are full, appends are refused", partition=store.partition)
+            self._wake.notify()
+            await store.advanced.wait_for(lambda: not store.full)
+            log.info("replicas have room again", partition=store.partition)
+            self._wake.notify()
 
     async def usher(self) -> None:
         """Goes on with lines whose turn is over."""

@@ -117,6 +117,7 @@ class Partition:
             asyncio.ensure_future(append.order()),
             asyncio.ensure_future(append.settle(serving.committed)),
             asyncio.ensure_future(append.usher()),
+            asyncio.ensure_future(append.watch_space()),
             asyncio.ensure_future(Renewal(store, append, self._settings).run()),
             asyncio.ensure_future(_until_failed(store)),
         ]

@@ -76,6 +76,7 @@ class ReplicaSession:
                     self._recovery.withdraw(self.name)
                 self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
                 self._state, self._error = "full" if self.full else "failed", str(error)
+                self._store.advanced.notify()
                 log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
             if loop.time() - began > settings.replica_retry_max_s:
                 pause = settings.replica_retry_s
@@ -237,6 +238,10 @@ class ReplicaSession:
         """Sends blocks as they come, older ones read from a peer, and counts the acknowledgements. Ends only with an error."""
         store = self._store
         self._state, self._error = "live", None
+        if next_id > store.window.last_transaction_id and self.full:
+            # It took all there is, so there is room for what there is. Nothing else would ever tell: what is refused is not sent.
+            self.full = False
+            store.advanced.notify()
         stream = await self._open_stream()
         sent: deque[tuple[int, int]] = deque()  # last id and bytes of what is not acknowledged
         in_flight = 0
@@ -356,7 +361,12 @@ class ReplicaSession:
             await channel.close()
 
     def statistics(self, acknowledged: int | None) -> dict[str, Any]:
-        return {"state": self._state, "acknowledged": acknowledged, "error": self._error, "corrupt_reads": self.corrupt_reads}
+        return {
+            "state": "full" if self.full else self._state,
+            "acknowledged": acknowledged,
+            "error": self._error,
+            "corrupt_reads": self.corrupt_reads,
+        }
 
 
 def _message(block: Block) -> pb.Block:

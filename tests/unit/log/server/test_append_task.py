@@ -24,18 +24,19 @@ class _Store:
     def __init__(self) -> None:
         self.committed = 9
         self.full = False
+        self.partition = 0
         self.blocks: list[Block] = []
-        self._advanced = Pulse()
+        self.advanced = Pulse()
 
     def append(self, block: Block) -> None:
         self.blocks.append(block)
 
     async def wait_committed(self, transaction_id: int) -> None:
-        await self._advanced.wait_for(lambda: self.committed >= transaction_id)
+        await self.advanced.wait_for(lambda: self.committed >= transaction_id)
 
     def commit(self, transaction_id: int) -> None:
         self.committed = transaction_id
-        self._advanced.notify()
+        self.advanced.notify()
 
 
 class _Mount:
@@ -80,7 +81,7 @@ async def bench() -> Any:
     store = _Store()
     sequencer = Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000)
     task: Any = AppendTask(store, sequencer, _Clock(), ServerSettings(cluster="x"), 0)  # type: ignore[arg-type]
-    loops = [asyncio.ensure_future(task.order()), asyncio.ensure_future(task.settle(lambda: None))]
+    loops = [asyncio.ensure_future(task.order()), asyncio.ensure_future(task.settle(lambda: None)), asyncio.ensure_future(task.watch_space())]
     yield task, store
     assert not any(loop.done() for loop in loops), "a loop of the partition ended"
     for loop in loops:
@@ -147,3 +148,24 @@ async def test_while_moving_appends_are_refused_with_an_answer_and_rot_ends_its_
     assert mount.answers[0].refused == [(4, pb.REFUSAL_MOVING)]
     assert isinstance(rotten.failed, CorruptData)
     assert store.blocks == []
+
+
+async def test_what_waits_behind_blocks_in_flight_is_refused_when_replicas_turn_out_full_and_ordered_when_they_do_not(bench: Any) -> None:
+    task, store = bench
+    mounts = [_Mount() for _ in range(4)]
+    for sequence, mount in enumerate(mounts[:3]):
+        await task.submit(mount, _frame(sequence, lock=sequence))
+        await _settled()
+    assert len(store.blocks) == 2
+    store.full = True
+    store.advanced.notify()
+    await _settled()
+    assert mounts[2].answers[0].refused == [(2, pb.REFUSAL_STORAGE_FULL)]
+    assert mounts[0].answers == mounts[1].answers == []  # some replica may have them: not for this owner to say
+    store.full = False
+    store.commit(11)
+    await task.submit(mounts[3], _frame(3, lock=3))
+    await _settled()
+    store.commit(12)
+    await _settled()
+    assert [mount.answers[0].committed for mount in (mounts[0], mounts[1], mounts[3])] == [[(0, 1, 10)], [(1, 1, 11)], [(3, 1, 12)]]
