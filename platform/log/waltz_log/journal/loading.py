@@ -76,7 +76,7 @@ class Loaded:
     broken_transactions: list[int]
     """Committed or prepared, but records of them are missing: not acknowledged before a crash, or damaged. Nothing of them counts."""
     record_id_max: int
-    """The highest seen, living or not; -1 where there is none."""
+    """The highest seen, living or not; -1 where there is none. What was reclaimed is not seen: who must never use an id twice keeps its own count."""
     transaction_id_max: int
     unhealthy: int
     """Places that begin like a record and are none: a write that a crash tore, or damage."""
