@@ -221,6 +221,20 @@ def what_was_never_synced(play: Player) -> None:
     play.journal.writer.write()
 
 
+def updates_replace_each_other(play: Player) -> None:
+    """For replaceable types: the last update of each must be there, and the one before as long as that is not sure."""
+    play.add(1, 300)
+    play.add(2, 300)
+    for size in (500, 501, 502, 503):
+        play.update(1, size)
+        play.update(2, 20, 2)
+        play.sync()
+        play.update(1, 10)
+    play.delete(2)
+    play.update(1, 900)
+    play.sync()
+
+
 LIVES: list[Life] = [
     records_roll_through_files,
     a_transaction_over_three_files,
@@ -252,6 +266,7 @@ class JournalScenario:
         self.life = life
         self.values = values
         self.model = Model()
+        self.model.sure.replaceable = values.get("replaceable_types", frozenset())
 
     async def prepare(self, disk: SimulatedDisk) -> None:
         """Nothing comes before: that a journal is made is part of its life."""
@@ -266,14 +281,14 @@ class JournalScenario:
         open_journal(disk, **self.values).close()
 
 
-async def check_survivor(disk: SimulatedDisk, possible: frozenset[str]) -> None:
+async def check_survivor(disk: SimulatedDisk, possible: frozenset[str], replaceable: frozenset[int] = frozenset()) -> None:
     """What is found is one of the possible, is what the reference finds, is on the medium, and the journal goes on."""
-    expected = reference_of(disk, "hash")
-    journal = open_journal(disk)
+    expected = reference_of(disk, "hash", replaceable)
+    journal = open_journal(disk, replaceable_types=replaceable)
     found = state_of(journal.loaded)
     assert told(found) in possible, f"found {told(found)}"
     assert contents(found) == contents(expected), f"the reference finds {told(expected)}"
-    again = open_journal(disk.survivor([0] * len(disk.pending())))
+    again = open_journal(disk.survivor([0] * len(disk.pending())), replaceable_types=replaceable)
     assert contents(state_of(again.loaded)) == contents(found), "what an opening told was not on the medium"
     again.add(99, 0, b"on it goes")
     again.close()

@@ -3,9 +3,11 @@ and again while the journal opens."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from tests.unit.log.journal.scenarios import LIVES, JournalScenario, Life, check_survivor
+from tests.unit.log.journal.scenarios import LIVES, JournalScenario, Life, check_survivor, updates_replace_each_other
 from waltz_log.testing.crashes import Effort, enumerate_crashes
 
 REPLAY = "pytest tests/unit/log/journal/test_journal_crashes.py"
@@ -18,6 +20,13 @@ async def test_no_crash_loses_what_was_synced_or_leaves_a_part(life: Life) -> No
     tally = await enumerate_crashes(life.__name__, lambda: JournalScenario(life), check_survivor, QUICK)
     assert tally.checked > 50
     assert tally.points > 20
+
+
+async def test_no_crash_loses_the_last_update_or_brings_back_one_that_it_replaced() -> None:
+    both = frozenset({1, 2})
+    scenario = partial(JournalScenario, updates_replace_each_other, replaceable_types=both)
+    tally = await enumerate_crashes("updates_replace_each_other", scenario, partial(check_survivor, replaceable=both), QUICK)
+    assert tally.checked > 50
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.log.journal.model import contents
-from tests.unit.log.journal.opened import SALT, directory_of, reference_of, state_of
+from tests.unit.log.journal.opened import CHECKS, SALT, directory_of, reference_of, state_of
 from tests.unit.log.journal.reference import ADD, ADD_TX, COMMIT, Entry, FileImage
 from tests.unit.log.journal.scenarios import (
     JournalScenario,
@@ -28,7 +28,7 @@ from tests.unit.log.journal.scenarios import (
     what_was_never_synced,
 )
 from waltz_log.errors import JournalFailed
-from waltz_log.journal import codec, compaction, ledger, loading, opening, ring, writer
+from waltz_log.journal import codec, compaction, directory, ledger, loading, opening, ring, writer
 from waltz_log.journal.codec import Record
 from waltz_log.testing.crashes import CrashFound, Effort, enumerate_crashes
 from waltz_log.testing.disk import Operation, SimulatedDisk
@@ -37,9 +37,10 @@ EFFORT = Effort("pytest tests/unit/log/journal/test_journal_planted_bugs.py", su
 
 
 async def caught(*lives: Life, **values: Any) -> bool:
+    check = partial(check_survivor, replaceable=values.get("replaceable_types", frozenset()))
     for life in lives:
         try:
-            await enumerate_crashes(life.__name__, partial(JournalScenario, life, **values), check_survivor, EFFORT)
+            await enumerate_crashes(life.__name__, partial(JournalScenario, life, **values), check, EFFORT)
         except CrashFound:
             return True
     return False
@@ -189,3 +190,48 @@ def test_a_failed_sync_that_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
         raise error
 
     assert not _failing_sync(monkeypatch, lambda: monkeypatch.setattr(writer.Writer, "fail", not_final))
+
+
+def test_a_search_that_goes_on_too_far_behind_an_unhealthy_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    torn = Entry(ADD, 1, body=bytes(100)).encode(1)[:10]
+    disk = directory_of({1: bytes(FileImage(1, 1024).raw(torn).put(Entry(ADD, 2)))}, "size")
+    assert loads_as_the_reference(disk)
+    record_at = codec._record_at
+
+    def past_the_head(data: bytes, view: memoryview, offset: int, seed: int | None) -> Record:
+        found = record_at(data, view, offset, seed)
+        return found._replace(end=offset + codec.BODY_OVERHEAD_BYTES) if found.kind == codec.UNHEALTHY else found
+
+    monkeypatch.setattr(codec, "_record_at", past_the_head)
+    assert not loads_as_the_reference(disk)
+
+
+def test_a_hash_that_is_the_same_for_each_use_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of another use whose file id alone was overwritten: with a seed of its own for each use it is none."""
+    foreign = Entry(ADD, 666, body=b"foreign").encode(5, lambda body, file_id: CHECKS["hash"](body, 4))
+    disk = directory_of({5: bytes(FileImage(5, 1024, check=CHECKS["hash"]).raw(foreign))}, "hash")
+    assert not open_journal(disk.fork()).loaded.records
+    seed = codec.check_seed
+    monkeypatch.setattr(directory, "check_seed", lambda salt, file_id: seed(salt, 4))
+    monkeypatch.setattr(writer, "check_seed", lambda salt, file_id: seed(salt, 4))
+    assert open_journal(disk).loaded.records
+
+
+async def test_a_replaced_update_that_takes_the_record_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replaced_over_and_over(play: Player) -> None:
+        play.add(1, 500)
+        for size in (700, 701, 702, 703, 704, 705):
+            play.update(1, size)
+            play.sync()
+
+    assert not await caught(replaced_over_and_over, replaceable_types=frozenset({1}))
+    cancel = ledger.Ledger._cancel
+
+    def counted_twice(self: ledger.Ledger, place: int, by: ledger.JournalFile) -> None:
+        cancel(self, place, by)
+        for file in self.files.values():
+            if file.serial == (place >> ledger.OFFSET_BITS) - 1:
+                file.live = 0
+
+    monkeypatch.setattr(ledger.Ledger, "_cancel", counted_twice)
+    assert await caught(replaced_over_and_over, replaceable_types=frozenset({1}))
