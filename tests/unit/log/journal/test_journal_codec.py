@@ -142,7 +142,10 @@ def test_a_length_does_not_notice_a_torn_body_and_a_hash_does() -> None:
 
 def test_a_payload_that_imitates_a_record_is_read_by_size_and_not_by_hash() -> None:
     forged = encode_delete(FILE, None, 42)
-    for guess in (forged, forged[:-4] + bytes(4), encode_delete(FILE, check_seed(b"another 16 bytes", FILE), 42)):
+    another = check_seed(b"another 16 bytes", FILE)
+    guesses = [forged, forged[:-4] + bytes(4), *(encode_delete(FILE, seed, 42) for seed in (0, another))]
+    guesses += [encode_body(kind, FILE, seed, 42, 1, b"forged") for kind in (ADD, UPDATE) for seed in (None, 0, another)]
+    for guess in guesses:
         carrier = bytearray(encode_body(ADD, FILE, SEED, 1, 1, guess))
         carrier[5] ^= 1  # the record around it is not healthy, so what is in its body is looked at
         assert healthy(HEADER + bytes(carrier), SEED) == []
