@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, ServerEntry
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, NotOwner, ProtocolViolation, Unavailable
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, NotOwner, ProtocolViolation, Unavailable
 from waltz_log.rpc import methods, versions
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.versions import Versions, agreed
@@ -27,6 +27,8 @@ from waltz_log.server.settings import ServerSettings
 __all__ = ["LogServer"]
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 HAND_OVER_TIMEOUT_S = 2.0
 """How long a stopping server waits for blocks in flight. What is not decided by then, the next owner's recovery decides."""
@@ -172,11 +174,11 @@ class LogServer:
 
     async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
         self._check_key(request.cluster_key)
-        return await self._owned(request.partition).resolve(request)
+        return await _as_owner(self._owned(request.partition).resolve(request), request.partition)
 
     async def _transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
         self._check_key(request.cluster_key)
-        return await self._owned(request.partition).transactions(request)
+        return await _as_owner(self._owned(request.partition).transactions(request), request.partition)
 
     async def _status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
         return pb.ServerStatusResponse(json=json.dumps(self.statistics()))
@@ -187,6 +189,16 @@ class LogServer:
             "manager": self._manager is not None and self._manager.in_office,
             "partitions": {str(number): partition.statistics() for number, partition in sorted(self._partitions.items())},
         }
+
+
+async def _as_owner(work: Awaitable[T], partition: int) -> T:
+    """A fenced owner is none: its clients look for the one that fenced it. Only a fenced mount is theirs to know."""
+    try:
+        return await work
+    except Fenced as error:
+        if error.what == "mount":
+            raise
+        raise NotOwner(partition=partition, reason=str(error)) from None
 
 
 async def _forever(what: str, work: Callable[[], Awaitable[None]]) -> None:
