@@ -146,7 +146,7 @@ class Evidence:
     heal_bound_s: float
     locks_forgotten: bool = False
     """The lock table is so small that it forgets."""
-    clocks_agree: bool = True
-    """No node's date jumped."""
+    times_kept: bool = True
+    """No node's date jumped, and no machine crashed: append times are synced later than the transactions they are of."""
     longest_pause_s: float = 0.0
     """How long a client may have been stopped."""

@@ -1,6 +1,7 @@
 """Bugs to plant in the cluster: each takes one rule away, as a small patch of one function, and the simulator must notice.
 
-To add one: write a function that patches with `change` and put `@bug` above it. `docs/simulator.md` tells which checker catches it. Nothing here is imported by the platform.
+To add one: write a function that patches with `change` and put `@bug` above it. `docs/simulator.md` tells which checker catches it. Nothing here is
+imported by the platform.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from waltz_log.storage.service import _Service
 from waltz_log.testing import disk
 from waltz_log.testing.coordinator import MemoryEnsemble
 
-__all__ = ["BUGS", "planted"]
+__all__ = ["BUGS", "planted", "unplanted"]
 
 BUGS: dict[str, Callable[[], None]] = {}
 """By name. Each says in its docstring what is broken."""
@@ -59,6 +60,19 @@ def planted(name: str) -> Iterator[None]:
         while _undo:
             owner, attribute, original = _undo.pop()
             setattr(owner, attribute, original)
+
+
+@contextmanager
+def unplanted() -> Iterator[None]:
+    """The cluster as it is, while a bug is planted."""
+    planted_now = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in _undo]
+    for owner, attribute, original in reversed(_undo):
+        setattr(owner, attribute, original)
+    try:
+        yield
+    finally:
+        for owner, attribute, changed in planted_now:
+            setattr(owner, attribute, changed)
 
 
 # ---- storage ---------------------------------------------------------------------------------------------------------------------------------------

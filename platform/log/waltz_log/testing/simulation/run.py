@@ -194,7 +194,7 @@ async def _gather(world: World, actors: list[Actor], healed_s: float, first_appe
         first_append_s=first_append_s,
         heal_bound_s=HEAL_BOUND_S,
         locks_forgotten=int(str(world.mix.server_settings["lock_entries_max"])) < 1000,
-        clocks_agree="clock" not in world.mix.faults,
+        times_kept=not {"clock", "power", "storage-crash", "sync-error"} & set(world.mix.faults),
         longest_pause_s=2.0 if "client-pause" in world.mix.faults else 0.0,
     )
 
