@@ -30,7 +30,8 @@ class OutboxSettings(Settings):
     attempts_max: int = Field(
         default=50,
         ge=1,
-        description="Runs of a handler, or refused sendings of data, before an intent becomes a dead letter. Lost answers do not count.",
+        description="Runs of a handler, or refused sendings of data, before an intent becomes a dead letter. Lost answers, and a log without "
+        "room, do not count.",
     )
     intent_age_max_s: float | None = Field(
         default=None, gt=0, description="An intent older than this is not sent any more but becomes a dead letter. None: intents do not age."

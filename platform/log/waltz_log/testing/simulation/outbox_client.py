@@ -1,6 +1,6 @@
 """A service with an outbox as a client of the simulator: it dies with its machine again and again, and comes back on what is left of its disk.
 
-It submits data and calls that count under the locks the counters use. What became of an intent it learns from the feed alone, which outlives its lives;
+It submits data, and calls that count under the locks the counters use. What became of an intent it learns from the feed, which outlives its lives;
 what it accepted and never sees there is a complaint. Everything else is judged by the checkers, as for every client.
 """
 

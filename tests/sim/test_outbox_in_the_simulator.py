@@ -1,0 +1,55 @@
+"""The outbox as one more kind of client in the simulator, beside the others and under all of its faults and checkers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from waltz_log.client.outbox import lane
+from waltz_log.client.outbox.settle import Settled
+from waltz_log.testing.simulation.clients import CLIENT_KINDS, ClientKind
+from waltz_log.testing.simulation.mix import Mix, draw
+from waltz_log.testing.simulation.outbox_client import forward_from_an_outbox
+
+runs = importlib.import_module("waltz_log.testing.simulation.run")  # the package has a function of this name
+
+FIRST = int(os.environ.get("FIRST_SEED", "0"))
+
+
+def judge(seed: int, patch: pytest.MonkeyPatch) -> list[str]:
+    """What is wrong with a run of the simulator in which one or two of the seed's clients are services with outboxes."""
+
+    def with_outboxes(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
+        mix = draw(seed, [kind for kind in clients if kind != "outbox"], faults)
+        return replace(mix, clients=[*list(mix.clients)[: 1 + seed % 3], *["outbox"] * (1 + seed % 2)])
+
+    patch.setitem(CLIENT_KINDS, "outbox", ClientKind(forward_from_an_outbox))
+    patch.setattr(runs, "draw", with_outboxes)
+    outcome = runs.run(seed)
+    wrong: list[str] = outcome.wrong
+    return wrong
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + int(os.environ.get("SEEDS", "4"))))
+def test_no_checker_finds_anything_wrong_with_an_outbox_among_the_clients(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judge(seed, monkeypatch) == []
+
+
+def test_the_checkers_catch_an_outbox_that_sends_again_without_asking_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def settled(mounting: Any, *_: Any) -> Settled:
+        await mounting.mounted()
+        return Settled({}, True)
+
+    monkeypatch.setattr(lane, "settle", settled)
+    assert any("nothing_is_in_the_log_twice" in wrong for seed in range(20) for wrong in judge(seed, monkeypatch))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10_000, 10_200))
+def test_no_checker_finds_anything_wrong_in_many_seeds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judge(seed, monkeypatch) == []
