@@ -15,7 +15,6 @@ import structlog
 from waltz_log.core.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, Unavailable
-from waltz_log.storage.opening import repair_closed_index
 from waltz_log.storage.partition import PartitionStore
 from waltz_log.storage.peers import PeerReplicas
 from waltz_log.storage.replacement import Replacement
@@ -40,9 +39,7 @@ class SegmentRepair:
     async def run(self, check: SegmentCheck, last: int) -> None:
         """Returns when the segment is mended. Raises why it is not, with the segment as it was."""
         if all(finding.part == "index" for finding in check.findings):
-            files = self._store.log
-            await self._offload(repair_closed_index, files.files, files.directory, files.key, files.partition, check.first, last + 1)
-            files.replaced(check.first)
+            await self._offload(self._store.log.remake_index, check.first)
             return
         session = self._store.settled_session()
         if session is None:

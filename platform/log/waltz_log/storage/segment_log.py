@@ -324,18 +324,29 @@ class SegmentLog:
         """Makes the index of a closed segment again, once for as long as the log is open; whether it did. Raises `CorruptData` where it is the data
         that is wrong. Beside appends and readers, and called by them."""
         with self._repairing:
-            if first not in self._repairs:
-                try:
-                    repair_closed_index(self.files, self.directory, self.key, self.partition, first, self._following(first))
-                    self._repairs[first] = None
-                    self._suspects.discard(first)
-                    return True
-                except CorruptData as error:
-                    self._repairs[first] = error
+            known = first in self._repairs
+            if not known:
+                self._remake(first)
             damage = self._repairs[first]
             if damage is not None:
                 raise damage
-            return False
+            return not known
+
+    def remake_index(self, first: int) -> None:
+        """As `repair_index`, however often it was made again: for who has looked and knows that it is wrong."""
+        with self._repairing:
+            self._remake(first)
+            damage = self._repairs[first]
+        if damage is not None:
+            raise damage
+
+    def _remake(self, first: int) -> None:
+        try:
+            repair_closed_index(self.files, self.directory, self.key, self.partition, first, self._following(first))
+            self._repairs[first] = None
+            self._suspects.discard(first)
+        except CorruptData as error:
+            self._repairs[first] = error
 
     def replaced(self, first: int) -> None:
         """The files of a closed segment are others now, with the same transactions."""
