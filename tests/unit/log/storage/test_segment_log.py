@@ -398,7 +398,7 @@ def test_after_any_failed_operation_of_a_roll_or_append_nothing_is_done_any_more
 
 def test_what_a_failed_sync_left_is_never_synced_by_anybody() -> None:
     disk = SimulatedDisk()
-    files = OpenFiles(disk, 6)
+    files = OpenFiles(disk, 4)
     log, other = (SegmentLog.open(disk, FixedClock(), KEY, partition, 4096, -1, files=files) for partition in (3, 4))
     log.append([block(0, [b"a"])])
 
@@ -459,6 +459,23 @@ def test_a_disk_that_is_full_at_any_operation_of_a_roll_or_append_costs_that_app
             count = position + 2
         position += 1
     assert outcomes == {"full": {"create", "write", "sync", "rename"}, "failed": {"sync", "sync_directory"}}
+
+
+def test_a_record_that_was_written_before_the_disk_was_full_does_not_come_back_behind_another() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    log.append([block(0, [b"x"])])
+
+    def before(operation: Operation) -> None:
+        if operation == Operation("write", TIX):
+            raise OSError(errno.ENOSPC, "no space left on device", operation.path)
+
+    disk.before = before
+    with pytest.raises(StorageFull):
+        log.append([block(1, [b"refused", b"refused too"])])
+    disk.before = lambda operation: None
+    log.append([block(1, [b"another"])])
+    assert open_log(disk.crash(keep=True)).tail.last_id == 1
 
 
 @pytest.mark.parametrize("preallocate_bytes", [0, 700])
