@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -102,9 +103,10 @@ def _row(seen: Seen, safe: bool) -> str:
 # ---- stats, verify -----------------------------------------------------------------------------------------------------------------------------
 
 
-def stats(directory: Path, *, output: str) -> int:
+def stats(directory: Path, config: Path | None, *, output: str) -> int:
+    settings = _settings(config)
     with _looking(directory) as disk:
-        found = figures(disk)
+        found = figures(disk, settings)
     if output == "json":
         print(json.dumps(asdict(found), indent=2))
         return OK
@@ -145,10 +147,11 @@ def verify(directory: Path, *, output: str) -> int:
 # ---- export, import, compact -------------------------------------------------------------------------------------------------------------------
 
 
-def export(directory: Path, to: Path | None) -> int:
+def export(directory: Path, to: Path | None, config: Path | None) -> int:
     """A file appears whole or not at all."""
+    settings = _settings(config)
     with _looking(directory) as disk:
-        lines = export_lines(disk)
+        lines = export_lines(disk, settings)
         if to is None:
             for line in lines:
                 print(line)
@@ -182,9 +185,14 @@ def import_lines(directory: Path, source: Path | None, config: Path | None) -> i
 
 
 def compact(directory: Path, config: Path | None) -> int:
-    with _looking(directory):
-        pass  # it is a journal, and nobody writes to it
-    with Journal.open(FileSystemDisk(directory), _settings(config)) as journal:
+    """Where no settings are given, new files are as large as those there are, and twice as many may be there as there are."""
+    with _looking(directory) as disk:  # it is a journal, and nobody writes to it
+        sizes = Counter(file.size for file in survey(disk).files)
+    settings = _settings(config)
+    if config is None and sizes:
+        there = {"file_bytes": sizes.most_common(1)[0][0], "files_max": max(settings.files_max, 2 * sizes.total())}
+        settings = JournalSettings(**(there | settings.model_dump(include=settings.model_fields_set)))
+    with Journal.open(FileSystemDisk(directory), settings) as journal:
         before = journal.statistics()
         freed = journal.compact()
         after = journal.statistics()

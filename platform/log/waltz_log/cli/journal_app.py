@@ -17,6 +17,10 @@ __all__ = ["journal_app"]
 
 journal_app = typer.Typer(help="Look at a circular journal, carry it over, measure a disk for one.", no_args_is_help=True)
 
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="Settings of the journal in YAML (WALTZ_JOURNAL_...). Its replaceable types say which updates still live."),
+]
 Directory = Annotated[Path, typer.Argument(help="The directory of a journal, the one that holds journal-* files.")]
 
 
@@ -34,11 +38,11 @@ def print_records(
 
 
 @journal_app.command()
-def stats(directory: Directory, output: Output = "table") -> int:
+def stats(directory: Directory, config: Config = None, output: Output = "table") -> int:
     """Show what lives, and what each file holds."""
     from waltz_log.cli import journal as command
 
-    return command.stats(directory, output=checked_output(output))
+    return command.stats(directory, config, output=checked_output(output))
 
 
 @journal_app.command()
@@ -53,18 +57,19 @@ def verify(directory: Directory, output: Output = "table") -> int:
 def export(
     directory: Directory,
     to: Annotated[Path | None, typer.Option("--to", help="A new file; standard output where it is not given.")] = None,
+    config: Config = None,
 ) -> int:
     """Write living records and transactions in doubt as lines of JSON."""
     from waltz_log.cli import journal as command
 
-    return command.export(directory, to)
+    return command.export(directory, to, config)
 
 
 @journal_app.command(name="import")
 def import_lines(
     directory: Annotated[Path, typer.Argument(help="Where the journal is to be: a journal that holds nothing, or none yet.")],
     source: Annotated[Path | None, typer.Option("--from", help="What export wrote; standard input where it is not given.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings of the journal in YAML (WALTZ_JOURNAL_...).")] = None,
+    config: Config = None,
 ) -> int:
     """Fill an empty journal from what export wrote."""
     from waltz_log.cli import journal as command
@@ -73,10 +78,7 @@ def import_lines(
 
 
 @journal_app.command()
-def compact(
-    directory: Directory,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings of the journal in YAML (WALTZ_JOURNAL_...).")] = None,
-) -> int:
+def compact(directory: Directory, config: Config = None) -> int:
     """Write again what lives in sparse files, and free them."""
     from waltz_log.cli import journal as command
 

@@ -34,12 +34,13 @@ SYNC_EVERY: Final = 10_000
 """Records between two syncs of an import: what gathers is bounded, and a sync more or less does not count beside the lines."""
 
 
-def export_lines(disk: Disk) -> Iterator[str]:
-    """The lines, without their ends. Raises `CorruptData` where the directory cannot be one journal, `InvalidRequest` where there is none."""
+def export_lines(disk: Disk, settings: JournalSettings) -> Iterator[str]:
+    """The lines, without their ends. Of the settings the replaceable types matter: of those the last update alone is told. Raises `CorruptData` where
+    the directory cannot be one journal, `InvalidRequest` where there is none."""
     directory = survey(disk)
     if directory.check is None:
         raise InvalidRequest(reason="there is no journal in the directory")
-    loaded = load(disk, directory, JournalSettings()).loaded
+    loaded = load(disk, directory, settings).loaded
     assert loaded is not None
     yield _line(waltz="journal", version=VERSION, transactions=sorted(each.transaction_id for each in loaded.prepared))
     lines = 0

@@ -54,9 +54,6 @@ KIND_NAMES: Final = {
 }
 
 _MAY_BEGIN: Final = re.compile(rb"[\x0b-\x13]")
-_LOOKING: Final = JournalSettings()
-"""Loading asks the settings for replaceable types alone; a tool does not know them and counts every update as living."""
-
 Role: TypeAlias = Literal["data", "current", "free", "empty"]
 """`free`: what it holds is not needed, so that it can be reused; `empty`: it holds nothing."""
 
@@ -146,10 +143,11 @@ class JournalFigures:
     files: list[FileFigures]
 
 
-def figures(disk: Disk) -> JournalFigures:
-    """Counts what is there. Raises `CorruptData` where it cannot be one journal."""
+def figures(disk: Disk, settings: JournalSettings) -> JournalFigures:
+    """Counts what is there. Of the settings the replaceable types matter: without them updates that were replaced count as living. Raises
+    `CorruptData` where it cannot be one journal."""
     directory = survey(disk)
-    loading = load(disk, directory, _LOOKING)
+    loading = load(disk, directory, settings)
     loaded = loading.loaded
     assert loaded is not None
     living = {file.id: file.live for file in loading.data}
@@ -204,7 +202,7 @@ def verify(disk: Disk) -> Iterator[Finding]:
     try:
         directory = survey(disk)
         yield from _odd_files(directory)
-        loading = load(disk, directory, _LOOKING)
+        loading = load(disk, directory, JournalSettings())
     except CorruptData as error:
         yield Finding(True, error.where, error.offset, error.reason)
         return

@@ -331,6 +331,30 @@ def test_compact_frees_what_sparse_files_hold(tmp_path: Path, capsys: pytest.Cap
     assert "nearest=file_bytes" in told(["compact", str(tmp_path / "j"), "--config", str(config)], capsys, USAGE)
 
 
+def test_compact_keeps_the_size_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WALTZ_JOURNAL_FILE_BYTES")
+    with Journal.open(FileSystemDisk(tmp_path / "j"), SETTINGS) as journal:
+        for record_id in range(120):
+            journal.add(record_id, 1, b"body of a record")
+            if record_id % 9:
+                journal.delete(record_id)
+    told(["compact", str(tmp_path / "j")], capsys)
+    assert {path.stat().st_size for path in (tmp_path / "j").glob("journal-*")} == {2048}
+
+
+def test_replaced_updates_are_told_as_dead_where_the_settings_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Journal.open(FileSystemDisk(tmp_path / "j"), SETTINGS.model_copy(update={"replaceable_types": frozenset({2})})) as journal:
+        journal.add(1, 1, b"")
+        journal.update(1, 2, b"first")
+        journal.update(1, 2, b"second")
+    config = tmp_path / "journal.yaml"
+    config.write_text("replaceable_types: [2]\n")
+    for arguments, parts in (([], 3), (["--config", str(config)], 2)):
+        assert len(told(["export", str(tmp_path / "j"), *arguments], capsys).splitlines()) == parts + 2
+        found = json.loads(told(["stats", str(tmp_path / "j"), "-o", "json", *arguments], capsys))
+        assert sum(file["living"] for file in found["files"]) == parts
+
+
 def test_measure_suggests_bounds_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(told(["measure", "--directory", str(tmp_path), "--seconds", "0.1", "--output", "json"], capsys))
     assert set(found["suggested"]) == {"linger_s", "group_bytes"}
