@@ -19,6 +19,7 @@ from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.directory import read_directory
 from waltz_log.storage.migrate import JAVA_CONTROL_FILE, migrate
+from waltz_log.storage.verify_directory import verify_directory
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.java_directory import java_control_file, java_record, java_struct, write_java_directory
 from waltz_log.testing.network import MemoryNetwork
@@ -91,6 +92,15 @@ async def test_a_node_serves_the_segments_as_they_are_and_the_control_file_is_ke
     for partition, session in ((0, 3), (1, 5)):
         found = await read_back(disk, session, partition)
         assert found == [(place, place % 400, data) for place, data in enumerate(ALL)]
+
+
+async def test_what_a_node_makes_of_the_last_segments_is_nothing_wrong() -> None:
+    disk = java_disk()
+    migrate(disk)
+    assert disk.list("0").count("0000000000000000800.tix") == 0
+    await read_back(disk, 3, 0)
+    assert disk.list("0").count("0000000000000000800.tix") == 1
+    assert [report.findings for report in verify_directory(disk)] == [()] * 6
 
 
 def test_doing_it_again_changes_nothing() -> None:
