@@ -33,6 +33,12 @@ __all__ = ["ENTRY_OVERHEAD_BYTES", "Attempt", "Change", "DeadLetter", "Entry", "
 ENTRY_OVERHEAD_BYTES = 64
 """What an intent takes beyond its own bytes, on disk and about as much in memory."""
 
+ATTEMPT_ENTRIES_MAX = 4096
+"""In one record, so that it fits into the smallest journal file."""
+
+REASON_BYTES_MAX = 1000
+"""Of a dead letter, which must fit into a journal file with its intent."""
+
 _ATTEMPT = struct.Struct(">iiqqI")
 _DEAD = struct.Struct(">qqiH")
 _TRIES = struct.Struct(">i")
@@ -118,7 +124,8 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One frame: `entry_ids` were sent under consecutive sequences. `owed`: those of which it is not on disk yet that they need it no more."""
+    """A frame, or a part of one: `entry_ids` were sent under consecutive sequences. `owed`: those of which it is not on disk yet that they need it no
+    more."""
 
     attempt_id: int
     client_id: int
@@ -288,16 +295,20 @@ class Ledger:
     # ---- attempts ------------------------------------------------------------------------------------------------------------------------------
 
     def sending(self, client_id: int, partition: int, first_sequence: int, since: int, entries: Sequence[Entry]) -> tuple[Change, list[Attempt]]:
-        """A frame that may be sent once the change is on disk. The older attempts of its intents are to be given to `released` then."""
-        ids = tuple(entry.entry_id for entry in entries)
-        attempt = Attempt(self.next_id(), client_id, partition, first_sequence, since, ids, len(ids))
+        """What may be sent once the change is on disk. The older attempts of its intents are to be given to `released` then."""
         older = [entry.attempt for entry in entries if entry.attempt is not None]
         self.in_doubt += len(entries) - len(older)
-        for entry in entries:
-            entry.attempt, entry.place = attempt, Place.SENT
-        self._attempts.setdefault(partition, []).append(attempt)
         needless, self._needless = self._needless, []
-        return Change(adds=[(attempt.attempt_id, Kind.ATTEMPT, attempt.encode())], deletes=needless), older
+        change = Change(deletes=needless)
+        for start in range(0, len(entries), ATTEMPT_ENTRIES_MAX):
+            part = entries[start : start + ATTEMPT_ENTRIES_MAX]
+            ids = tuple(entry.entry_id for entry in part)
+            attempt = Attempt(self.next_id(), client_id, partition, first_sequence + start, since, ids, len(ids))
+            for entry in part:
+                entry.attempt, entry.place = attempt, Place.SENT
+            self._attempts.setdefault(partition, []).append(attempt)
+            change.adds.append((attempt.attempt_id, Kind.ATTEMPT, attempt.encode()))
+        return change, older
 
     def released(self, attempts: Iterable[Attempt]) -> None:
         """Each is needed by one intent less. Those that nobody needs are deleted with the next frame, but for the newest of the partition."""
@@ -323,7 +334,8 @@ class Ledger:
 
     def give_up(self, entry: Entry, reason: str, now_ms: int) -> tuple[Change, list[Attempt], DeadLetter]:
         change, attempts = self.decided([entry])
-        dead = DeadLetter(self.next_id(), entry.entry_id, entry.intent, entry.tries, reason, now_ms, encode_intent(entry.intent, entry.submitted_ms))
+        told = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+        dead = DeadLetter(self.next_id(), entry.entry_id, entry.intent, entry.tries, told, now_ms, encode_intent(entry.intent, entry.submitted_ms))
         self._dead_record(dead, change)
         return change, attempts, dead
 
@@ -333,7 +345,7 @@ class Ledger:
         return change
 
     def _dead_record(self, dead: DeadLetter, change: Change) -> None:
-        reason = dead.reason.encode()[:0xFFFF].decode(errors="ignore").encode()
+        reason = dead.reason.encode()
         body = _DEAD.pack(dead.at_ms, dead.intent_id, dead.tries, len(reason)) + reason + dead.body
         change.adds.append((dead.dead_id, Kind.DEAD, body))
         self._bury(dead, len(body))

@@ -32,6 +32,10 @@ __all__ = ["Outbox"]
 H = TypeVar("H", bound=Handler)
 
 
+FILE_MARGIN_BYTES = 4096
+"""What an intent leaves free of a journal file: for its record, and for the reason when it becomes a dead letter."""
+
+
 class Outbox:
     """`async with Outbox.open(directory, "host:port/root") as outbox:`. Belongs to one event loop; its directory to one process."""
 
@@ -168,15 +172,19 @@ class Outbox:
 
     def _check(self, intents: list[Intent]) -> int:
         _ = self._engine.writer  # raises where nothing is taken
-        size, limit, partitions = 0, self._client_settings.record_bytes_max, self._engine.partitions
+        size, partitions = 0, self._engine.partitions
+        limit, file_limit = self._client_settings.record_bytes_max, self._settings.file_bytes - FILE_MARGIN_BYTES
         for intent in intents:
             if partitions is not None and intent.partition >= partitions:
                 raise InvalidRequest(reason=f"no such partition: partition={intent.partition} partitions={partitions}")
             if len(intent.payload) > limit:
                 raise TransactionTooLarge(what="data", size=len(intent.payload), limit=limit)
+            length = len(intent.payload) + (len(intent.handler.encode()) + len(intent.key.encode()) if intent.handler or intent.key else 0)
+            if length > file_limit:
+                raise TransactionTooLarge(what="intent", size=length, limit=file_limit)
             if intent.handler and self._handlers and intent.handler not in self._handlers:
                 raise InvalidRequest(reason=f"no handler of this name: {intent.handler}")
-            size += len(intent.payload) + 2 * ENTRY_OVERHEAD_BYTES
+            size += length + 2 * ENTRY_OVERHEAD_BYTES
         return size
 
     async def flush(self) -> None:

@@ -7,8 +7,8 @@ import errno
 
 import pytest
 
-from tests.unit.log.client.outbox.bench import bench, run, until
-from waltz_log.client import Intent
+from tests.unit.log.client.outbox.bench import SMALL, bench, run, until
+from waltz_log.client import GiveUp, Intent, TransactionContext
 from waltz_log.client.outbox.statistics import STATISTICS_FILE
 from waltz_log.client.outbox.store import read_statistics
 from waltz_log.errors import InvalidRequest, JournalFailed, OutboxFull, TransactionTooLarge
@@ -189,8 +189,10 @@ def test_a_full_disk_is_a_clear_error_and_the_outbox_gets_empty_on_it(total: int
 def test_what_no_log_could_take_is_refused_before_it_is_written() -> None:
     async def main() -> None:
         async with bench() as b, b.outbox(SimulatedDisk()) as outbox:
-            with pytest.raises(TransactionTooLarge):
+            with pytest.raises(TransactionTooLarge, match="what=data"):
                 await outbox.submit(Intent.data(0, bytes(2 * 1024 * 1024)))
+            with pytest.raises(TransactionTooLarge, match="what=intent"):
+                await outbox.submit(Intent.data(0, bytes(60_000), key="k" * 5_000))
             await until(lambda: outbox.statistics().connected)
             with pytest.raises(InvalidRequest, match="no such partition"):
                 await outbox.submit(Intent.data(7, b""))
@@ -254,5 +256,35 @@ def test_a_closed_outbox_takes_nothing_and_leaves_everything_on_disk() -> None:
             async with b.outbox(disk) as again:
                 await again.flush()
             assert await b.data(0) == [b"kept"]
+
+    run(main)
+
+
+def test_many_small_intents_and_one_of_the_largest_fit_into_the_smallest_files() -> None:
+    async def main() -> None:
+        async with bench() as b:
+            disk = SimulatedDisk()
+            b.reachable = False
+            outbox = b.outbox(disk, bytes_max=8 * 1024 * 1024)
+            await outbox.start()
+            await outbox.submit([Intent.data(0, b"")] * 12_000)
+            b.network.hold_answers = True
+            b.reachable = True
+            await until(lambda: outbox.statistics().in_doubt > 9_000)
+            await outbox.abort()
+            b.network.hold_answers = False
+            again = b.outbox(disk.crash(), bytes_max=8 * 1024 * 1024)
+
+            @again.handler("give up")
+            def give_up(tx: TransactionContext, arguments: str) -> None:
+                raise GiveUp(arguments)
+
+            async with again:
+                await again.flush()
+                await again.submit(Intent.call("give up", "x" * (SMALL["file_bytes"] - 5000), 0))
+                await again.flush()
+                (dead,) = again.dead_letters()
+                assert len(dead.reason) == 1000
+            assert len(await b.log(0)) == 12_000
 
     run(main)
