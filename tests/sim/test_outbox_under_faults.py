@@ -20,7 +20,7 @@ from waltz_log.client.outbox.settle import Settled
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
-SEEDS = range(FIRST, FIRST + int(os.environ.get("SEEDS", "6")))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("SEEDS", "4")))
 SEEDS_UNTIL_CAUGHT = 25
 
 
