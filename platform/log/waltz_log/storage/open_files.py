@@ -48,8 +48,8 @@ class OpenFiles:
     def writing(self, path: str) -> PooledFile:
         """The same file, for one owner who writes: opened anew and at once, so that what is read from it is what the medium has."""
         found = self.reading(path)
-        found._give_back()
-        found._mode, found.failed = "write", None
+        found._begin("write")
+        found.failed = None
         found.size()
         return found
 
@@ -58,7 +58,7 @@ class OpenFiles:
         with self._lock:
             found = self._known.get(path)
         if found is not None:
-            found._give_back()
+            found._begin("read")
 
     def forget_directory(self, directory: str) -> None:
         """Closes what is open below it."""
@@ -168,16 +168,18 @@ class PooledFile:
             except OSError as error:
                 self.failed = error
 
-    def _give_back(self) -> None:
-        with self._pool._lock:
-            self._mode, self._dirty = "read", False
-            if self._file is None:
-                return
-            file = self._detach()
-            if self._users:
-                self._stale.append(file)
-                return
-        self._pool._close(file)
+    def _begin(self, mode: Literal["read", "write"]) -> None:
+        """Closes the file without a sync; the next use opens what the path means then. Not while somebody opens it: he would bring back the old one,
+        or one that cannot be written to."""
+        with self._opening:
+            with self._pool._lock:
+                self._mode, self._dirty = mode, False
+                file = None if self._file is None else self._detach()
+                if file is not None and self._users:
+                    self._stale.append(file)
+                    file = None
+            if file is not None:
+                self._pool._close(file)
 
     def settle(self) -> None:
         """Nothing more is written through it. From now on it is opened for reading only."""

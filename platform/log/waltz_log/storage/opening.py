@@ -56,9 +56,9 @@ def remove_segment(files: OpenFiles, directory: str, first: int) -> None:
     names = set(files.disk.list(directory))
     for kind in (DATA, INDEX, TIMES):
         path = segment_path(directory, first, kind)
-        files.forget(path)
         if path.rpartition("/")[2] in names:
             files.disk.remove(path)
+        files.forget(path)  # after it: one that is opened again meanwhile would keep the space
     files.disk.sync_directory(directory)
 
 

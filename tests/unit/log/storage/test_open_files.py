@@ -180,6 +180,33 @@ def test_many_threads_share_few_files(tmp_path: Path) -> None:
     assert files.count == 0
 
 
+def test_an_owner_can_write_although_somebody_opens_the_file_to_read_at_that_moment(tmp_path: Path) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    class SlowDisk(FileSystemDisk):
+        def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
+            file = super().open(path, mode)
+            if mode == "read":
+                entered.set()
+                go_on.wait(10)
+            return file
+
+    disk = SlowDisk(tmp_path)
+    put(disk, ["a"])
+    files = OpenFiles(disk, 4)
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(files.reading("a").read, 0, 1)
+        assert entered.wait(10)
+        writing = pool.submit(files.writing, "a")
+        with pytest.raises(TimeoutError):
+            writing.result(0.05)
+        go_on.set()
+        assert reading.result() == b"a"
+        owner = writing.result()
+    owner.write(0, b"z")
+    assert owner.read(0, 1) == b"z"
+
+
 class FixedClock:
     def now_ms(self) -> int:
         return 1_600_000_000_000
