@@ -1,0 +1,123 @@
+"""`waltz cluster replicas`: add, remove or replace a replica of a partition while it is in use. Asks, writes the assignment by compare-and-set,
+waits. What is safe is decided by the rules (`core.replica_change`) and held by the owner, which goes on in a new session for each step. Interrupted,
+the step that was begun goes on in the cluster, and the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from waltz_log.cli.exit_codes import OK
+from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.replica_change import ReplicaChange, next_assignment, settled
+from waltz_log.errors import InvalidRequest, Unavailable
+from waltz_log.zookeeper.survey import Survey, survey
+
+__all__ = ["change_replicas", "run"]
+
+LOOK_EVERY_S = 0.25
+"""While a replica is being filled."""
+
+
+async def run(address: str, change: ReplicaChange, *, wait_s: float, timeout_s: float) -> int:
+    from waltz_log.rpc.network import GrpcNetwork
+    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
+    try:
+        await change_replicas(coordinator, GrpcNetwork(), address, change, wait_s=wait_s, tell=lambda line: print(line, flush=True))
+    finally:
+        await coordinator.close()
+    return OK
+
+
+async def change_replicas(
+    coordinator: Coordinator, network: Network, address: str, change: ReplicaChange, *, wait_s: float, tell: Callable[[str], None]
+) -> None:
+    """Returns when the change is complete. Raises `InvalidRequest` and `Unavailable` as the rules do, and `Unavailable` where it takes longer than
+    `wait_s`: what was begun goes on."""
+    deadline = asyncio.get_running_loop().time() + wait_s
+    while True:
+        node = await coordinator.get(REPLICAS)
+        held = ReplicaAssignment.from_bytes(node.data).replicas if node else {}
+        if node is None or change.partition not in held:
+            raise InvalidRequest(reason=f"no such partition: {change.partition}")
+        assigned = held[change.partition]
+        found = await survey(coordinator, network, address)
+        if change.add is not None and not any(each.name == change.add and each.answers for each in found.storages):
+            raise InvalidRequest(reason=f"no storage node of that name answers: {change.add}")
+        if _added(change, assigned):
+            await _wait(coordinator, network, address, change, assigned, deadline, tell)
+        metadata = await _metadata(coordinator, change.partition)
+        wanted = next_assignment(change, assigned, metadata, _live(found, change.partition))
+        if wanted is None:
+            tell(_result(change, assigned))
+            return
+        if await coordinator.set(REPLICAS, ReplicaAssignment(held | {change.partition: wanted}).to_bytes(), node.version) is None:
+            tell("somebody else changed replicas at the same time, looking again")
+            continue
+        tell(f"partition {change.partition}: {', '.join(assigned)} becomes {', '.join(wanted)}")
+        await _wait(coordinator, network, address, change, wanted, deadline, tell)
+        if (change.add is None or change.add in wanted) and change.remove not in wanted:
+            tell(_result(change, wanted))
+            return
+
+
+def _result(change: ReplicaChange, assigned: tuple[str, ...]) -> str:
+    return f"partition {change.partition}: replicas are {', '.join(assigned)}"
+
+
+def _added(change: ReplicaChange, assigned: tuple[str, ...]) -> str | None:
+    return change.add if change.add in assigned else None
+
+
+async def _wait(
+    coordinator: Coordinator,
+    network: Network,
+    address: str,
+    change: ReplicaChange,
+    assigned: tuple[str, ...],
+    deadline: float,
+    tell: Callable[[str], None],
+) -> None:
+    """Until the owner works with the assignment and the added replica is clean; tells how far it is."""
+    told = ""
+    while not settled(assigned, await _metadata(coordinator, change.partition), _added(change, assigned)):
+        if asyncio.get_running_loop().time() > deadline:
+            raise Unavailable(reason=f"not complete yet, the cluster goes on with it: partition={change.partition} replicas={','.join(assigned)}")
+        line = _progress(await survey(coordinator, network, address), change)
+        if line != told:
+            tell(line)
+            told = line
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _metadata(coordinator: Coordinator, partition: int) -> PartitionMetadata:
+    node = await coordinator.get(partition_path(partition))
+    if node is None:
+        raise Unavailable(reason=f"the partition was never opened: partition={partition}")
+    return PartitionMetadata.from_bytes(node.data)
+
+
+def _owner_tells(found: Survey, partition: int) -> dict[str, Any]:
+    for server in found.servers:
+        told: dict[str, Any] | None = server.status.get("partitions", {}).get(str(partition))
+        if told is not None and told.get("state") == "open":
+            return told
+    return {}
+
+
+def _live(found: Survey, partition: int) -> frozenset[str]:
+    return frozenset(name for name, replica in _owner_tells(found, partition).get("replicas", {}).items() if replica["state"] == "live")
+
+
+def _progress(found: Survey, change: ReplicaChange) -> str:
+    if change.add is None:
+        return f"partition {change.partition}: waiting for its owner"
+    node = next((each.status for each in found.storages if each.name == change.add), {})
+    held = next((each["last_transaction_id"] for each in node.get("partitions", ()) if each["partition"] == change.partition), -1)
+    committed = _owner_tells(found, change.partition).get("committed")
+    return f"partition {change.partition}: {change.add} holds {held + 1:,} of {'?' if committed is None else f'{committed + 1:,}'} transactions"

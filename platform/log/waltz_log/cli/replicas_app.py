@@ -1,0 +1,44 @@
+"""The arguments of `waltz cluster replicas`. What it does stands in `replicas`; imports next to nothing, like `main`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+__all__ = ["replicas_app"]
+
+replicas_app = typer.Typer(help="Change which storage nodes hold a partition, while it is in use.", no_args_is_help=True)
+
+Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
+Partition = Annotated[int, typer.Argument(min=0)]
+Added = Annotated[str, typer.Argument(help="The storage node that is to hold it.")]
+Removed = Annotated[str, typer.Argument(help="The storage node that no longer is.")]
+Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait until it is complete. The cluster goes on with what was begun.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
+
+
+@replicas_app.command()
+def add(cluster: Cluster, partition: Partition, node: Added, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
+    """One replica more. Returns when it holds everything and counts."""
+    return _change(cluster, partition, node, None, wait, timeout)
+
+
+@replicas_app.command()
+def remove(cluster: Cluster, partition: Partition, node: Removed, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
+    """One replica less. Its data stays on its disk."""
+    return _change(cluster, partition, None, node, wait, timeout)
+
+
+@replicas_app.command()
+def replace(cluster: Cluster, partition: Partition, old: Removed, new: Added, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
+    """One replica by another: added before the old one goes, unless that is gone already."""
+    return _change(cluster, partition, new, old, wait, timeout)
+
+
+def _change(cluster: str, partition: int, added: str | None, removed: str | None, wait_s: float, timeout_s: float) -> int:
+    from waltz_log.cli import replicas as command
+    from waltz_log.core.replica_change import ReplicaChange
+
+    return asyncio.run(command.run(cluster, ReplicaChange(partition, added, removed), wait_s=wait_s, timeout_s=timeout_s))

@@ -1,0 +1,75 @@
+"""Which assignment comes next when a replica of a partition is added, removed or replaced while it is in use (docs/recovery.md, Changing replicas).
+
+One replica at a time, and the next only when the one before has become clean: two at once can leave nobody who must know what was acknowledged.
+Nothing is changed that would leave the partition without a majority that can take appends now. Pure; asked again after each step, and after an
+interruption, it goes on where things stand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waltz_log.core.metadata import PartitionMetadata
+from waltz_log.core.recovery import majority
+from waltz_log.errors import InvalidRequest, Unavailable
+
+__all__ = ["ReplicaChange", "clean_members", "next_assignment", "settled"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaChange:
+    """`add` alone, `remove` alone, or both: replace."""
+
+    partition: int
+    add: str | None = None
+    remove: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.add is None and self.remove is None:
+            raise InvalidRequest(reason="a change of replicas adds one, removes one, or replaces one by another")
+        if self.add == self.remove:
+            raise InvalidRequest(reason=f"a replica cannot replace itself: {self.add}")
+
+
+def clean_members(metadata: PartitionMetadata) -> frozenset[str]:
+    """Replicas that hold everything the newest session began with, and take part in it."""
+    return frozenset(name for name, state in metadata.replicas.items() if state.session == metadata.session)
+
+
+def settled(assigned: tuple[str, ...], metadata: PartitionMetadata, added: str | None) -> bool:
+    """The owner works with this assignment, and what was added is clean."""
+    return set(metadata.replicas) == set(assigned) and (added is None or added in clean_members(metadata))
+
+
+def next_assignment(change: ReplicaChange, assigned: tuple[str, ...], metadata: PartitionMetadata, live: frozenset[str]) -> tuple[str, ...] | None:
+    """The next assignment to write; None where nothing is left to write. `live`: replicas that follow the owner closely now. Raises `InvalidRequest`
+    for what can never be, `Unavailable` for what cannot be now."""
+    add, remove = change.add, change.remove
+    adding, removing = add is not None and add not in assigned, remove is not None and remove in assigned
+    if remove is not None and not removing and (add is None or adding):
+        raise InvalidRequest(reason=f"{remove} is no replica of partition {change.partition}: replicas={','.join(assigned)}")
+    if not adding and not removing:
+        return None
+    if adding and removing and remove not in live:
+        # Beside a replica that is gone the added one would raise the majority before it can be part of it.
+        wanted = tuple(str(add) if name == remove else name for name in assigned)
+    elif adding:
+        wanted = (*assigned, str(add))
+    else:
+        wanted = tuple(name for name in assigned if name != remove)
+    if not wanted:
+        raise InvalidRequest(reason=f"{remove} is the last replica of partition {change.partition}")
+    _expect_possible(change, assigned, wanted, metadata, live)
+    return wanted
+
+
+def _expect_possible(
+    change: ReplicaChange, assigned: tuple[str, ...], wanted: tuple[str, ...], metadata: PartitionMetadata, live: frozenset[str]
+) -> None:
+    fresh = [name for name in assigned if name != change.remove and (name not in metadata.replicas or metadata.replicas[name].session < 0)]
+    if fresh:
+        raise Unavailable(reason=f"replicas are still being filled, one change at a time: partition={change.partition} filling={','.join(fresh)}")
+    able = [name for name in wanted if name in live and name in clean_members(metadata)]
+    if len(able) < majority(len(wanted)):
+        told = f"partition={change.partition} replicas={','.join(wanted)} able={','.join(able) or 'none'} needed={majority(len(wanted))}"
+        raise Unavailable(reason=f"the partition would have no majority that can take appends: {told}")

@@ -1,0 +1,144 @@
+"""Replicas that are added, removed and replaced while clients append: nobody notices, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from waltz_log.cli.replicas import change_replicas
+from waltz_log.client import WaltzClient
+from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
+from waltz_log.core.replica_change import ReplicaChange, clean_members
+from waltz_log.errors import InvalidRequest, Unavailable
+from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.virtual_time import run_in_virtual_time
+
+
+async def _change(cluster: MemoryCluster, *, add: str | None = None, remove: str | None = None, wait_s: float = 60.0) -> list[str]:
+    told: list[str] = []
+    change = ReplicaChange(0, add, remove)
+    await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, tell=told.append)
+    return told
+
+
+async def _replicas(cluster: MemoryCluster) -> tuple[tuple[str, ...], set[str]]:
+    """Assigned, and clean in the newest session."""
+    session = cluster.ensemble.session()
+    assigned, metadata = await session.get(REPLICAS), await session.get(partition_path(0))
+    assert assigned is not None
+    assert metadata is not None
+    return ReplicaAssignment.from_bytes(assigned.data).replicas[0], set(clean_members(PartitionMetadata.from_bytes(metadata.data)))
+
+
+def _under_load(scenario: Callable[[MemoryCluster], Awaitable[None]]) -> None:
+    """Runs it while a client appends; the client must see nothing but ids that follow each other, on one mount."""
+
+    async def run() -> None:
+        cluster = MemoryCluster(servers=1, delay_s=lambda: 0.001)
+        await cluster.start()
+        for name in ("storage-3", "storage-4"):
+            await cluster.start_storage(name)
+        client = await cluster.connect()
+        await client.append(0, b"mounted")
+        done = asyncio.Event()
+        appending = asyncio.ensure_future(_append_on(client, done))
+        await asyncio.sleep(0.2)
+        await scenario(cluster)
+        done.set()
+        ids = await appending
+        assert ids == list(range(1, len(ids) + 1))
+        assert len(ids) > 100
+        assert client._producers[0].mounts == 1
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
+
+
+async def _append_on(client: WaltzClient, done: asyncio.Event) -> list[int]:
+    ids: list[int] = []
+    while not done.is_set():
+        found = await asyncio.gather(*(client.append(0, bytes(500)) for _ in range(10)))
+        ids += [receipt.transaction_id for receipt in found]
+    return ids
+
+
+def test_a_replica_is_added_and_another_removed_under_load() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        told = await _change(cluster, add="storage-3")
+        assert any("storage-3 holds" in line and "transactions" in line for line in told)
+        assert await _replicas(cluster) == (
+            ("storage-0", "storage-1", "storage-2", "storage-3"),
+            {"storage-0", "storage-1", "storage-2", "storage-3"},
+        )
+        await _change(cluster, remove="storage-0")
+        assert await _replicas(cluster) == (("storage-1", "storage-2", "storage-3"), {"storage-1", "storage-2", "storage-3"})
+        assert await _change(cluster, add="storage-3") == ["partition 0: replicas are storage-1, storage-2, storage-3"]
+
+    _under_load(scenario)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_all_replicas_are_replaced_one_after_another_under_load(alive: bool) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        for old, new in (("storage-0", "storage-3"), ("storage-1", "storage-4")):
+            if not alive:
+                await cluster.kill_storage(old)
+                await asyncio.sleep(0.1)
+            told = await _change(cluster, add=new, remove=old)
+            steps = [line for line in told if "becomes" in line]
+            assert len(steps) == (2 if alive else 1)
+        assert set((await _replicas(cluster))[0]) == {"storage-2", "storage-3", "storage-4"}
+        assert (await _replicas(cluster))[1] == {"storage-2", "storage-3", "storage-4"}
+
+    _under_load(scenario)
+
+
+def test_what_would_break_the_majority_is_refused_and_changes_nothing() -> None:
+    async def run() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        await cluster.start_storage("storage-3")
+        client = await cluster.connect()
+        await client.append(0, b"x")
+        await cluster.kill_storage("storage-1")
+        before = await _replicas(cluster)
+        for change in ({"add": "storage-3"}, {"remove": "storage-0"}):
+            with pytest.raises(Unavailable, match="no majority"):
+                await _change(cluster, **change)  # type: ignore[arg-type]
+        for change in ({"add": "storage-9"}, {"remove": "storage-9"}):
+            with pytest.raises(InvalidRequest):
+                await _change(cluster, **change)  # type: ignore[arg-type]
+        assert await _replicas(cluster) == before
+        await _change(cluster, remove="storage-1")  # the one that is gone may go
+        assert (await client.append(0, b"y")).transaction_id == 1
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
+
+
+def test_a_change_that_was_interrupted_goes_on_and_another_one_waits_for_it() -> None:
+    async def run() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        for name in ("storage-3", "storage-4"):
+            await cluster.start_storage(name)
+        client = await cluster.connect()
+        await client.append(0, b"x")
+        full = cluster.disks["storage-3"]
+        full.total -= full.free_bytes() - 1000  # it cannot be filled for now
+        with pytest.raises(Unavailable, match="the cluster goes on with it"):
+            await _change(cluster, add="storage-3", remove="storage-0", wait_s=3)
+        with pytest.raises(Unavailable, match="still being filled"):
+            await _change(cluster, remove="storage-2")
+        assert (await client.append(0, b"y")).transaction_id == 1
+        full.total = 1 << 40
+        await _change(cluster, add="storage-3", remove="storage-0")
+        assert await _replicas(cluster) == (("storage-1", "storage-2", "storage-3"), {"storage-1", "storage-2", "storage-3"})
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
