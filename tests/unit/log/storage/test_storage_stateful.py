@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
@@ -21,6 +22,7 @@ from waltz_log.errors import Fenced, OutOfRange, ProtocolViolation
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode
 from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.storage_model import KEY, FixedClock, append, block_of, node_on, records_of, silent_logs
 
@@ -203,12 +205,14 @@ class Engine(RuleBasedStateMachine):
             assert told.failed is None
 
     def teardown(self) -> None:
-        if self.starts:
-            if self.fence >= 0 and self.last >= self.first:
-                self.compare(self.first, self.last, 1 << 20)
-            self.run(self.node.close())
-        self.silence.__exit__(None, None, None)
-        self.runner.close()
+        try:
+            if self.starts:
+                if self.fence >= 0 and self.last >= self.first:
+                    self.compare(self.first, self.last, 1 << 20)
+                self.run(self.node.close())
+        finally:
+            self.silence.__exit__(None, None, None)
+            self.runner.close()
 
 
 class OnSimulatedDisk(Engine):
@@ -269,14 +273,37 @@ class OnFileSystem(Engine):
         return FileSystemDisk(Path(self.directory.name))
 
     def teardown(self) -> None:
-        super().teardown()
-        self.directory.cleanup()
+        try:
+            super().teardown()
+        finally:
+            self.directory.cleanup()
 
 
 @pytest.mark.parametrize("engine", [OnSimulatedDisk, OnFileSystem])
 def test_the_engine_does_what_a_list_does(engine: type[Engine]) -> None:
     examples = settings(max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(engine, settings=examples)
+
+
+@pytest.mark.parametrize("planted", ["trims too much", "cuts too little", "tells a wrong time"])
+def test_the_list_catches_an_engine_with_a_bug(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trim, cut, read = SegmentLog.trim, SegmentLog.truncate, SegmentLog.read
+    if planted == "trims too much":
+        monkeypatch.setattr(SegmentLog, "trim", lambda log, first: trim(log, first + 4))
+    elif planted == "cuts too little":
+        monkeypatch.setattr(SegmentLog, "truncate", lambda log, last: cut(log, min(last + 1, log.tail.last_id)))
+    else:
+
+        def late(log: SegmentLog, *arguments: Any) -> list[Any]:
+            return [replace(block, append_time_ms=block.append_time_ms + 1) for block in read(log, *arguments)]
+
+        monkeypatch.setattr(SegmentLog, "read", late)
+    examples = settings(
+        max_examples=100, stateful_step_count=30, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    with pytest.raises(Exception) as caught:
+        run_state_machine_as_test(OnSimulatedDisk, settings=examples)
+    assert not isinstance(caught.value, AttributeError | TypeError), "the bug could not be planted"
 
 
 @pytest.mark.slow
