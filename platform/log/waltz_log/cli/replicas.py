@@ -120,4 +120,5 @@ def _progress(found: Survey, change: ReplicaChange) -> str:
     node = next((each.status for each in found.storages if each.name == change.add), {})
     held = next((each["last_transaction_id"] for each in node.get("partitions", ()) if each["partition"] == change.partition), -1)
     committed = _owner_tells(found, change.partition).get("committed")
-    return f"partition {change.partition}: {change.add} holds {held + 1:,} of {'?' if committed is None else f'{committed + 1:,}'} transactions"
+    whole = "?" if committed is None else f"{max(held, committed) + 1:,}"
+    return f"partition {change.partition}: {change.add} holds {held + 1:,} of {whole} transactions"
