@@ -7,7 +7,7 @@ size it only keeps or drops whole writes, because the layout promises no more: a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
@@ -27,7 +27,7 @@ from waltz_log.testing.medium import LOST, WHOLE, drawn_fate
 
 RECORDS = 8
 CHURNED = 50
-FILES_MAX = 14
+FILES_MAX = (5, 14)
 
 record_ids = st.integers(0, RECORDS - 1)
 bodies = st.one_of(st.binary(max_size=8), st.integers(100, 500).map(lambda size: bytes([size % 251]) * size))
@@ -49,13 +49,14 @@ class JournalMachine(RuleBasedStateMachine):
         random=st.randoms(use_true_random=False),
         compact_files_min=st.sampled_from([0, 3]),
         replaceable=st.sampled_from([frozenset(), frozenset({1, 2})]),
+        files_max=st.sampled_from(FILES_MAX),
     )
-    def start(self, random: Random, compact_files_min: int, replaceable: frozenset[int]) -> None:
+    def start(self, random: Random, compact_files_min: int, replaceable: frozenset[int], files_max: int) -> None:
         self.random = random
         self.model.sure.replaceable = self.replaceable = replaceable
         self.settings = JournalSettings(
             file_bytes=1024,
-            files_max=FILES_MAX,
+            files_max=files_max,
             files_pool=4,
             check=self.check,
             buffer_bytes=4096,
@@ -114,21 +115,21 @@ class JournalMachine(RuleBasedStateMachine):
         if record_id in self.journal or record_id in self.touched():
             return
         self.model.record(Entry(ADD, record_id, 0, user_type, body))
-        self.unless_full(lambda: self.journal.add(record_id, user_type, body))
+        self.unless_full(lambda: self.journal.add(record_id, user_type, body), len(body))
 
     @rule(ids=st.sets(record_ids, max_size=5), body=bodies)
     def append_all(self, ids: set[int], body: bytes) -> None:
         fresh = [each for each in sorted(ids) if each not in self.journal and each not in self.touched()]
         for each in fresh:
             self.model.record(Entry(ADD, each, 0, 1, body))
-        self.unless_full(lambda: self.journal.append_all([(each, 1, body) for each in fresh]), len(fresh))
+        self.unless_full(lambda: self.journal.append_all([(each, 1, body) for each in fresh]), len(body) * len(fresh), len(fresh))
 
     @rule(record_id=record_ids, user_type=user_types, body=bodies)
     def update(self, record_id: int, user_type: int, body: bytes) -> None:
         if record_id not in self.journal or record_id in self.touched():
             return
         self.model.record(Entry(UPDATE, record_id, 0, user_type, body))
-        self.unless_full(lambda: self.journal.update(record_id, user_type, body))
+        self.unless_full(lambda: self.journal.update(record_id, user_type, body), len(body))
 
     @rule(record_id=record_ids)
     def delete(self, record_id: int) -> None:
@@ -138,14 +139,13 @@ class JournalMachine(RuleBasedStateMachine):
         with self.any_moment():
             self.journal.delete(record_id)
 
-    def unless_full(self, call: object, happenings: int = 1) -> None:
-        """A journal that is full refuses, and then nothing happened."""
-        assert callable(call)
+    def unless_full(self, call: Callable[[], None], asked: int, happenings: int = 1) -> None:
+        """A journal that is full refuses, and then nothing happened. `asked`: bytes of bodies."""
         try:
             with self.any_moment():
                 call()
         except JournalFull:
-            assert self.journal.statistics().files_data > 4, "it is not full"
+            assert self.journal.statistics().room_bytes < 2 * asked + 2048, "it is not full"
             del self.model.unsure[len(self.model.unsure) - happenings :]
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class JournalMachine(RuleBasedStateMachine):
     @invariant()
     def the_disk_is_bounded(self) -> None:
         files = [name for name in self.disk.list("") if name.startswith("journal-")]
-        assert len(files) <= FILES_MAX
+        assert len(files) <= self.settings.files_max if hasattr(self, "settings") else not files
 
 
 class BySize(JournalMachine):
