@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from waltz_log.core.block import Block
 from waltz_log.core.columns import header_bytes
@@ -525,6 +526,26 @@ async def test_segments_are_trimmed_up_to_what_is_known_to_be_committed() -> Non
     assert b"".join(part.records for part in found) == b"".join(part.records for part in blocks)[140 * kept :]
     with pytest.raises(OutOfRange):
         await bench.read(1, kept - 1, 209)
+    await bench.node.close()
+
+
+async def test_a_wrong_index_of_a_closed_segment_is_made_again_in_the_background_and_a_damaged_segment_is_told() -> None:
+    bench, _ = await rolled()
+    closed = (await bench.node.partition(0)).log.closed()
+    wrong, damaged = (f"0/{first:019d}" for first, _ in closed[1:3])
+    await bench.node.close()
+    good = bench.disk.content(f"{wrong}.idx")
+    bench.disk.replace(f"{wrong}.idx", good[:-9])
+    bench.disk.replace(f"{damaged}.idx", b"")
+    content = bench.disk.content(f"{damaged}.seg")
+    bench.disk.replace(f"{damaged}.seg", content[:200] + bytes([content[200] ^ 4]) + content[201:])
+    with capture_logs() as logs:
+        await bench.start()
+        store = await bench.node.partition(0)
+        await until(lambda: not store._tasks)
+    assert bench.disk.content(f"{wrong}.idx") == good
+    assert [entry["segment"] for entry in logs if entry["event"] == "closed segment is damaged"] == [closed[2][0]]
+    assert await bench.append(1, block(210, [b"next"])) == 210
     await bench.node.close()
 
 
