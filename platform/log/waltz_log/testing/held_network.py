@@ -26,6 +26,7 @@ class HeldNetwork:
         self.outlive = False
         self.wire: list[tuple[Stream, Any]] = []
         self.left_open: list[Stream] = []
+        self._delivering = asyncio.Lock()
         self.sent = 0
         """Append frames given to this network, held ones too."""
 
@@ -36,16 +37,23 @@ class HeldNetwork:
         return await self._network.serve(address, service)
 
     async def deliver(self) -> int:
-        """Lets what is on the wire arrive; how many frames a connection took."""
-        held, self.wire = self.wire, []
+        """Lets what is on the wire arrive, in the order of sending; how many frames a connection took."""
         taken = 0
-        for stream, message in held:
-            try:
-                await stream.send(message)
-                taken += 1
-            except WaltzError:
-                continue  # the far end has closed this connection
+        async with self._delivering:
+            for _ in range(len(self.wire)):
+                stream, message = self.wire[0]
+                try:
+                    await stream.send(message)
+                    taken += 1
+                except WaltzError:
+                    continue  # the far end has closed this connection
+                finally:
+                    self.wire.pop(0)
         return taken
+
+    def holds(self, stream: Stream) -> bool:
+        """Whether the next frame of the stream must wait: a connection does not change the order of what it carries."""
+        return self.hold_frames or any(held is stream for held, _ in self.wire)
 
     async def hang_up(self) -> None:
         """Ends the connections that outlived their process."""
@@ -89,7 +97,7 @@ class _Stream:
         self._check()
         if getattr(message, "WhichOneof", None) is not None and message.WhichOneof("kind") == "append":
             self._network.sent += 1
-            if self._network.hold_frames:
+            if self._network.holds(self._stream):
                 self._network.wire.append((self._stream, message))
                 return
         await self._stream.send(message)
