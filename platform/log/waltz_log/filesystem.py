@@ -94,10 +94,14 @@ class FileSystemDisk:
 
     def _separate(self, path: str) -> None:
         """Gives this name a file of its own, durably: the other names keep theirs as it is."""
-        with open(self._at(path), "rb") as old, open(self._at(f"{path}.new"), "wb") as new:
-            shutil.copyfileobj(old, new, 1 << 20)
-            new.flush()
-            os.fsync(new.fileno())
+        try:
+            with open(self._at(path), "rb") as old, open(self._at(f"{path}.new"), "wb") as new:
+                shutil.copyfileobj(old, new, 1 << 20)
+                new.flush()
+                os.fsync(new.fileno())
+        except OSError:
+            self.remove(f"{path}.new")  # on a disk that is full it would only be in the way
+            raise
         self.rename(f"{path}.new", path)
         self.sync_directory(os.path.dirname(path))
 

@@ -114,6 +114,20 @@ def test_who_opens_one_of_a_files_names_for_writing_changes_that_one_alone(disk:
     assert disk.open("d/a", "read").read(0, 9) == b"axy"
 
 
+def test_a_copy_for_writing_that_finds_no_room_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FileSystemDisk(tmp_path)
+    disk.open("a", "create").write(0, b"abc")
+    disk.link("a", "kept")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("waltz_log.filesystem.shutil.copyfileobj", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.open("a", "write")
+    assert disk.list("") == ["a", "kept"]
+
+
 def test_a_directory_is_locked_once_until_it_is_unlocked(tmp_path: Path) -> None:
     simulated = SimulatedDisk()
     for first, second in ((simulated, simulated), (FileSystemDisk(tmp_path), FileSystemDisk(tmp_path))):
