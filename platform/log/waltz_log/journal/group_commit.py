@@ -53,6 +53,8 @@ class GroupCommitJournal:
         self._lock = threading.Lock()
         self._done = threading.Condition(self._lock)
         """Something that others wait for has ended: a sync, a preparation, an exclusive call."""
+        self._sleepers: list[tuple[int, threading.Lock]] = []
+        """Callers that wait for all up to a byte to be on the medium, each asleep on a lock of its own."""
         self._work = threading.Condition(self._lock)
         """There is something for the thread that flushes."""
         self._wanted = threading.Condition(self._lock)
@@ -192,20 +194,21 @@ class GroupCommitJournal:
             if self._unsynced_since_s is None and writer.synced != writer.appended:
                 self._unsynced_since_s = self._monotonic()
             if self._lingering and writer.appended - writer.synced >= self._settings.group_bytes:
-                self._done.notify_all()
+                self._notify()
             if on_done is not None:
                 self._callbacks.append((writer.appended, on_done))
                 self._armed = True
                 self._work.notify()
-            elif sync:
-                self._wait_synced(writer.appended)
-            elif not self._armed:
+            elif not sync and not self._armed:
                 self._armed = True
                 self._work.notify()
+            target = writer.appended
+        if sync and on_done is None:
+            self._await_synced(target)
 
     def _wake_all(self) -> None:
         """Whoever waits looks again: at a failure, mostly."""
-        self._done.notify_all()
+        self._notify()
         self._work.notify_all()
         self._wanted.notify_all()
 
@@ -237,10 +240,26 @@ class GroupCommitJournal:
         """Until something ends; no sync begins meanwhile, and one that lingers begins at once."""
         self._waiting_alone += 1
         if self._lingering:
-            self._done.notify_all()
+            self._notify()
         self._done.wait()
         self._waiting_alone -= 1
+        self._notify()
+
+    def _notify(self) -> None:
+        """Something has ended: those who wait for the lock's work look again; of those who wait for their record, the ones it is true for, and one
+        that leads the next sync where none runs."""
         self._done.notify_all()
+        writer, lead = self._writer, not (self._syncing or self._waiting_alone)
+        asleep = []
+        for target, sleeper in self._sleepers:
+            if target <= writer.synced or writer.failed:
+                sleeper.release()
+            elif lead:
+                sleeper.release()
+                lead = False
+            else:
+                asleep.append((target, sleeper))
+        self._sleepers = asleep
 
     # ---- syncing ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -254,6 +273,22 @@ class GroupCommitJournal:
                 self._done.wait()
             else:
                 self._lead()
+
+    def _await_synced(self, target: int) -> None:
+        """The same without the lock, for the many: who is woken because its record is on the medium need not take it again."""
+        writer = self._writer
+        while writer.synced < target:
+            with self._lock:
+                if writer.synced < target and writer.failed:
+                    writer.usable()
+                if writer.synced < target and not (self._syncing or self._waiting_alone):
+                    self._lead()
+                if writer.synced >= target or writer.failed:
+                    continue
+                sleeper = threading.Lock()
+                sleeper.acquire()
+                self._sleepers.append((target, sleeper))
+            sleeper.acquire()
 
     def _lead(self) -> None:
         """One sync of all that was appended. With the lock held, which is let go meanwhile; failures are for those who wait."""
@@ -279,7 +314,7 @@ class GroupCommitJournal:
                 self._writer.record_failure(failure)
         finally:
             self._syncing = False
-            self._done.notify_all()
+            self._notify()
             if self._callbacks:
                 self._work.notify()
 
@@ -357,7 +392,7 @@ class GroupCommitJournal:
                 finally:
                     self._lock.acquire()
                     self._preparing = False
-                    self._done.notify_all()
+                    self._notify()
                 if failure is None:
                     self._writer.next_prepared(planned)
                 elif isinstance(failure, OSError):
