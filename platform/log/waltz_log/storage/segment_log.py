@@ -6,8 +6,7 @@ a whole. After a failed write, sync or rename nothing is written any more: what 
 that is full is the exception (`StorageFull`): what found no room is cut away again, and the next append tries anew.
 
 Changing calls block and come from one thread at a time; readers come from any. For who looks at segments as a whole: `closed` lists those that
-nothing is appended to, whose files `verify.SegmentCheck` walks beside everything else and `replacement.Replacement` exchanges; `cut` is a point up to
-which a copy is consistent while appends go on (closed segments as they are, by hard link if wanted, and a prefix of the last).
+nothing is appended to, whose files `verify.SegmentCheck` walks beside everything else and `replacement.Replacement` exchanges.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from waltz_log.storage.reader import SegmentReader
 from waltz_log.storage.segment import KINDS, ActiveSegment, NoSpace, create_files, segment_path
 from waltz_log.storage.times import SegmentTimes
 
-__all__ = ["Cut", "SegmentLog", "Tail"]
+__all__ = ["SegmentLog", "Tail"]
 
 log = structlog.get_logger(__name__)
 
@@ -47,17 +46,6 @@ class Tail(NamedTuple):
     last_id: int
     segment: int
     end: int
-
-
-class Cut(NamedTuple):
-    """A log up to a point: the closed segments, first and last id each, whole; of the segment `tail.segment` the data up to `tail.end`, the entries
-    of the index for ids up to `tail.last_id`, the times up to `times_end`. It holds as long as the log's `cuts` is this one; segments trimmed
-    meanwhile are not there any more."""
-
-    closed: tuple[tuple[int, int], ...]
-    tail: Tail
-    times_end: int
-    cuts: int
 
 
 class SegmentLog:
@@ -307,13 +295,6 @@ class SegmentLog:
     def closed(self) -> list[tuple[int, int]]:
         """First and last id of each segment that nothing is appended to any more."""
         return [(first, following - 1) for first, following in pairwise(self._firsts)]
-
-    def cut(self) -> Cut:
-        """What a copy can take from here on, while appends go on. Any thread, beside everything but truncation."""
-        cuts, tail = self.cuts, self.tail
-        closed = tuple(pairwise(first for first in self._firsts if first <= tail.segment))
-        times_end = self._times(tail.segment).end(tail.last_id)
-        return Cut(tuple((first, following - 1) for first, following in closed), tail, times_end, cuts)
 
     @property
     def suspects(self) -> list[int]:

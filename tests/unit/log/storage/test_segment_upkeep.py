@@ -1,4 +1,4 @@
-"""What happens to whole segments while a log goes on: trimming, replacing, copying, lazy opening, repair of an index."""
+"""What happens to whole segments while a log goes on: trimming, replacing, linking, lazy opening, repair of an index."""
 
 from __future__ import annotations
 
@@ -240,29 +240,7 @@ def test_a_full_or_failing_disk_ends_a_copy_and_not_the_log() -> None:
         assert not [name for name in disk.list("3") if name.endswith("new")]
 
 
-# ---- a consistent cut --------------------------------------------------------------------------------------------------------------------------
-
-
-def test_a_cut_is_whole_whatever_is_appended_while_it_is_copied() -> None:
-    disk = SimulatedDisk()
-    log, records = filled(disk)
-    cut = log.cut()
-    for n in range(50, 75):
-        log.append([block(n, [b"later"])])
-    log.append([block(75, [b"x" * 3000]), block(76, [b"x" * 3000])])
-    copy = SimulatedDisk()
-    copy.make_directory("3")
-    ends = {"seg": cut.tail.end, "idx": FILE_HEADER_BYTES + 8 * (cut.tail.last_id - cut.tail.segment + 1), "tix": cut.times_end}
-    for kind, end in ends.items():
-        for first, size in [(first, None) for first, _ in cut.closed] + [(cut.tail.segment, end)]:
-            name = f"3/{first:019d}.{kind}"
-            copy.open(name, "create").write(0, disk.content(name)[:size])
-    assert log.cuts == cut.cuts
-    found = open_log(copy, known_good=49)
-    assert (found.tail.last_id, found.closed()) == (49, list(cut.closed))
-    assert read(found, 0, 49) == joined(records, 0, 49)
-    log.truncate(49)
-    assert log.cuts != cut.cuts
+# ---- other names ------------------------------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_linked_stays_as_it_was_when_truncation_opens_a_closed_segment_again(tmp_path: Path) -> None:
