@@ -60,7 +60,7 @@ class Effort:
 
 
 FULL: Final = Effort("make crash", subsets_of=7, drawn=24, torn_every=1, recovery_every=200)
-SHORT: Final = Effort("make crash SHORT=1", subsets_of=3, drawn=3, torn_every=61, recovery_every=700)
+SHORT: Final = Effort("make crash SHORT=1", subsets_of=3, drawn=2, torn_every=101, recovery_every=700)
 SECOND: Final = Effort("", subsets_of=1, drawn=2, torn_every=1 << 30, recovery_every=0)
 
 
@@ -142,10 +142,12 @@ async def enumerate_crashes(
     check: Callable[[SimulatedDisk, S], Awaitable[None]],
     effort: Effort,
     only: tuple[int, ...] = (),
+    *,
     disk: SimulatedDisk | None = None,
+    progress: Callable[[str], None] = lambda told: None,
 ) -> Tally:
     """Checks what survives. Raises `CrashFound` for the first that the check refuses. `only`: the numbers of one place; `disk`: an empty one that
-    does something else than it should."""
+    does something else than it should; `progress` is told after each crash point."""
     running, disk = scenario(), disk or SimulatedDisk()
     await running.prepare(disk)
     points = await crash_points(disk, running.run, running.observe)
@@ -170,6 +172,7 @@ async def enumerate_crashes(
                 raise CrashFound(place, point.last, _told(error), effort.command) from error
             if only[2:] or (effort.recovery_every and checked % effort.recovery_every == 0):
                 again += await _recovered(place, running, check, survivor, point.state, effort, only[2:])
+        progress(f"{name}: {point.number + 1} of {len(points)} crash points, {checked} survivors checked")
     return Tally(len(points), made, checked, again)
 
 

@@ -1,6 +1,6 @@
 """The short lives of a storage node whose every crash is gone through, and the command that does it: `make crash`.
 
-    python -m waltz_log.testing.storage_crashes [--short] [SCENARIO[:POINT:SURVIVOR[:POINT:SURVIVOR]]]
+    python -m waltz_log.testing.storage_crashes [--short] [--jobs N] [SCENARIO[:POINT:SURVIVOR[:POINT:SURVIVOR]]]
 
 With a scenario it goes through that one; with numbers it repeats the one crash that a failure named, with the effort it was found with.
 """
@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
+from multiprocessing import get_context
+from typing import Final
 
 from waltz_log.errors import StorageFull
 from waltz_log.testing.crashes import FULL, SHORT, CrashFound, Effort, Tally, enumerate_crashes
@@ -212,34 +216,65 @@ SCENARIOS: dict[str, Callable[..., StorageLife]] = {
 }
 
 
-async def crash(name: str, effort: Effort, only: tuple[int, ...] = (), *, disk: SimulatedDisk | None = None) -> Tally:
+PROGRESS_S: Final = 10.0
+
+
+async def crash(
+    name: str,
+    effort: Effort,
+    only: tuple[int, ...] = (),
+    *,
+    disk: SimulatedDisk | None = None,
+    progress: Callable[[str], None] = lambda told: None,
+) -> Tally:
     """Goes through one scenario. Raises `CrashFound`. `disk`: an empty one that does something else than it should."""
     scenario = SCENARIOS[name]
-    return await enumerate_crashes(name, scenario, partial(check, **scenario().settings), effort, only, disk)
+    return await enumerate_crashes(name, scenario, partial(check, **scenario().settings), effort, only, disk=disk, progress=progress)
+
+
+def _gone_through(name: str, effort: Effort, only: tuple[int, ...]) -> tuple[bool, str]:
+    """Whether all was right, and a line or a failure to print."""
+    begun = told = time.monotonic()
+
+    def progress(line: str) -> None:
+        nonlocal told
+        if time.monotonic() - told > PROGRESS_S:
+            told = time.monotonic()
+            print(f"  {line}", file=sys.stderr, flush=True)
+
+    try:
+        with silent_logs():
+            tally = asyncio.run(crash(name, effort, only, progress=progress))
+    except CrashFound as found:
+        return False, str(found)
+    return True, (
+        f"{name:<21} {tally.points:4} crash points  {tally.survivors:7} survivors  {tally.checked:7} of them different and right  "
+        f"{tally.recoveries:6} crashed again while they recovered  {time.monotonic() - begun:6.1f} s"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Crashes a storage node in every way and checks what is left.")
     parser.add_argument("only", nargs="?", help="a scenario, or the place that a failure named")
     parser.add_argument("--short", action="store_true", help="what the tests do")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="scenarios at once")
     chosen = parser.parse_args(arguments)
-    name, *numbers = chosen.only.split(":") if chosen.only else (None,)
-    if name is not None and name not in SCENARIOS:
-        parser.error(f"no such scenario: {name} (there are {', '.join(SCENARIOS)})")
-    for each in SCENARIOS if name is None else (name,):
-        begun = time.monotonic()
-        try:
-            with silent_logs():
-                tally = asyncio.run(crash(each, SHORT if chosen.short else FULL, tuple(map(int, numbers))))
-        except CrashFound as found:
-            print(found, file=sys.stderr)
-            return 1
-        print(
-            f"{each:<12} {tally.points:4} crash points  {tally.survivors:7} survivors  {tally.checked:7} of them different and right  "
-            f"{tally.recoveries:6} crashed again while they recovered  {time.monotonic() - begun:6.1f} s",
-            flush=True,
-        )
-    return 0
+    effort = SHORT if chosen.short else FULL
+    if chosen.only is not None:
+        name, *numbers = chosen.only.split(":")
+        if name not in SCENARIOS:
+            parser.error(f"no such scenario: {name} (there are {', '.join(SCENARIOS)})")
+        return _told([_gone_through(name, effort, tuple(map(int, numbers)))])
+    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
+        return _told(each.result() for each in as_completed([pool.submit(_gone_through, name, effort, ()) for name in SCENARIOS]))
+
+
+def _told(results: Iterable[tuple[bool, str]]) -> int:
+    right = True
+    for passed, line in results:
+        print(line, file=sys.stdout if passed else sys.stderr, flush=True)
+        right &= passed
+    return 0 if right else 1
 
 
 if __name__ == "__main__":
