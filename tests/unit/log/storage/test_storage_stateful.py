@@ -309,5 +309,5 @@ def test_the_list_catches_an_engine_with_a_bug(planted: str, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [OnSimulatedDisk, OnFileSystem])
 def test_the_engine_does_what_a_list_does_at_length(engine: type[Engine]) -> None:
-    examples = settings(max_examples=600, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
+    examples = settings(max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(engine, settings=examples)
