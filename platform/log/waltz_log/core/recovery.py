@@ -57,7 +57,8 @@ def classify(recorded: ReplicaState | None, report: ReplicaReport) -> Classifica
     if report.session < recorded.session:
         return lost(report)
     if recorded.closing_high_water_mark is not None:
-        return Classification(_cut(last, recorded.closing_high_water_mark), votes=False)
+        # A session that ended before it recorded anybody may have resolved a higher mark already, and others copied it from here: never below that.
+        return Classification(_cut(last, max(recorded.closing_high_water_mark, report.low_water_mark)), votes=False)
     return Classification(None, votes=last >= report.low_water_mark)
 
 

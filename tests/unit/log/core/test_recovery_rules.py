@@ -217,6 +217,13 @@ def test_a_replica_outside_the_last_session_is_truncated_to_its_closing_mark() -
     assert classify(ReplicaState(7, 20), ReplicaReport(7, 10, 15)).truncate_to is None
 
 
+def test_a_replica_that_a_session_made_clean_before_it_could_record_it_keeps_what_that_session_resolved() -> None:
+    """Recorded as closed at 20; session 8 resolved 25, the replica copied up to it and was marked, and the owner died. What it holds up to 25 made it
+    a majority's."""
+    assert classify(ReplicaState(6, 20), ReplicaReport(8, 25, 25)).truncate_to is None
+    assert classify(ReplicaState(6, 20), ReplicaReport(8, 25, 27)).truncate_to == 25
+
+
 def test_a_replica_that_never_caught_up_in_its_session_does_not_vote() -> None:
     assert not classify(ReplicaState(7, None), ReplicaReport(7, 10, 5)).votes
     assert classify(ReplicaState(7, None), ReplicaReport(7, 10, 10)).votes
