@@ -4,7 +4,8 @@ Without `links` messages arrive at once (each sending pauses for `delay_s`, if g
 tests of what one part does. With them it is a network of hosts (`host(name)`): messages are under way, hosts are cut off from each other, one end of
 a connection learns later than the other that it is broken, and what was under way then may arrive all the same.
 
-Faults by address: `cut(address)` ends what is open and refuses what is new until `heal(address)`. A connection: `reset`. A host: `die`. Between hosts: the links.
+Faults by address: `cut(address)` ends what is open and refuses what is new until `heal(address)`. Of a connection: `reset`. Of a host: `die`. Between
+hosts: the links.
 """
 
 from __future__ import annotations

@@ -177,6 +177,7 @@ class ClientProcess(_Process):
 class World:
     def __init__(self, seed: int, mix: Mix, trace: Trace) -> None:
         self.seed = seed
+        self.key = CLUSTER_KEY
         self.mix = mix
         self.trace = trace
         self.rng = Random(f"world {seed}")
@@ -205,6 +206,9 @@ class World:
         self.fragile = [self.rng.choice(self.storage_names)] if mix.replicas >= 3 else []
         """The one node, if any, whose data may be taken away."""
         self.rotten: set[str] = set()
+        self.probes = 0
+        self.resolved = asyncio.Event()
+        """Set whenever a recovery has decided; who waits for the next one clears it."""
         self._partition_of: dict[int, int] = {}
         self._life = 0
         self._supervisors: dict[str, asyncio.Task[None]] = {}
@@ -235,6 +239,8 @@ class World:
         self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))
 
     def _logged(self, event: str, facts: MutableMapping[str, Any]) -> None:
+        if event == "high-water mark resolved":
+            self.resolved.set()
         if event == "store session open":
             self.history.sessions.append(SessionOpened(self.now_s, facts["partition"], facts["session"], facts["high_water_mark"]))
 
