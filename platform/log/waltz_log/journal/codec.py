@@ -23,6 +23,8 @@ from struct import error as struct_error
 from typing import Final, Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
+from waltz_log.errors import InvalidRequest
+
 __all__ = [
     "ADD",
     "ADD_TX",
@@ -33,6 +35,7 @@ __all__ = [
     "DELETE_TX_BYTES",
     "FILE_HEADER_BYTES",
     "FILL",
+    "ID_MAX",
     "PREPARE",
     "ROLLBACK",
     "TX_BODY_OVERHEAD_BYTES",
@@ -42,6 +45,7 @@ __all__ = [
     "AddRun",
     "CheckKind",
     "Record",
+    "check_ids",
     "check_seed",
     "encode_adds",
     "encode_body",
@@ -64,6 +68,9 @@ UNHEALTHY: Final = 0
 FILL: Final = b"J"
 """What a new file is filled with: no record's type, so that a search skips it."""
 FILE_HEADER_BYTES: Final = 4
+ID_MAX: Final = (1 << 63) - 1
+"""Of records and transactions."""
+USER_TYPE_MAX: Final = 255
 
 _BODY: Final = Struct(">BiqiB")
 _TX_BODY: Final = Struct(">BiqqiB")
@@ -83,6 +90,14 @@ def check_seed(salt: bytes | None, file_id: int) -> int | None:
     if salt is None:
         return None
     return int.from_bytes(blake2b(file_id.to_bytes(4, "big"), key=salt, digest_size=4).digest(), "big")
+
+
+def check_ids(record_id: int, user_type: int) -> None:
+    """Raises `InvalidRequest` where the fields have no room for them."""
+    if not 0 <= record_id <= ID_MAX:
+        raise InvalidRequest(reason=f"record ids are 0 to 2^63 - 1, not {record_id}")
+    if not 0 <= user_type <= USER_TYPE_MAX:
+        raise InvalidRequest(reason=f"user types are 0 to {USER_TYPE_MAX}, not {user_type}")
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------------------------------------

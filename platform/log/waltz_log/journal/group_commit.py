@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 import structlog
 
@@ -34,9 +34,6 @@ T = TypeVar("T")
 
 OnDone = Callable[[WaltzError | None], None]
 """Called once: with None when the record is on the medium, or with why it may not be."""
-
-SMALL_BYTES: Final = DELETE_TX_BYTES
-"""More than any record of constant size."""
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +87,7 @@ class GroupCommitJournal:
         self._change(lambda: self._journal.update(record_id, user_type, body), BODY_OVERHEAD_BYTES + len(body), 1, sync, on_done)
 
     def delete(self, record_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
-        self._change(lambda: self._journal.delete(record_id), SMALL_BYTES, 0, sync, on_done)
+        self._change(lambda: self._journal.delete(record_id), DELETE_TX_BYTES, 0, sync, on_done)
 
     def begin(self) -> int:
         with self._lock:
@@ -103,7 +100,7 @@ class GroupCommitJournal:
         self._change(lambda: self._journal.update_in(transaction_id, record_id, user_type, body), TX_BODY_OVERHEAD_BYTES + len(body), 1)
 
     def delete_in(self, transaction_id: int, record_id: int) -> None:
-        self._change(lambda: self._journal.delete_in(transaction_id, record_id), SMALL_BYTES, 0)
+        self._change(lambda: self._journal.delete_in(transaction_id, record_id), DELETE_TX_BYTES, 0)
 
     def prepare(self, transaction_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
         self._end(self._journal.prepare, transaction_id, sync, on_done)

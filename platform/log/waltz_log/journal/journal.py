@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from waltz_log.core.ports import Disk
-from waltz_log.errors import InvalidRequest, JournalFull, UnknownRecord, WaltzError
+from waltz_log.errors import CorruptData, InvalidRequest, JournalFull, UnknownRecord, WaltzError
 from waltz_log.journal.codec import (
     ADD,
     ADD_TX,
@@ -28,10 +28,12 @@ from waltz_log.journal.codec import (
     DELETE_TX,
     DELETE_TX_BYTES,
     FILE_HEADER_BYTES,
+    ID_MAX,
     PREPARE,
     TX_BODY_OVERHEAD_BYTES,
     UPDATE,
     UPDATE_TX,
+    check_ids,
     encode_adds,
     encode_body,
     encode_delete,
@@ -40,10 +42,11 @@ from waltz_log.journal.codec import (
     summary_bytes,
 )
 from waltz_log.journal.compaction import Compactor
+from waltz_log.journal.ledger import JournalFile
 from waltz_log.journal.loading import Loaded, LoadedRecord
 from waltz_log.journal.opening import Opened, open_directory
 from waltz_log.journal.settings import JournalSettings
-from waltz_log.journal.statistics import JournalStatistics
+from waltz_log.journal.statistics import JournalStatistics, gather
 from waltz_log.journal.transactions import Transaction
 from waltz_log.journal.writer import Writer
 
@@ -52,7 +55,6 @@ __all__ = ["Journal"]
 DELETE_BYTES: Final = DELETE_TX_BYTES - 8
 RESERVE_BYTES_MAX: Final = 64 * 1024
 """Kept beside the room for all deletes: for commits, and for updates when adds are refused already."""
-RECORD_ID_MAX: Final = (1 << 63) - 1
 
 
 class Journal:
@@ -104,16 +106,17 @@ class Journal:
         return len(self._places)
 
     def read(self, record_id: int) -> list[LoadedRecord]:
-        """A living record as its files have it: its add and updates in order."""
+        """A living record as its files have it: its add and updates in order. `CorruptData` where it rotted there."""
         self._writer.usable()
         if record_id not in self._places:
             raise UnknownRecord(what="record", id=record_id)
         try:
-            return [
-                LoadedRecord(each.record_id, each.user_type, each.body, each.kind in (UPDATE, UPDATE_TX)) for each in self._compactor.read(record_id)
-            ]
+            parts = self._compactor.read(record_id)
         except OSError as error:
             self._writer.fail(error)
+        if not parts:
+            raise CorruptData(where=f"journal record {record_id}", offset=-1, transaction_id=-1, reason="damaged where it stands; its file is logged")
+        return [LoadedRecord(each.record_id, each.user_type, each.body, each.kind in (UPDATE, UPDATE_TX)) for each in parts]
 
     # ---- records outside transactions ------------------------------------------------------------------------------------------------------------
 
@@ -125,15 +128,21 @@ class Journal:
             raise InvalidRequest(reason=f"record {record_id} is there already")
         size = BODY_OVERHEAD_BYTES + len(body)
         self._keep_room(size, 1)
-        _check_ids(record_id, user_type)
-        writer.reserve(size, leaving_one=True)
-        file = writer.file
-        offset = writer.put(encode_body(ADD, file.id, writer.seed, record_id, user_type, body))
-        file.records += 1
-        file.bytes += size
+        file, offset = self._put(ADD, record_id, user_type, body, size)
         self._ledger.add(record_id, file, offset)
         if writer.moved:
             self._after_move()
+
+    def _put(self, kind: int, record_id: int, user_type: int, body: bytes, size: int, transaction_id: int | None = None) -> tuple[JournalFile, int]:
+        """Appends an add or update of that size. Where it stands."""
+        check_ids(record_id, user_type)
+        writer = self._writer
+        writer.reserve(size, leaving_one=True)
+        file = writer.file
+        offset = writer.put(encode_body(kind, file.id, writer.seed, record_id, user_type, body, transaction_id))
+        file.records += 1
+        file.bytes += size
+        return file, offset
 
     def append_all(self, records: Sequence[tuple[int, int, bytes]]) -> None:
         """Adds of many new records (record id, user type, body), in one step: all of them or, where it raises, none. Not a transaction: a crash
@@ -150,8 +159,8 @@ class Journal:
         largest = max(sizes)
         writer.refuse_too_large(largest)
         types = {record[1] for record in records}
-        _check_ids(min(ids), min(types))
-        _check_ids(max(ids), max(types))
+        for pick in (min, max):
+            check_ids(pick(ids), pick(types))
         # Each file may leave a tail that the next record did not fit.
         files = 0 if writer.fits(ends[-1]) else 1 + ends[-1] // max(1, self._settings.file_bytes - FILE_HEADER_BYTES - largest)
         self._keep_room(ends[-1] + files * largest, len(records))
@@ -184,12 +193,7 @@ class Journal:
         self._check_changeable(record_id)
         size = BODY_OVERHEAD_BYTES + len(body)
         self._keep_room(size, 0)
-        _check_ids(record_id, user_type)
-        writer.reserve(size, leaving_one=True)
-        file = writer.file
-        offset = writer.put(encode_body(UPDATE, file.id, writer.seed, record_id, user_type, body))
-        file.records += 1
-        file.bytes += size
+        file, offset = self._put(UPDATE, record_id, user_type, body, size)
         self._ledger.update(record_id, user_type, file, offset)
         if writer.moved:
             self._after_move()
@@ -232,7 +236,7 @@ class Journal:
         all before it: what is left of an older one of the same id would be counted to it."""
         self._writer.usable()
         if transaction_id is not None:
-            if not self._transaction_id < transaction_id <= RECORD_ID_MAX:
+            if not self._transaction_id < transaction_id <= ID_MAX:
                 raise InvalidRequest(reason=f"transaction ids rise: {transaction_id} is not above {self._transaction_id}")
             self._transaction_id = transaction_id - 1
         transaction = Transaction(self._next_transaction_id())
@@ -258,19 +262,13 @@ class Journal:
         try:
             self._check_within(transaction, kind, record_id)
             if kind == DELETE_TX:
-                size = DELETE_TX_BYTES
+                writer.reserve(DELETE_TX_BYTES)
+                file = writer.file
+                offset = writer.put(encode_delete(file.id, writer.seed, record_id, transaction_id))
             else:
                 size = TX_BODY_OVERHEAD_BYTES + len(body)
                 self._keep_room(size, 1 if kind == ADD_TX else 0)
-                _check_ids(record_id, user_type)
-            writer.reserve(size, leaving_one=kind != DELETE_TX)
-            file = writer.file
-            if kind == DELETE_TX:
-                offset = writer.put(encode_delete(file.id, writer.seed, record_id, transaction_id))
-            else:
-                offset = writer.put(encode_body(kind, file.id, writer.seed, record_id, user_type, body, transaction_id))
-                file.records += 1
-                file.bytes += size
+                file, offset = self._put(kind, record_id, user_type, body, size, transaction_id)
         except WaltzError as error:
             transaction.failure = str(error)
             raise
@@ -392,25 +390,7 @@ class Journal:
         self._compactor.step_if_due()
 
     def statistics(self) -> JournalStatistics:
-        files = self._ledger.files.values()
-        return JournalStatistics(
-            check=self._check,
-            records=len(self._places),
-            live_bytes=sum(file.live_bytes for file in files),
-            data_bytes=sum(file.bytes for file in files),
-            open_transactions=len(self._transactions),
-            files_data=self._ring.in_use,
-            files_ready=self._ring.ready,
-            files_free=self._ring.free,
-            files_set_aside=self._ring.set_aside,
-            room_bytes=self._writer.room,
-            appended_bytes=self._writer.appended,
-            syncs=self._writer.syncs,
-            file_changes=self._writer.moves,
-            files_reclaimed=self._writer.reclaimed,
-            files_reused=self._ring.reused,
-            records_compacted=self._compactor.records,
-        )
+        return gather(self._check, len(self._transactions), self._ledger, self._ring, self._writer, self._compactor.records)
 
     def close(self) -> None:
         """Syncs, unless the journal failed, and gives the tree back. Transactions that are open count as failed; those prepared stay in doubt."""
@@ -424,10 +404,3 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def _check_ids(record_id: int, user_type: int) -> None:
-    if not 0 <= record_id <= RECORD_ID_MAX:
-        raise InvalidRequest(reason=f"record ids are 0 to 2^63 - 1, not {record_id}")
-    if not 0 <= user_type <= 255:
-        raise InvalidRequest(reason=f"user types are 0 to 255, not {user_type}")

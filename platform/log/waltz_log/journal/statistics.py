@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waltz_log.journal.codec import CheckKind
+from waltz_log.journal.ledger import Ledger
+from waltz_log.journal.ring import Ring
+from waltz_log.journal.writer import Writer
 
-__all__ = ["JournalStatistics"]
+__all__ = ["JournalStatistics", "gather"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +43,26 @@ class JournalStatistics:
     files_reused: int
     records_compacted: int
     """Written again by compaction."""
+
+
+def gather(check: CheckKind, open_transactions: int, ledger: Ledger, ring: Ring, writer: Writer, records_compacted: int) -> JournalStatistics:
+    """What the parts of a journal say now."""
+    files = ledger.files.values()
+    return JournalStatistics(
+        check=check,
+        records=len(ledger.places),
+        live_bytes=sum(file.live_bytes for file in files),
+        data_bytes=sum(file.bytes for file in files),
+        open_transactions=open_transactions,
+        files_data=ring.in_use,
+        files_ready=ring.ready,
+        files_free=ring.free,
+        files_set_aside=ring.set_aside,
+        room_bytes=writer.room,
+        appended_bytes=writer.appended,
+        syncs=writer.syncs,
+        file_changes=writer.moves,
+        files_reclaimed=writer.reclaimed,
+        files_reused=ring.reused,
+        records_compacted=records_compacted,
+    )

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from waltz_log.errors import JournalFailed
+from waltz_log.errors import CorruptData, JournalFailed
 from waltz_log.journal import Journal, JournalSettings, LoadedRecord
 from waltz_log.journal.codec import ADD, FILL, encode_body
 from waltz_log.journal.directory import FILE_ID_MAX
@@ -264,6 +264,8 @@ def test_a_record_that_rotted_where_it_stands_is_left_there_and_its_file_set_asi
     with capture_logs() as logs:
         journal.compact()
     assert {entry["record"] for entry in logs} == {alive[1]}
+    with pytest.raises(CorruptData, match=f"record {alive[1]}"):
+        journal.read(alive[1])
     assert disk.content(name) == bytes(content)
     journal.delete(alive[1])
     journal.append_all([(n, 1, BODY) for n in range(1000, 1000 + 4 * PER_FILE)])
