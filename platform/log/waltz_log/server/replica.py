@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +106,7 @@ class ReplicaSession:
         self._notice_loss(session, last)
         if not self._lost and session == store.session and recovery.resolved is not None and last >= recovery.resolved:
             # It was clean in this very session before the connection broke: what it holds came from us, in order.
-            await store.became_clean(self, recovery, last)
-            return last + 1
+            return await self._take_part(last)
         # Classified once a session: what the replica holds after that came from us, and a broken connection must not make it copy all again.
         found = self._classification
         if found is None:
@@ -139,7 +138,13 @@ class ReplicaSession:
             pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark),
         )
         self._told_session, self._lost = store.session, False
-        await store.became_clean(self, recovery, last)
+        return await self._take_part(last)
+
+    async def _take_part(self, last: int) -> int:
+        """The replica is clean: waits until the session is open, then its acknowledgements count. Returns the next id it needs."""
+        store = self._store
+        await self._look_after(store.opened_with(self.name, self._recovery), last)
+        await store.became_clean(self.name, self._recovery, last)
         return last + 1
 
     def _notice_loss(self, session: int, last: int) -> None:
@@ -157,17 +162,17 @@ class ReplicaSession:
         while recovery.resolved is None:
             usher = recovery.usher(self.name, last)
             if usher is None:
-                await self._wait_for_others(last)
+                await self._look_after(recovery.wait(self.name, last), last)
                 continue
             name, reach = usher
             last = await self._copy_from(name, last, reach)
             recovery.lift(self.name, last)
         return last
 
-    async def _wait_for_others(self, last: int) -> None:
-        """Until the mark is decided or somebody is ahead. Looks now and then whether the replica is still there with what it had: it is what others
-        copy from, and one that came back at another address would be waited for in vain."""
-        waiting = asyncio.ensure_future(self._recovery.wait(self.name, last))
+    async def _look_after(self, wait: Coroutine[Any, Any, None], last: int) -> None:
+        """Waits, and looks now and then whether the replica is still there with what it had: it is what others copy from, and one that came back at
+        another address would be waited for in vain."""
+        waiting = asyncio.ensure_future(wait)
         try:
             while not (await asyncio.wait([waiting], timeout=self._store.settings.replica_retry_max_s))[0]:
                 if int((await self._open_again()).last_transaction_id) != last:

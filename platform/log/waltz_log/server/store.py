@@ -134,14 +134,17 @@ class StoreSession:
             self.window = Window(high_water_mark, self.settings.cache_bytes)
         self.advanced.notify()
 
-    async def became_clean(self, replica: ReplicaSession, recovery: Recovery, last_transaction_id: int) -> None:
-        """A replica holds everything up to the resolved mark. Returns once the metadata records it and its acknowledgements count."""
-        recovery.clean.add(replica.name)
+    async def opened_with(self, name: str, recovery: Recovery) -> None:
+        """A replica holds everything up to the resolved mark. Returns once a majority does."""
+        recovery.clean.add(name)
         self.advanced.notify()
         await self.advanced.wait_for(lambda: self._opened or self.failed is not None)
         self._raise_if_failed()
+
+    async def became_clean(self, name: str, recovery: Recovery, last_transaction_id: int) -> None:
+        """Returns once the metadata records the replica as clean and its acknowledgements count."""
         await self._record(recovery)
-        self.acknowledge(replica.name, last_transaction_id)
+        self.acknowledge(name, last_transaction_id)
         self.advanced.notify()  # the replica can be read from now
 
     def forget(self, name: str, recovery: Recovery) -> None:

@@ -160,3 +160,28 @@ def test_copies_restored_within_a_closed_session_cannot_outvote_what_it_recorded
     for name in "ab":
         voted.report(name, 5, voted.classify(name, ReplicaReport(7, 3, 5)))
     assert voted.resolved == 5
+
+
+def test_a_replica_that_dies_while_it_waits_for_a_majority_is_found_again_at_another_address() -> None:
+    """It alone holds the tail and is clean; those that must copy from it have to learn where it came back."""
+
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        client = await cluster.connect()
+        await client.append(0, b"all have it")
+        await _until(lambda: set(_last_ids(cluster).values()) == {0})
+        await cluster.stop_storage("storage-1")
+        await client.append(0, b"two have it")
+        await cluster.stop_server("server-0")
+        await cluster.stop_storage("storage-0")
+        await cluster.start_server("server-0")
+        await _until(lambda: cluster.storages["storage-2"][0].statistics().partitions[0].session == 2)
+        await cluster.stop_storage("storage-2")
+        await cluster.start_storage("storage-2")
+        await cluster.start_storage("storage-1")
+        assert (await client.append(0, b"next", timeout_s=30)).transaction_id == 2
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
