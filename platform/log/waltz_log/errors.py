@@ -303,7 +303,7 @@ class StorageFull(StorageFailed):
     """This replica is read-only until there is room on its disk again. Nothing is broken: it reads, and appends anew by itself. Retry later."""
 
     text = "storage full"
-    outcome = "none"
+    outcome = "none"  # type: ignore[assignment]  # annotated it would be a fact
     retriable = True
     partition: int
     reason: str
