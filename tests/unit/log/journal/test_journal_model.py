@@ -300,4 +300,4 @@ def test_the_journal_is_the_model(machine: type[JournalMachine]) -> None:
 @pytest.mark.timeout(1800)
 @MACHINES
 def test_the_journal_is_the_model_for_longer(machine: type[JournalMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=600, stateful_step_count=80, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=400, stateful_step_count=80, deadline=None))
