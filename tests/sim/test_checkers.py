@@ -1,0 +1,211 @@
+"""Each checker against evidence made by hand: a sound history passes, and one spoiled in one place is noticed by the checker it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from waltz_log.client import Transaction
+from waltz_log.core.metadata import PartitionMetadata
+from waltz_log.testing.simulation.checkers import CHECKERS, check
+from waltz_log.testing.simulation.history import (
+    Acknowledgement,
+    Attempt,
+    Evidence,
+    History,
+    MarkSeen,
+    MetadataWrite,
+    Seen,
+    SessionOpened,
+    SyncFailed,
+)
+
+
+def _transaction(at: int, *, told: str = "", generation: int = 1, sequence: int | None = None) -> Transaction:
+    return Transaction(at, 1000 + at, 0, f"{at}|{told}|".encode(), 7, generation, at + 1 if sequence is None else sequence)
+
+
+def _attempt(number: int) -> Attempt:
+    attempt = Attempt(number, "c", "locker", 0, started_s=float(number), timeout_s=1.0, mark=number - 1, write=("a",), answers=1)
+    attempt.ended_s, attempt.outcome, attempt.transaction_id = number + 0.5, "committed", number
+    return attempt
+
+
+def _sound() -> Evidence:
+    """Three transactions one after the other, a fourth that lost against the third, three replicas and a reader."""
+    log = [_transaction(at, told=f"k={at + 1}") for at in range(3)]
+    loser = Attempt(3, "d", "locker", 0, started_s=0.1, timeout_s=1.0, mark=1, write=("a",), answers=1)
+    loser.ended_s, loser.outcome, loser.winner = 0.6, "rejected", 2
+    acknowledged = [Acknowledgement(at + 0.3, name, 1, 0, at) for at in range(3) for name in ("x", "y", "z")]
+    history = History(
+        attempts=[*(_attempt(number) for number in range(3)), loser],
+        seen=[Seen("r", 1, 0, 4.0, -1, log)],
+        marks=[MarkSeen("r", 0, 3.0, 1), MarkSeen("r", 0, 4.0, 2)],
+        acknowledgements=acknowledged,
+        metadata=[MetadataWrite(0.0, "/store/partition/0", PartitionMetadata(1, 1, {}).to_bytes(), None, 0)],
+        sessions=[SessionOpened(0.0, 0, 1, -1)],
+    )
+    return Evidence(history, {0: 3}, {0: log}, {0: dict.fromkeys("xyz", b"same")}, healed_s=5.0, first_append_s={0: 0.1}, heal_bound_s=12.0)
+
+
+def _gap(evidence: Evidence) -> None:
+    del evidence.logs[0][1]
+
+
+def _other_content(evidence: Evidence) -> None:
+    evidence.history.seen.append(Seen("s", 2, 0, 5.0, 1, [_transaction(2, told="else")]))
+
+
+def _lost(evidence: Evidence) -> None:
+    del evidence.logs[0][2]
+
+
+def _rejected_appears(evidence: Evidence) -> None:
+    evidence.logs[0].append(_of_attempt(3))
+
+
+def _of_attempt(number: int) -> Transaction:
+    return Transaction(number, 1000 + number, 0, f"{number}||".encode(), 7, 1, number + 1)
+
+
+def _twice(evidence: Evidence) -> None:
+    evidence.logs[0].append(_transaction(2)._replace(transaction_id=3, sequence=9))
+
+
+def _same_request(evidence: Evidence) -> None:
+    evidence.logs[0][2] = evidence.logs[0][2]._replace(sequence=1)
+
+
+def _missed_conflict(evidence: Evidence) -> None:
+    evidence.history.attempts[2].mark = 0
+
+
+def _read_lock_missed(evidence: Evidence) -> None:
+    attempt = evidence.history.attempts[2]
+    attempt.mark, attempt.write, attempt.read = 0, (), ("a",)
+
+
+def _lost_update(evidence: Evidence) -> None:
+    evidence.logs[0][2] = _transaction(2, told="k=2")
+
+
+def _winner_never_came(evidence: Evidence) -> None:
+    evidence.history.attempts[3].winner = 17
+
+
+def _winner_wrote_nothing(evidence: Evidence) -> None:
+    evidence.history.attempts[2].write = ()
+
+
+def _order_of_time(evidence: Evidence) -> None:
+    one, other = evidence.history.attempts[0], evidence.history.attempts[2]
+    one.started_s, one.ended_s, other.started_s, other.ended_s = 8.0, 8.5, 7.0, 7.5
+
+
+def _ahead_of_the_majority(evidence: Evidence) -> None:
+    evidence.history.acknowledgements[:] = [each for each in evidence.history.acknowledgements if each.storage == "x" or each.last < 2]
+
+
+def _mark_falls(evidence: Evidence) -> None:
+    evidence.history.marks.append(MarkSeen("r", 0, 5.0, 0))
+
+
+def _repeat(evidence: Evidence) -> None:
+    evidence.history.seen.append(Seen("r", 1, 0, 5.0, 2, [_transaction(2, told="k=3")]))
+
+
+def _older_generation(evidence: Evidence) -> None:
+    evidence.logs[0][2] = evidence.logs[0][2]._replace(generation=0)
+
+
+def _time_goes_back(evidence: Evidence) -> None:
+    evidence.logs[0][2] = evidence.logs[0][2]._replace(timestamp_ms=1)
+
+
+def _replicas_differ(evidence: Evidence) -> None:
+    evidence.replicas[0]["y"] = b"other"
+
+
+def _replica_unreadable(evidence: Evidence) -> None:
+    evidence.replicas[0]["y"] = "corrupt data"
+
+
+def _never_healed(evidence: Evidence) -> None:
+    evidence.first_append_s.clear()
+
+
+def _acknowledged_after_a_failed_sync(evidence: Evidence) -> None:
+    evidence.history.syncs_failed.append(SyncFailed(1.0, "x", 1, 0))
+
+
+def _blind_write(evidence: Evidence) -> None:
+    evidence.history.metadata.append(MetadataWrite(1.0, "/store/partition/0", PartitionMetadata(1, 2, {}).to_bytes(), -1, 1))
+
+
+def _session_goes_back(evidence: Evidence) -> None:
+    evidence.history.metadata.append(MetadataWrite(1.0, "/store/partition/0", PartitionMetadata(1, 0, {}).to_bytes(), 0, 1))
+
+
+def _never_answered(evidence: Evidence) -> None:
+    evidence.history.attempts[3].outcome, evidence.history.attempts[3].answers = "pending", 0
+
+
+def _answered_late(evidence: Evidence) -> None:
+    evidence.history.attempts[3].ended_s = 9.0
+
+
+def _complaint(evidence: Evidence) -> None:
+    evidence.history.complaints.append("13: rotten bytes were served")
+
+
+SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
+    (_gap, "ids_are_dense"),
+    (_other_content, "one_id_one_content"),
+    (_lost, "acknowledged_is_in_the_log"),
+    (_rejected_appears, "rejected_is_not_in_the_log"),
+    (_twice, "nothing_is_in_the_log_twice"),
+    (_same_request, "nothing_is_in_the_log_twice"),
+    (_missed_conflict, "locks_are_serializable"),
+    (_read_lock_missed, "locks_are_serializable"),
+    (_lost_update, "counts_have_no_lost_update"),
+    (_winner_never_came, "rejections_have_a_reason"),
+    (_winner_wrote_nothing, "rejections_have_a_reason"),
+    (_order_of_time, "acknowledged_order_is_real_time"),
+    (_ahead_of_the_majority, "nobody_reads_above_the_majority"),
+    (_mark_falls, "marks_never_fall"),
+    (_repeat, "streams_are_contiguous"),
+    (_older_generation, "generations_never_fall"),
+    (_time_goes_back, "generations_never_fall"),
+    (_replicas_differ, "replicas_are_identical"),
+    (_replica_unreadable, "replicas_are_identical"),
+    (_never_healed, "everything_heals"),
+    (_acknowledged_after_a_failed_sync, "a_failed_sync_is_final"),
+    (_blind_write, "metadata_is_compared_and_set"),
+    (_session_goes_back, "metadata_is_compared_and_set"),
+    (_never_answered, "clients_keep_their_word"),
+    (_answered_late, "clients_keep_their_word"),
+    (_complaint, "nobody_complains"),
+]
+
+
+def test_a_sound_history_passes() -> None:
+    assert check(_sound()) == []
+
+
+@pytest.mark.parametrize(("spoil", "checker"), SPOILED, ids=[spoil.__name__ for spoil, _ in SPOILED])
+def test_a_spoiled_history_is_noticed(spoil: Callable[[Evidence], None], checker: str) -> None:
+    evidence = _sound()
+    spoil(evidence)
+    assert list(CHECKERS[checker](evidence))
+
+
+def test_every_checker_has_something_to_notice() -> None:
+    assert {checker for _, checker in SPOILED} == set(CHECKERS)
+
+
+def test_a_client_that_was_stopped_may_be_answered_late() -> None:
+    evidence = replace(_sound(), longest_pause_s=10.0)
+    _answered_late(evidence)
+    assert not list(CHECKERS["clients_keep_their_word"](evidence))

@@ -1,0 +1,33 @@
+"""Planted bugs must be noticed: some with every test run, all of them by `make mutants`."""
+
+from __future__ import annotations
+
+import pytest
+
+from waltz_log.testing.simulation.mutants import KNOWN_TO_ESCAPE, hunt
+from waltz_log.testing.simulation.planted import BUGS
+
+SEEDS = 40
+
+NOTICED_BY = {
+    "acknowledged_before_the_sync": "everything_heals",
+    "committed_at_one_acknowledgement": "nobody_reads_above_the_majority",
+    "undecidable_guessed_low": "acknowledged_is_in_the_log",
+    "locks_not_checked": "locks_are_serializable",
+    "duplicates_accepted": "nothing_is_in_the_log_twice",
+    "mount_does_not_wait": "rejected_is_not_in_the_log",
+    "resent_without_resolving": "nothing_is_in_the_log_twice",
+    "metadata_written_blindly": "metadata_is_compared_and_set",
+}
+
+
+@pytest.mark.parametrize("bug", NOTICED_BY)
+def test_a_planted_bug_is_noticed(bug: str) -> None:
+    caught = hunt(bug, SEEDS)
+    assert caught.seed is not None
+    assert NOTICED_BY[bug] in caught.checkers, caught.wrong
+
+
+def test_what_is_known_to_escape_is_planted() -> None:
+    assert set(KNOWN_TO_ESCAPE) <= set(BUGS)
+    assert len(BUGS) - len(KNOWN_TO_ESCAPE) >= 15
