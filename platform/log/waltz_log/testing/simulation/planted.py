@@ -296,9 +296,9 @@ _MOUNTING: ContextVar[bool] = ContextVar("mounting", default=False)
 def mount_does_not_wait() -> None:
     """Ready is told while appends of the client's older connections are still undecided."""
 
-    async def mount(self: Partition, request: Any, stream: Any) -> None:
+    async def mount(self: Partition, request: Any, stream: Any, version: int) -> None:
         _MOUNTING.set(True)
-        await original(self, request, stream)
+        await original(self, request, stream, version)
 
     async def decided(self: Partition, serving: Any) -> int:
         return int(serving.store.committed) if _MOUNTING.get() else await wait(self, serving)
@@ -337,8 +337,8 @@ class _Ahead:
 def fed_above_the_committed_mark() -> None:
     """Readers see what may still be taken back."""
 
-    def begin(self: Mount, request: Any, stream: Any, session: StoreSession, generation: int) -> None:
-        original(self, request, stream, _Ahead(session), generation)
+    def begin(self: Mount, request: Any, stream: Any, session: StoreSession, generation: int, version: int) -> None:
+        original(self, request, stream, _Ahead(session), generation, version)
 
     original: Any = change(Mount, "__init__", begin)
 
