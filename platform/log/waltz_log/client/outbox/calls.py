@@ -61,12 +61,20 @@ class Calls:
         self._rng = rng
         self._data_bytes_max, self._locks_max = limits
         self._running = 0
+        self._limit = settings.calls_max
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = lane.loop.create_future()
 
     @property
     def room(self) -> bool:
-        return self._running < self._settings.calls_max
+        """For another one: a call runs until it is decided. Calls that meet in their locks take turns: each conflict halves how many run at once,
+        each success adds one."""
+        return self._running < self._limit
+
+    def decided(self, conflict: bool) -> None:
+        """What became of one that was sent."""
+        self._running -= 1
+        self._limit = max(1, self._limit // 2) if conflict else min(self._settings.calls_max, self._limit + 1)
 
     async def run(self) -> None:
         try:
@@ -94,20 +102,19 @@ class Calls:
         self._spawn(self._call(entry))
 
     async def _call(self, entry: Entry) -> None:
-        try:
-            await self._run_handler(entry)
-        finally:
+        if not await self._run_handler(entry):
             self._running -= 1
             self._lane.look()
 
-    async def _run_handler(self, entry: Entry) -> None:
+    async def _run_handler(self, entry: Entry) -> bool:
+        """Whether something was sent, and is to be decided."""
         handler = self._handlers.get(entry.intent.handler)
         if handler is None:
             self._lane.give_up(entry, f"no handler of this name: {entry.intent.handler}")
-            return
+            return False
         if entry.tries >= self._settings.attempts_max:
             self._lane.give_up(entry, f"the process ended in each of {entry.tries} runs of the handler")
-            return
+            return False
         follower = await self._follower()
         await self._lane.mounted()
         await self._writer.write(self._ledger.tried(entry))
@@ -120,25 +127,26 @@ class Calls:
                     await result
         except GiveUp as error:
             self._lane.give_up(entry, str(error) or "given up by its handler")
-            return
+            return False
         except Exception as error:  # an application's error: it counts, and the next run may do better
             self._failed_run(entry, f"{type(error).__name__}: {error}")
-            return
-        await self._append(entry, context)
+            return False
+        return await self._append(entry, context)
 
-    async def _append(self, entry: Entry, context: TransactionContext) -> None:
+    async def _append(self, entry: Entry, context: TransactionContext) -> bool:
         draft = context.draft
         if draft is None:
             self._lane.nothing_to_append(entry)
-            return
+            return False
         try:
             if not isinstance(draft.data, bytes) or len(draft.data) > self._data_bytes_max or not -0x8000_0000 <= draft.header <= 0x7FFF_FFFF:
                 raise InvalidRequest(reason=f"a handler appended what no log takes: header={draft.header}")
             counts, locks = pack_locks(draft.write_locks, draft.read_locks, draft.append_locks, self._locks_max)
         except InvalidRequest as error:
             self._lane.give_up(entry, str(error))
-            return
+            return False
         await self._lane.send(entry, (draft.data, draft.header, context.high_water_mark, counts, locks, math.inf))
+        return True
 
     # ---- when it did not get into the log --------------------------------------------------------------------------------------------------------
 

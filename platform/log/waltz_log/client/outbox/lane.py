@@ -310,6 +310,8 @@ class Lane:
         told, self._told = self._told, []
         committed: list[tuple[Entry, Outcome]] = []
         for entry, what in told:
+            if entry.intent.handler:
+                self._running.decided(isinstance(what, LockConflict))
             if isinstance(what, Receipt):
                 committed.append((entry, Outcome(what.transaction_id, None)))
             elif isinstance(what, LockConflict | NotAppended | InvalidRequest):
