@@ -43,7 +43,11 @@ class OutboxSettings(Settings):
     handler_timeout_s: float = Field(
         default=30.0, gt=0, description="A run of a handler that takes longer has failed. It is cancelled, if it can be."
     )
-    calls_max: int = Field(default=32, ge=1, description="Handlers of one partition that run at once. 1: in the order of submission, key or not.")
+    calls_max: int = Field(
+        default=32,
+        ge=1,
+        description="Calls of one partition that are on their way at once; fewer while they conflict. 1: in the order of submission, key or not.",
+    )
     resolve_timeout_s: float = Field(
         default=60.0,
         gt=0,
