@@ -16,7 +16,9 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from waltz_log.errors import Fenced
+from waltz_log.cli.replicas import change_replicas
+from waltz_log.core.replica_change import ReplicaChange
+from waltz_log.errors import Fenced, InvalidRequest, Unavailable
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.simulation.history import SyncFailed
 from waltz_log.testing.simulation.probes import probe_stranded
@@ -253,7 +255,27 @@ async def replace_by_stale(world: World, rng: Random) -> None:
             world.history.complaints.append(f"15: a directory that was set back was taken: {name} at {world.now_s:.3f}")
 
 
-# ---- log servers -----------------------------------------------------------------------------------------------------------------------------------
+@fault("replica-change")
+async def change_replica(world: World, rng: Random) -> None:
+    """An operator moves a replica to a node that holds nothing of the partition, while all goes on. Given up half-way, the cluster ends it."""
+    partition = rng.randrange(world.mix.partitions)
+    held = await world.assigned(partition)
+    spare = [name for name in world.storage_names if name not in held]
+    if not spare or "replicas" in world.busy:
+        return
+    world.busy.add("replicas")
+    change = ReplicaChange(partition=partition, add=rng.choice(spare), remove=rng.choice(held))
+    world.trace.add("operator", f"moves a replica of {partition} from {change.remove} to {change.add}")
+    try:
+        network = world.network.host("operator")
+        await change_replicas(world.coordinator, network, "memory/test", change, wait_s=3.0, tell=lambda line: world.trace.add("operator", line))
+    except (Unavailable, InvalidRequest) as error:
+        world.trace.add("operator", f"gives up: {error}")
+    finally:
+        world.busy.discard("replicas")
+
+
+# ---- log servers --------------------------------------------------------------------------------------------------------------------------------
 
 
 @fault("server-kill")

@@ -216,7 +216,7 @@ async def _settled(world: World, partition: int, mark: int) -> dict[str, bytes |
     """What each replica serves, once they agree or it takes too long."""
     deadline = world.now_s + HEAL_BOUND_S
     while True:
-        stored = {name: await world.stored(name, partition, mark) for name in world.replicas[partition]}
+        stored = {name: await world.stored(name, partition, mark) for name in await world.assigned(partition)}
         if (len(set(stored.values())) == 1 and not any(isinstance(each, str) for each in stored.values())) or world.now_s > deadline:
             return stored
         await asyncio.sleep(0.1)

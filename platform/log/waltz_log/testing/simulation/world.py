@@ -212,7 +212,7 @@ class World:
         self._partition_of: dict[int, int] = {}
         self._life = 0
         self._supervisors: dict[str, asyncio.Task[None]] = {}
-        self._coordinator: Coordinator = self.ensemble.session()
+        self.coordinator: Coordinator = self.ensemble.session()
         trace.logged = self._logged
 
     @property
@@ -248,10 +248,10 @@ class World:
 
     async def start(self) -> None:
         mix = self.mix
-        await self._coordinator.create(paths.CLUSTER, ClusterParameters("test", CLUSTER_KEY, mix.partitions).to_bytes())
+        await self.coordinator.create(paths.CLUSTER, ClusterParameters("test", CLUSTER_KEY, mix.partitions).to_bytes())
         for partition in range(mix.partitions):
             self.replicas[partition] = tuple(self.storage_names[(partition + place) % mix.storages] for place in range(mix.replicas))
-        await self._coordinator.create(paths.REPLICAS, ReplicaAssignment(self.replicas).to_bytes())
+        await self.coordinator.create(paths.REPLICAS, ReplicaAssignment(self.replicas).to_bytes())
         for name in self.storage_names:
             self.disks[name] = SimulatedDisk()
             await self.start_storage(name)
@@ -266,7 +266,14 @@ class World:
             await self.kill_server(name)
         for name in list(self.storages):
             await self.stop_storage(name)
-        await self._coordinator.close()
+        await self.coordinator.close()
+
+    async def assigned(self, partition: int) -> tuple[str, ...]:
+        """Which nodes hold the partition, as the coordinator has it now."""
+        node = await self.coordinator.get(paths.REPLICAS)
+        if node is not None:
+            self.replicas.update(ReplicaAssignment.from_bytes(node.data).replicas)
+        return self.replicas[partition]
 
     # ---- storage nodes -----------------------------------------------------------------------------------------------------------------------------
 
