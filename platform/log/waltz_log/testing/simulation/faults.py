@@ -1,7 +1,7 @@
 """What goes wrong in a run: each fault is a coroutine that does its harm to a world, waits, and takes it back.
 
 To add one: write `async def fault(world: World, rng: Random) -> None` and decorate it with `@fault("name")`. It claims the nodes that it stops
-(`_claim`), so that no two faults start and stop the same one; links are counted, so that cuts overlap. When it returns, the node is up again.
+(`claim`), so that no two faults start and stop the same one; links are counted, so that cuts overlap. When it returns, the node is up again.
 
 What must not be done, because no log could bear it: taking the data of more replicas away than a minority has. One node of a run, drawn at its
 beginning, may be emptied, set back or rot (`world.fragile`); all of them may crash at once, as often as they like.
@@ -16,17 +16,13 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from waltz_log.cli.replicas import change_replicas
-from waltz_log.core.replica_change import ReplicaChange
-from waltz_log.errors import Fenced, InvalidRequest, Unavailable
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.simulation.history import SyncFailed
-from waltz_log.testing.simulation.probes import probe_stranded
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World
 
-__all__ = ["FAULTS", "Fault", "fault"]
+__all__ = ["FAULTS", "Fault", "claim", "fault"]
 
 Fault: TypeAlias = "Callable[[World, Random], Awaitable[None]]"
 
@@ -42,7 +38,7 @@ def fault(name: str) -> Callable[[Fault], Fault]:
 
 
 @asynccontextmanager
-async def _claim(world: World, names: Iterable[str]) -> AsyncIterator[str | None]:
+async def claim(world: World, names: Iterable[str]) -> AsyncIterator[str | None]:
     """One of the names that is up and that no other fault has, or None."""
     free = [name for name in names if name not in world.busy and (name in world.storages or name in world.servers)]
     chosen = world.chance.choice(free) if free else None
@@ -55,7 +51,7 @@ async def _claim(world: World, names: Iterable[str]) -> AsyncIterator[str | None
             world.busy.discard(chosen)
 
 
-def _crashed(world: World, disk: SimulatedDisk, rng: Random) -> SimulatedDisk:
+def crashed(world: World, disk: SimulatedDisk, rng: Random) -> SimulatedDisk:
     """The machine died: what was not synced is lost, there or torn."""
     return disk.crash(rng if rng.random() < 0.8 else None)
 
@@ -65,17 +61,17 @@ def _crashed(world: World, disk: SimulatedDisk, rng: Random) -> SimulatedDisk:
 
 @fault("storage-crash")
 async def crash_storage(world: World, rng: Random) -> None:
-    async with _claim(world, sorted(world.storages)) as name:
+    async with claim(world, sorted(world.storages)) as name:
         if name is not None:
             world.trace.add(name, "its machine crashes")
-            await world.kill_storage(name, _crashed(world, world.disks[name], rng))
+            await world.kill_storage(name, crashed(world, world.disks[name], rng))
             await asyncio.sleep(rng.choice((0.0, 0.2, 1.5)))
             await world.start_storage(name)
 
 
 @fault("storage-kill")
 async def kill_storage(world: World, rng: Random) -> None:
-    async with _claim(world, sorted(world.storages)) as name:
+    async with claim(world, sorted(world.storages)) as name:
         if name is not None:
             world.trace.add(name, "is killed")
             await world.kill_storage(name, world.disks[name].crash(keep=True))
@@ -85,7 +81,7 @@ async def kill_storage(world: World, rng: Random) -> None:
 
 @fault("storage-restart")
 async def restart_storage(world: World, rng: Random) -> None:
-    async with _claim(world, sorted(world.storages)) as name:
+    async with claim(world, sorted(world.storages)) as name:
         if name is not None:
             await world.stop_storage(name)
             await world.start_storage(name)
@@ -99,7 +95,7 @@ async def cut_power(world: World, rng: Random) -> None:
     try:
         world.trace.add("power", f"fails for {','.join(names)}")
         for name in names:
-            await world.kill_storage(name, _crashed(world, world.disks[name], rng))
+            await world.kill_storage(name, crashed(world, world.disks[name], rng))
         for name in rng.sample(names, len(names)):
             await asyncio.sleep(rng.uniform(0, 0.4))
             await world.start_storage(name)
@@ -109,7 +105,7 @@ async def cut_power(world: World, rng: Random) -> None:
 
 @fault("storage-pause")
 async def pause_storage(world: World, rng: Random) -> None:
-    async with _claim(world, sorted(world.storages)) as name:
+    async with claim(world, sorted(world.storages)) as name:
         if name is not None:
             process = world.storages[name].process
             world.trace.add(name, "is stopped")
@@ -122,7 +118,7 @@ async def pause_storage(world: World, rng: Random) -> None:
 @fault("sync-error")
 async def fail_sync(world: World, rng: Random) -> None:
     """A sync fails, once; the node is started anew a while later, by an operator."""
-    async with _claim(world, sorted(world.storages)) as name:
+    async with claim(world, sorted(world.storages)) as name:
         if name is None:
             return
         disk, life = world.disks[name], world.storages[name].life
@@ -141,15 +137,15 @@ async def fail_sync(world: World, rng: Random) -> None:
         await asyncio.sleep(rng.choice((0.2, 1.0)))
         disk.before = lambda operation: None
         if failed.is_set():
-            crashed = rng.random() < 0.5
-            await world.kill_storage(name, _crashed(world, disk, rng) if crashed else disk.crash(keep=True))
+            machine_dies = rng.random() < 0.5
+            await world.kill_storage(name, crashed(world, disk, rng) if machine_dies else disk.crash(keep=True))
             await world.start_storage(name)
 
 
 @fault("disk-full")
 async def fill_disk(world: World, rng: Random) -> None:
     """The last write is short."""
-    async with _claim(world, sorted(world.storages)) as name:
+    async with claim(world, sorted(world.storages)) as name:
         if name is not None:
             disk = world.disks[name]
             before = disk.total
@@ -160,127 +156,12 @@ async def fill_disk(world: World, rng: Random) -> None:
             world.trace.add(name, "its disk has room again")
 
 
-# ---- the one that may lose data --------------------------------------------------------------------------------------------------------------------
-
-
-def _closed_files(disk: SimulatedDisk) -> list[str]:
-    """Data files of segments that are not written any more."""
-    found: list[str] = []
-    for directory in disk.list(""):
-        if directory.isdigit():
-            found += [f"{directory}/{name}" for name in sorted(each for each in disk.list(directory) if each.endswith(".seg"))[:-1]]
-    return found
-
-
-@fault("rot")
-async def flip_a_bit(world: World, rng: Random) -> None:
-    async with _claim(world, world.fragile) as name:
-        if name is None or not (files := _closed_files(world.disks[name])):
-            return
-        disk = world.disks[name]
-        path = rng.choice(files)
-        content = bytearray(disk.content(path))
-        at = rng.randrange(len(content))
-        content[at] ^= 1 << rng.randrange(8)
-        partition = int(path.partition("/")[0])
-        before = await world.stored(name, partition, 1 << 40)
-        disk.replace(path, bytes(content))
-        world.rotten.add(name)
-        world.trace.add(name, f"a bit of {path} flips at {at}")
-        after = await world.stored(name, partition, 1 << 40)
-        if isinstance(before, bytes) and isinstance(after, bytes):
-            both = min(len(before), len(after))
-            if before[:both] != after[:both]:
-                world.history.complaints.append(f"13: rotten bytes were served: {path} of {name} at {world.now_s:.3f}")
-
-
-@fault("replace-empty")
-async def replace_by_empty(world: World, rng: Random) -> None:
-    """The disk is gone. Coming back empty is refused, until an operator says that it is meant."""
-    async with _claim(world, world.fragile) as name:
-        if name is None:
-            return
-        await world.kill_storage(name, SimulatedDisk())
-        await asyncio.sleep(rng.choice((0.0, 1.0)))
-        world.trace.add(name, "comes back empty, as the operator says")
-        await world.start_storage(name, replace=True)
-
-
-@fault("replace-behind")
-async def replace_while_another_is_behind(world: World, rng: Random) -> None:
-    """What only two replicas have, one of them loses, while the third, which lags, comes back and the owner changes: those two must not decide."""
-    async with _claim(world, world.fragile) as name:
-        others = [other for other in sorted(world.storages) if other != name and other not in world.busy]
-        if name is None or not others:
-            return
-        behind = rng.choice(others)
-        world.trace.add("network", f"leaves {behind} behind")
-        ways = [way for server in sorted(world.servers) for way in ((server, behind), (behind, server))]
-        for way in ways:
-            world.links.shut(*way)
-        await asyncio.sleep(rng.uniform(0.2, 1.0))
-        await world.kill_storage(name, SimulatedDisk())
-        async with _claim(world, sorted(world.servers)) as server:
-            if server is not None:
-                await world.kill_server(server)
-            for way in ways:
-                world.links.open(*way)
-            world.trace.add(name, "comes back empty, as the operator says")
-            await world.start_storage(name, replace=True)
-            if server is not None:
-                await world.start_server(server)
-
-
-@fault("replace-stale")
-async def replace_by_stale(world: World, rng: Random) -> None:
-    """The directory is set back to an earlier state. That is refused, and then it is emptied and replaced."""
-    async with _claim(world, world.fragile) as name:
-        if name is None:
-            return
-        snapshot = world.disks[name].fork()
-        await asyncio.sleep(rng.uniform(0.1, 1.0))
-        if name not in world.storages:
-            return
-        await world.kill_storage(name, world.disks[name].crash(keep=True))
-        # A start in between, which the snapshot has not seen.
-        await world.start_storage(name)
-        await world.kill_storage(name, snapshot)
-        world.trace.add(name, "its directory is set back")
-        try:
-            await world.start_storage(name)
-        except Fenced:
-            await world.replace_disk(name, SimulatedDisk())
-            await world.start_storage(name, replace=True)
-        else:
-            world.history.complaints.append(f"15: a directory that was set back was taken: {name} at {world.now_s:.3f}")
-
-
-@fault("replica-change")
-async def change_replica(world: World, rng: Random) -> None:
-    """An operator moves a replica to a node that holds nothing of the partition, while all goes on. Given up half-way, the cluster ends it."""
-    partition = rng.randrange(world.mix.partitions)
-    held = await world.assigned(partition)
-    spare = [name for name in world.storage_names if name not in held]
-    if not spare or "replicas" in world.busy:
-        return
-    world.busy.add("replicas")
-    change = ReplicaChange(partition=partition, add=rng.choice(spare), remove=rng.choice(held))
-    world.trace.add("operator", f"moves a replica of {partition} from {change.remove} to {change.add}")
-    try:
-        network = world.network.host("operator")
-        await change_replicas(world.coordinator, network, "memory/test", change, wait_s=3.0, tell=lambda line: world.trace.add("operator", line))
-    except (Unavailable, InvalidRequest) as error:
-        world.trace.add("operator", f"gives up: {error}")
-    finally:
-        world.busy.discard("replicas")
-
-
 # ---- log servers --------------------------------------------------------------------------------------------------------------------------------
 
 
 @fault("server-kill")
 async def kill_server(world: World, rng: Random) -> None:
-    async with _claim(world, sorted(world.servers)) as name:
+    async with claim(world, sorted(world.servers)) as name:
         if name is not None:
             await world.kill_server(name)
             await asyncio.sleep(rng.choice((0.0, 0.5, 1.5)))
@@ -289,7 +170,7 @@ async def kill_server(world: World, rng: Random) -> None:
 
 @fault("server-stop")
 async def stop_server(world: World, rng: Random) -> None:
-    async with _claim(world, sorted(world.servers)) as name:
+    async with claim(world, sorted(world.servers)) as name:
         if name is not None:
             await world.stop_server(name)
             await asyncio.sleep(rng.choice((0.0, 0.5)))
@@ -299,7 +180,7 @@ async def stop_server(world: World, rng: Random) -> None:
 @fault("server-pause")
 async def pause_server(world: World, rng: Random) -> None:
     """Longer than its coordinator session lasts, at times: it goes on as an owner that was deposed."""
-    async with _claim(world, sorted(world.servers)) as name:
+    async with claim(world, sorted(world.servers)) as name:
         if name is not None:
             server = world.servers[name]
             world.trace.add(name, "is stopped")
@@ -312,74 +193,11 @@ async def pause_server(world: World, rng: Random) -> None:
 @fault("server-cut-off")
 async def cut_server_off(world: World, rng: Random) -> None:
     """The coordinator does not hear of it any more, the others do."""
-    async with _claim(world, sorted(world.servers)) as name:
+    async with claim(world, sorted(world.servers)) as name:
         if name is not None:
             world.trace.add(name, "loses the coordinator")
             await world.silence(world.servers[name].sessions, rng.choice((0.1, 0.7, 2.5)))
             world.trace.add(name, "reaches the coordinator")
-
-
-@fault("stranded")
-async def strand_server(world: World, rng: Random) -> None:
-    """A server is left with one storage node and some clients; the coordinator and the other storage nodes do not hear of it. What it orders is
-    written to one disk, while another owner gives the same ids to other transactions."""
-    async with _claim(world, sorted(world.servers)) as name:
-        if name is None:
-            return
-        kept = rng.choice(world.storage_names)
-        clients = [client for client in sorted(world.clients) if rng.random() < 0.5]
-        world.trace.add(name, f"is stranded with {kept} {','.join(clients)}")
-        far = [storage for storage in world.storage_names if storage != kept]
-        ways = [way for other in far for way in ((name, other), (other, name))]
-        ways += [way for other in sorted(world.servers) if other != name for way in ((other, kept), (kept, other))]
-        for way in ways:
-            world.links.shut(*way)
-        sessions = [*world.servers[name].sessions]
-        own = [session for client in clients for session in world.clients[client].sessions]
-        seconds = rng.choice((1.2, 2.5))
-        await asyncio.gather(world.silence(sessions, seconds), world.silence(own, seconds, expire=False), probe_stranded(world, name, kept, seconds))
-        for way in ways:
-            world.links.open(*way)
-        world.trace.add(name, "is back")
-
-
-@fault("deposed")
-async def depose_server(world: World, rng: Random) -> None:
-    """An owner loses the coordinator and goes on; when its successor has decided where the log ends, a storage node that took part dies and is back
-    at once, and for a moment only the old owner reaches it. What it promised the new one must be on its disk."""
-    async with _claim(world, sorted(world.servers)) as name:
-        others = [each for each in sorted(world.storages) if each not in world.busy]
-        if name is None or len(others) < 2 or len(world.servers) < 2:
-            return
-        kept, dies = rng.sample(others, 2)
-        world.busy.add(dies)
-        world.trace.add(name, f"is deposed, with {kept} on its side; {dies} is to die")
-        successors = [server for server in sorted(world.servers) if server != name]
-        ways = [way for server in successors for way in ((server, kept), (kept, server))]
-        for way in ways:
-            world.links.shut(*way)
-        clients = [session for client in sorted(world.clients) for session in world.clients[client].sessions if rng.random() < 0.7]
-        silences = asyncio.gather(world.silence([*world.servers[name].sessions], 3.0), world.silence(clients, 3.0, expire=False))
-        try:
-            world.resolved.clear()
-            async with asyncio.timeout(2.5):
-                await world.resolved.wait()
-            more = [way for server in successors for way in ((server, dies), (dies, server))]
-            for way in more:
-                world.links.shut(*way)
-            world.trace.add(dies, "is killed")
-            await world.kill_storage(dies, world.disks[dies].crash(keep=True))
-            await world.start_storage(dies)
-            await asyncio.sleep(0.3)
-            for way in more:
-                world.links.open(*way)
-        except TimeoutError:
-            world.trace.add(name, "was not succeeded")
-        finally:
-            await silences
-            for way in ways:
-                world.links.open(*way)
-            world.busy.discard(dies)
 
 
 @fault("server-added")
@@ -388,7 +206,7 @@ async def add_server(world: World, rng: Random) -> None:
     name = f"server-{len(world.clocks)}-more"
     await world.start_server(name)
     await asyncio.sleep(rng.uniform(0.2, 1.5))
-    async with _claim(world, [name]) as claimed:
+    async with claim(world, [name]) as claimed:
         if claimed is not None:
             await (world.stop_server(name) if rng.random() < 0.7 else world.kill_server(name))
 

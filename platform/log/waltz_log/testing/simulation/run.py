@@ -13,7 +13,7 @@ from random import Random
 from waltz_log.client import Transaction, WaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.simulation import feeding_client
+from waltz_log.testing.simulation import deposed_faults, feeding_client, reading_clients, replica_faults
 from waltz_log.testing.simulation.checkers import check
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, resolve, run_client
 from waltz_log.testing.simulation.faults import FAULTS
@@ -25,7 +25,8 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 
 __all__ = ["Outcome", "run"]
 
-_ = feeding_client  # its kind is registered when it is imported
+REGISTERED = (deposed_faults, feeding_client, reading_clients, replica_faults)
+"""Modules whose kinds and faults are there because they are imported."""
 
 HEAL_BOUND_S = 12.0
 """After the last fault: recovery, the clients' own pauses and an append. Timeouts of the simulated nodes are a second or two."""

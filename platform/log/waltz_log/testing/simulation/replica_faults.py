@@ -1,0 +1,130 @@
+"""Faults of replicas and their data: rot, disks that are gone or set back, replicas that move. Only the run's fragile node loses data."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from waltz_log.cli.replicas import change_replicas
+from waltz_log.core.replica_change import ReplicaChange
+from waltz_log.errors import Fenced, InvalidRequest, Unavailable
+from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.simulation.faults import claim, fault
+
+if TYPE_CHECKING:
+    from waltz_log.testing.simulation.world import World
+
+__all__ = ["change_replica", "flip_a_bit", "replace_by_empty", "replace_by_stale", "replace_while_another_is_behind"]
+
+
+def _closed_files(disk: SimulatedDisk) -> list[str]:
+    """Data files of segments that are not written any more."""
+    found: list[str] = []
+    for directory in disk.list(""):
+        if directory.isdigit():
+            found += [f"{directory}/{name}" for name in sorted(each for each in disk.list(directory) if each.endswith(".seg"))[:-1]]
+    return found
+
+
+@fault("rot")
+async def flip_a_bit(world: World, rng: Random) -> None:
+    async with claim(world, world.fragile) as name:
+        if name is None or not (files := _closed_files(world.disks[name])):
+            return
+        disk = world.disks[name]
+        path = rng.choice(files)
+        content = bytearray(disk.content(path))
+        at = rng.randrange(len(content))
+        content[at] ^= 1 << rng.randrange(8)
+        partition = int(path.partition("/")[0])
+        before = await world.stored(name, partition, 1 << 40)
+        disk.replace(path, bytes(content))
+        world.rotten.add(name)
+        world.trace.add(name, f"a bit of {path} flips at {at}")
+        after = await world.stored(name, partition, 1 << 40)
+        if isinstance(before, bytes) and isinstance(after, bytes):
+            both = min(len(before), len(after))
+            if before[:both] != after[:both]:
+                world.history.complaints.append(f"13: rotten bytes were served: {path} of {name} at {world.now_s:.3f}")
+
+
+@fault("replace-empty")
+async def replace_by_empty(world: World, rng: Random) -> None:
+    """The disk is gone. Coming back empty is refused, until an operator says that it is meant."""
+    async with claim(world, world.fragile) as name:
+        if name is None:
+            return
+        await world.kill_storage(name, SimulatedDisk())
+        await asyncio.sleep(rng.choice((0.0, 1.0)))
+        world.trace.add(name, "comes back empty, as the operator says")
+        await world.start_storage(name, replace=True)
+
+
+@fault("replace-behind")
+async def replace_while_another_is_behind(world: World, rng: Random) -> None:
+    """What only two replicas have, one of them loses, while the third, which lags, comes back and the owner changes: those two must not decide."""
+    async with claim(world, world.fragile) as name:
+        others = [other for other in sorted(world.storages) if other != name and other not in world.busy]
+        if name is None or not others:
+            return
+        behind = rng.choice(others)
+        world.trace.add("network", f"leaves {behind} behind")
+        ways = [way for server in sorted(world.servers) for way in ((server, behind), (behind, server))]
+        for way in ways:
+            world.links.shut(*way)
+        await asyncio.sleep(rng.uniform(0.2, 1.0))
+        await world.kill_storage(name, SimulatedDisk())
+        async with claim(world, sorted(world.servers)) as server:
+            if server is not None:
+                await world.kill_server(server)
+            for way in ways:
+                world.links.open(*way)
+            world.trace.add(name, "comes back empty, as the operator says")
+            await world.start_storage(name, replace=True)
+            if server is not None:
+                await world.start_server(server)
+
+
+@fault("replace-stale")
+async def replace_by_stale(world: World, rng: Random) -> None:
+    """The directory is set back to an earlier state. That is refused, and then it is emptied and replaced."""
+    async with claim(world, world.fragile) as name:
+        if name is None:
+            return
+        snapshot = world.disks[name].fork()
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+        if name not in world.storages:
+            return
+        await world.kill_storage(name, world.disks[name].crash(keep=True))
+        # A start in between, which the snapshot has not seen.
+        await world.start_storage(name)
+        await world.kill_storage(name, snapshot)
+        world.trace.add(name, "its directory is set back")
+        try:
+            await world.start_storage(name)
+        except Fenced:
+            await world.replace_disk(name, SimulatedDisk())
+            await world.start_storage(name, replace=True)
+        else:
+            world.history.complaints.append(f"15: a directory that was set back was taken: {name} at {world.now_s:.3f}")
+
+
+@fault("replica-change")
+async def change_replica(world: World, rng: Random) -> None:
+    """An operator moves a replica to a node that holds nothing of the partition, while all goes on. Given up half-way, the cluster ends it."""
+    partition = rng.randrange(world.mix.partitions)
+    held = await world.assigned(partition)
+    spare = [name for name in world.storage_names if name not in held]
+    if not spare or "replicas" in world.busy:
+        return
+    world.busy.add("replicas")
+    change = ReplicaChange(partition=partition, add=rng.choice(spare), remove=rng.choice(held))
+    world.trace.add("operator", f"moves a replica of {partition} from {change.remove} to {change.add}")
+    try:
+        network = world.network.host("operator")
+        await change_replicas(world.coordinator, network, "memory/test", change, wait_s=3.0, tell=lambda line: world.trace.add("operator", line))
+    except (Unavailable, InvalidRequest) as error:
+        world.trace.add("operator", f"gives up: {error}")
+    finally:
+        world.busy.discard("replicas")
