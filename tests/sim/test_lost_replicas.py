@@ -220,3 +220,35 @@ async def _acknowledgement_is_gone(change: Change) -> None:
 @pytest.mark.parametrize("change", [emptied, restored], ids=lambda change: change.__name__)
 def test_what_a_replica_acknowledged_before_it_lost_it_makes_no_majority(change: Change) -> None:
     run_in_virtual_time(_acknowledgement_is_gone(change))
+
+
+def test_what_a_late_call_cuts_while_a_replica_becomes_clean_is_not_counted() -> None:
+    run_in_virtual_time(_cut_on_the_way())
+
+
+async def _cut_on_the_way() -> None:
+    cluster = MemoryCluster(servers=2)
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await append(client, 0, EARLY)
+    cluster.network.cut(cluster.storages["storage-2"][1].address)
+    await append(client, EARLY, LATE)  # acknowledged by storage-0 and storage-1
+    store = await cluster.storages["storage-0"][0].partition(0)
+    make_clean = store._set_low_water_mark
+    cut: list[int] = []
+
+    async def late_truncation_first(session: int, mark: int) -> int:
+        if not cut:
+            cut.append(mark)
+            await store._truncate(session, EARLY - 1)
+        return await make_clean(session, mark)
+
+    store._set_low_water_mark = late_truncation_first  # type: ignore[method-assign, assignment]
+    for name in list(cluster.servers):
+        await cluster.kill_server(name)
+    await cluster.start_server("server-2")
+    assert await client.high_water_mark(0) == LATE - 1
+    assert cut == [LATE - 1]
+    assert (await stored(cluster, "storage-0")).count(b"%d" % (LATE - 1)) > 0, "the session opened on a replica that does not hold what was counted"
+    await client.close()
+    await cluster.stop()

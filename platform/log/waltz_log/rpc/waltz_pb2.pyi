@@ -736,12 +736,16 @@ Global___LowWaterMarkRequest: _TypeAlias = LowWaterMarkRequest  # noqa: Y015
 class LowWaterMarkResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    last_transaction_id: _builtins.int
     def __init__(
         self,
+        *,
+        last_transaction_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_transaction_id", b"last_transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

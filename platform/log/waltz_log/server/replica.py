@@ -133,10 +133,13 @@ class ReplicaSession:
             self._state = "copying"
             last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
-        await self._call(
+        answer = await self._call(
             methods.SET_LOW_WATER_MARK,
             pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark),
         )
+        if answer.last_transaction_id != last:
+            # A call of ours that was given up and came late after all. What it cut must not be counted.
+            raise Unavailable(reason=f"replica holds other than was copied to it: last={answer.last_transaction_id} copied={last}")
         self._told_session, self._lost = store.session, False
         return await self._take_part(last)
 

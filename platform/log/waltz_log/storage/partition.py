@@ -167,12 +167,12 @@ class PartitionStore:
             await self._admit(session)
             return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id)
 
-    async def set_low_water_mark(self, session: int, low_water_mark: int) -> None:
-        """Makes the replica a clean member of the session: all it holds is committed. Raises `ProtocolViolation` where the mark goes back,
-        `OutOfRange` where there is more than the mark."""
-        await self._tasks.whole(self._set_low_water_mark(session, low_water_mark))
+    async def set_low_water_mark(self, session: int, low_water_mark: int) -> int:
+        """Makes the replica a clean member of the session: all it holds is committed. Gives its last id. Raises `ProtocolViolation` where the
+        mark goes back, `OutOfRange` where there is more than the mark."""
+        return await self._tasks.whole(self._set_low_water_mark(session, low_water_mark))
 
-    async def _set_low_water_mark(self, session: int, low_water_mark: int) -> None:
+    async def _set_low_water_mark(self, session: int, low_water_mark: int) -> int:
         async with self._turn:
             await self._admit(session)
             last = self._log.tail.last_id
@@ -183,13 +183,19 @@ class PartitionStore:
                 raise OutOfRange(partition=self.partition, asked=low_water_mark, first=self._queued_last, last=self._queued_last)
             mark = SessionMark(session, low_water_mark, last)
             if mark != self._mark:
+                # From here on the log grows by what the session orders. A stream of its recovery may still hold a block that was copied in vain.
+                reason = f"the stream was opened before the replica became clean partition={self.partition} session={session}"
+                for appender in self._appenders:
+                    appender.fail(ProtocolViolation(reason=reason))
                 async with self._control_turn:
                     await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
                 self._mark = mark
             log.info("session clean", partition=self.partition, session=session, low_water_mark=low_water_mark, last=last)
+            return last
 
     async def truncate(self, session: int, last_id: int) -> int:
-        """Cuts away what is above the id. Durable when it returns. Raises `OutOfRange` where the id is above the log or below what is known clean."""
+        """Cuts away what is above the id. Durable when it returns. Raises `OutOfRange` where the id is above the log or below what is known clean,
+        `ProtocolViolation` where the replica is clean in this session already."""
         return await self._tasks.whole(self._truncate(session, last_id))
 
     async def _truncate(self, session: int, last_id: int) -> int:
@@ -200,6 +206,9 @@ class PartitionStore:
             if not lowest <= last_id <= tail.last_id:
                 raise OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=tail.last_id)
             if last_id < tail.last_id:
+                if self._mark.session == session:
+                    # Only a recovery truncates, and it is over: the call is late, and what it would cut may be acknowledged.
+                    raise ProtocolViolation(reason=f"a clean replica is not truncated in its session partition={self.partition} session={session}")
                 await self._guarded(self._offload(self._log.truncate, last_id))
                 self._drop(list(self._pending), OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=last_id))
                 log.info("truncated", partition=self.partition, session=session, was=tail.last_id, last=last_id)

@@ -64,8 +64,7 @@ class _Service:
 
     async def set_low_water_mark(self, request: Any) -> Any:
         store = await self._partition(request)
-        await store.set_low_water_mark(request.session, request.low_water_mark)
-        return pb.LowWaterMarkResponse()
+        return pb.LowWaterMarkResponse(last_transaction_id=await store.set_low_water_mark(request.session, request.low_water_mark))
 
     async def truncate(self, request: Any) -> Any:
         store = await self._partition(request)

@@ -504,9 +504,33 @@ async def test_truncation_outside_the_log_or_below_what_is_clean_is_refused(benc
             await bench.truncate(1, last)
     await bench.clean(1, 4)
     await bench.append(1, block(5, [b"a"] * 5))
-    assert await bench.truncate(1, 4) == 4
+    assert await bench.truncate(2, 4) == 4
     with pytest.raises(OutOfRange):
+        await bench.truncate(2, 3)
+
+
+async def test_a_late_truncation_of_the_session_does_not_cut_what_was_acknowledged_since(bench: Bench) -> None:
+    await bench.append(1, block(0, [b"a"] * 5))
+    assert await bench.truncate(1, 3) == 3
+    await bench.clean(1, 3)
+    await bench.append(1, block(4, [b"b"] * 5))
+    with pytest.raises(ProtocolViolation, match="clean replica is not truncated in its session"):
         await bench.truncate(1, 3)
+    assert await bench.truncate(1, 8) == 8, "nothing to cut is no harm"
+    assert [part.last_transaction_id for part in await bench.read(1, 4, 8)] == [8]
+
+
+async def test_a_stream_of_the_recovery_brings_nothing_once_the_replica_is_clean(bench: Bench) -> None:
+    store = await bench.node.partition(0)
+    late = await store.attach(1, 1 << 20)
+    await store.append(late, block(0, [b"a"] * 5))
+    await late.changed()
+    await bench.clean(1, 4)
+    with pytest.raises(ProtocolViolation, match="opened before the replica became clean"):
+        await store.append(late, block(5, [b"copied in vain"]))
+    ordered = block(5, [b"ordered"])
+    await bench.append(1, ordered)
+    assert [part.records for part in await bench.read(1, 5, 5)] == [ordered.records]
 
 
 async def test_segments_are_trimmed_up_to_what_is_known_to_be_committed() -> None:

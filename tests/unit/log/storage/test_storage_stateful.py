@@ -118,6 +118,10 @@ class Engine(RuleBasedStateMachine):
     def truncate(self, share: float) -> None:
         lowest = max(self.first - 1, self.mark.local_low_water_mark)
         last = lowest + round(share * (self.last - lowest))
+        if self.mark.session == self.fence and last < self.last:
+            with pytest.raises(ProtocolViolation, match="clean replica is not truncated in its session"):
+                self.run(self.store.truncate(self.fence, last))
+            return
         assert self.run(self.store.truncate(self.fence, last)) == last
         del self.records[last + 1 :]
         del self.times[last + 1 :]
