@@ -506,6 +506,7 @@ class ResolveRequest(_message.Message):
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    SEARCH_MS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     client_id: _builtins.int
     first_sequence: _builtins.int
@@ -513,6 +514,8 @@ class ResolveRequest(_message.Message):
     since: _builtins.int
     """search above this transaction id"""
     cluster_key: _builtins.bytes
+    search_ms: _builtins.int
+    """answer after so long with what was searched by then; 0: search everything"""
     def __init__(
         self,
         *,
@@ -522,10 +525,11 @@ class ResolveRequest(_message.Message):
         last_sequence: _builtins.int = ...,
         since: _builtins.int = ...,
         cluster_key: _builtins.bytes = ...,
+        search_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_key", b"cluster_key", "first_sequence", b"first_sequence", "last_sequence", b"last_sequence", "partition", b"partition", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_key", b"cluster_key", "first_sequence", b"first_sequence", "last_sequence", b"last_sequence", "partition", b"partition", "search_ms", b"search_ms", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -538,21 +542,32 @@ class ResolveResponse(_message.Message):
     COMMITTED_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
     HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    SEARCHED_TO_FIELD_NUMBER: _builtins.int
+    TRIMMED_FIELD_NUMBER: _builtins.int
     committed: _builtins.bytes
     """i8[3k]: first sequence, count, first transaction id"""
     final: _builtins.bool
     """what is not listed will never be in the log"""
     high_water_mark: _builtins.int
+    more: _builtins.bool
+    """searched up to searched_to: ask again with that as since. Never final"""
+    searched_to: _builtins.int
+    trimmed: _builtins.bool
+    """the log begins above since + 1"""
     def __init__(
         self,
         *,
         committed: _builtins.bytes = ...,
         final: _builtins.bool = ...,
         high_water_mark: _builtins.int = ...,
+        more: _builtins.bool = ...,
+        searched_to: _builtins.int = ...,
+        trimmed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "final", b"final", "high_water_mark", b"high_water_mark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "final", b"final", "high_water_mark", b"high_water_mark", "more", b"more", "searched_to", b"searched_to", "trimmed", b"trimmed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
