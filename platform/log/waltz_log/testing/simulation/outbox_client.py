@@ -106,18 +106,29 @@ class _Service:
                 await self.actor.pause(0.05)
 
         task = asyncio.ensure_future(submitting())
-        await asyncio.sleep(lasts_s)
-        await outbox.abort()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        try:
+            await asyncio.sleep(lasts_s)
+        finally:
+            # Also where the process is killed by a fault: what is dead accepts nothing any more.
+            await outbox.abort()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         self.disk = self.disk.crash(self.actor.rng, keep=self.actor.rng.random() < 0.3)
         self.actor.tell("died, and comes back")
 
     async def settle(self) -> None:
         """The last life: everything owed goes out, and the feed shows everything that was accepted."""
-        actor = self.actor
         outbox = self.outbox()
         await outbox.start()
+        try:
+            await self._forwarded(outbox)
+        except asyncio.CancelledError:
+            await outbox.abort()
+            raise
+        await outbox.close()
+
+    async def _forwarded(self, outbox: Outbox) -> None:
+        actor = self.actor
         await outbox.flush()
         deadline = actor.world.now_s + SEEN_WITHIN_S
         while any(attempt.outcome == "pending" for attempt in self.accepted.values()) and actor.world.now_s < deadline:
@@ -128,7 +139,6 @@ class _Service:
         for number, receipt in self.receipts.items():
             if receipt.known is not None and receipt.known.transaction_id != self.accepted[number].transaction_id:
                 complaints.append(f"21: attempt {number} was told {receipt.known}, the feed has it as {self.accepted[number].transaction_id}")
-        await outbox.close()
 
 
 async def forward_from_an_outbox(actor: Actor) -> None:
