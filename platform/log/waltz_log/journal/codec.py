@@ -80,6 +80,10 @@ _SUMMARY: Final = Struct(">Biqi")
 _PAIR: Final = Struct(">ii")
 _CHECK: Final = Struct(">I")
 
+CHUNK_RECORDS_MIN: Final = 16
+CHUNK_RECORDS_MAX: Final = 4096
+"""Adds judged at once when a file is searched: few at first, because what stands behind them may be anything."""
+
 BODY_OVERHEAD_BYTES: Final = _BODY.size + 4
 TX_BODY_OVERHEAD_BYTES: Final = _TX_BODY.size + 4
 DELETE_TX_BYTES: Final = _TWO_IDS.size + 4
@@ -161,7 +165,7 @@ class Record(NamedTuple):
 class AddRun(NamedTuple):
     """Adds outside transactions that stand back to back, in columns. `offsets` has one more than there are records: where the run ends."""
 
-    offsets: list[int]
+    offsets: Sequence[int]
     record_ids: list[int]
     user_types: list[int]
     bodies: list[bytes]
@@ -186,7 +190,7 @@ def scan_runs(data: bytes, file_id: int, seed: int | None, start: int = FILE_HEA
     while (found := find(data, position)) is not None:
         position = found.start()
         if data[position] == ADD:
-            run = _add_run(data, position, file_id, seed)
+            run = _equal_adds(data, view, position, file_id, seed) or _add_run(data, position, file_id, seed)
             if run.record_ids:
                 yield run
                 position = run.offsets[-1]
@@ -196,10 +200,43 @@ def scan_runs(data: bytes, file_id: int, seed: int | None, start: int = FILE_HEA
         position = record.end
 
 
+def _equal_adds(data: bytes, view: memoryview, position: int, file_id: int, seed: int | None) -> AddRun | None:
+    """The healthy adds of one length from a place on, judged by columns, as far as whole chunks of them are: what does not fit is left to `_add_run`.
+    None where they are not worth it."""
+    if position + _BODY.size > len(data):
+        return None
+    size = _BODY.unpack_from(data, position)[3]
+    if not 0 <= size <= (len(data) - position) // CHUNK_RECORDS_MIN:
+        return None
+    layout = _whole_add(size)
+    length, covered = layout.size, layout.size - _CHECK.size
+    record_ids: list[int] = []
+    user_types: list[int] = []
+    bodies: list[bytes] = []
+    end, count = position, CHUNK_RECORDS_MIN
+    while end + count * length <= len(data):
+        rows = layout.iter_unpack(view[end : end + count * length])
+        kinds, owners, found_ids, sizes, found_types, found_bodies, checks = zip(*rows, strict=True)
+        if not kinds.count(ADD) == owners.count(file_id) == sizes.count(size) == count:
+            break
+        if seed is None:
+            if checks.count(length) != count:
+                break
+        elif checks != tuple([crc32(data[at : at + covered], seed) for at in range(end, end + count * length, length)]):
+            break
+        record_ids += found_ids
+        user_types += found_types
+        bodies += found_bodies
+        end += count * length
+        count = min(2 * count, CHUNK_RECORDS_MAX)
+    return AddRun(range(position, end + 1, length), record_ids, user_types, bodies) if record_ids else None
+
+
 def _add_run(data: bytes, position: int, file_id: int, seed: int | None) -> AddRun:
     """The healthy adds from a place on, each right behind the other."""
-    run = AddRun([position], [], [], [])
-    put_offset, put_id, put_type, put_body = run.offsets.append, run.record_ids.append, run.user_types.append, run.bodies.append
+    offsets = [position]
+    run = AddRun(offsets, [], [], [])
+    put_offset, put_id, put_type, put_body = offsets.append, run.record_ids.append, run.user_types.append, run.bodies.append
     size, unpack, covered = -1, _whole_add(0).unpack_from, 0
     while True:
         try:

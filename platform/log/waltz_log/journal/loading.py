@@ -15,7 +15,8 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
+from operator import lt
 from typing import Literal, NamedTuple
 
 from waltz_log.core.ports import Disk
@@ -102,26 +103,37 @@ class Loading:
     transactions: dict[int, Transaction] = field(default_factory=dict)
     """In doubt."""
     strikes: list[Strike] = field(default_factory=list)
+    unsealed: frozenset[int] = frozenset()
+    """Ids of the files that may hold what is not on the medium yet."""
     loaded: Loaded | None = None
 
 
 def load(disk: Disk, directory: Directory, settings: JournalSettings, mode: Literal["read", "write"] = "read") -> Loading:
-    """Reads all files. `mode`: `write` where the journal will be written to (the disk then makes sure that what is read is what the medium has).
+    """Reads all files. `mode`: `write` where the journal will be written to: what was perhaps not synced is then read as the medium has it.
     Raises `CorruptData` where a header by size is not the file's."""
     collecting = gc.isenabled()
     gc.disable()  # what is loaded lives: the collector would walk it again and again, and find nothing
     try:
-        return _Loader(disk, directory, settings, mode).run()
+        found = _Loader(disk, directory, settings, mode).run()
+        if mode == "write" and found.loaded is not None and found.loaded.failed_transactions:
+            # One may have been struck out by an opening whose sync failed, and what it wrote be in memory alone: nothing is taken from there.
+            found = _Loader(disk, directory, settings, mode, all_from_medium=True).run()
+        return found
     finally:
         if collecting:
             gc.enable()
 
 
 class _Loader:
-    def __init__(self, disk: Disk, directory: Directory, settings: JournalSettings, mode: Literal["read", "write"]) -> None:
+    def __init__(
+        self, disk: Disk, directory: Directory, settings: JournalSettings, mode: Literal["read", "write"], *, all_from_medium: bool = False
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._mode = mode
+        self._all_from_medium = all_from_medium
+        self._held: dict[int, bytes] = {}
+        """What was read of files already."""
         self._replaceable_types = settings.replaceable_types
         self._ids = {file.id for file in directory.files} | directory.lost_ids
         self._ledger = Ledger(settings.replaceable_types)
@@ -140,7 +152,9 @@ class _Loader:
 
     def run(self) -> Loading:
         by_id = {file.id: file for file in self._directory.files}
-        for serial, file_id in enumerate(ring_order(by_id), 1):
+        order = ring_order(by_id)
+        self._found.unsealed = frozenset(order if self._all_from_medium else self._unsealed([by_id[file_id] for file_id in order]))
+        for serial, file_id in enumerate(order, 1):
             found = by_id[file_id]
             file = JournalFile(found.name, found.id, found.size, serial)
             self._ledger.files[serial] = file
@@ -179,12 +193,27 @@ class _Loader:
         records = [self._bodies[element.place] for element in transaction.elements if element.kind != DELETE_TX]
         return PreparedTransaction(transaction.id, records, [element.record_id for element in transaction.elements if element.kind == DELETE_TX])
 
-    def _read(self, file: JournalFile, found: FoundFile) -> None:
-        handle = self._disk.open(file.name, self._mode)
+    def _unsealed(self, files: list[FoundFile]) -> list[int]:
+        """The newest file with a record, and all after it: a file is on the medium, all of it, before a record is written to the next."""
+        ids = []
+        for found in reversed(files):
+            ids.append(found.id)
+            data = self._held[found.id] = self._data(found, self._mode)
+            if any(isinstance(each, AddRun) or each.kind != UNHEALTHY for each in scan_runs(data, found.id, self._directory.seed(found.id))):
+                break
+        return ids
+
+    def _data(self, found: FoundFile, mode: Literal["read", "write"]) -> bytes:
+        handle = self._disk.open(found.name, mode)
         try:
-            data = handle.read(0, found.size)
+            return handle.read(0, found.size)
         finally:
             handle.close()
+
+    def _read(self, file: JournalFile, found: FoundFile) -> None:
+        data = self._held.pop(found.id, None)
+        if data is None:
+            data = self._data(found, self._mode if self._all_from_medium else "read")
         end, unhealthy, first_unhealthy = 0, 0, -1
         for found_record in scan_runs(data, file.id, self._directory.seed(file.id)):
             if isinstance(found_record, AddRun):
@@ -212,15 +241,24 @@ class _Loader:
             raise CorruptData(where=file.name, offset=0, transaction_id=-1, reason=reason)
 
     def _take_adds(self, run: AddRun, file: JournalFile) -> None:
-        ids, base = run.record_ids, file.base
-        self._record_id_max = max(self._record_id_max, max(ids))
+        ids, offsets = run.record_ids, run.offsets
         file.records += len(ids)
-        file.bytes += run.offsets[-1] - run.offsets[0]
-        if self._ledger.places.keys().isdisjoint(ids) and len(set(ids)) == len(ids):
-            self._ledger.add_all(ids, [base + offset for offset in run.offsets[:-1]], file)
+        file.bytes += offsets[-1] - offsets[0]
+        # Ids that rise above all that was seen are new; others are looked up.
+        new = ids[0] > self._record_id_max and all(map(lt, ids, islice(ids, 1, None)))
+        if not new:
+            new = self._ledger.places.keys().isdisjoint(ids) and len(set(ids)) == len(ids)
+        self._record_id_max = max(self._record_id_max, max(ids))
+        if new:
+            places = (
+                range(file.base + offsets[0], file.base + offsets[-1], offsets.step)
+                if isinstance(offsets, range)
+                else [file.base + offset for offset in islice(offsets, len(ids))]
+            )
+            self._ledger.add_all(ids, places, file)
             self._rows.update(zip(ids, map(_loaded_record, zip(ids, run.user_types, run.bodies, repeat(False), strict=False)), strict=True))
         else:
-            for record_id, user_type, offset, body in zip(ids, run.user_types, run.offsets, run.bodies, strict=False):
+            for record_id, user_type, offset, body in zip(ids, run.user_types, offsets, run.bodies, strict=False):
                 self._apply(ADD, record_id, user_type, file, offset, body)
 
     def _take(self, record: Record, file: JournalFile) -> None:

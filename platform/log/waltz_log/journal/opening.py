@@ -92,6 +92,8 @@ def _repair(disk: Disk, directory: Directory, loading: Loading, ring: Ring) -> N
     for file in loading.data:
         if file.damaged:
             log.warning("a journal file is damaged and will be set aside when it is not needed", file=file.name)
+        if file not in struck and file.id not in loading.unsealed:
+            continue
         handle = disk.open(file.name, "write")
         try:
             for offset in struck.get(file, ()):
