@@ -167,6 +167,10 @@ class OutcomeUnknown(WaltzError):
     since: int
     reason: str
 
+    def searched(self, transaction_id: int) -> None:
+        """The log was searched up to there in vain: the next search begins above it."""
+        self.since = self.facts["since"] = max(self.since, transaction_id)
+
 
 class Unavailable(WaltzError):
     """Nobody could serve the call in time. Retry later."""

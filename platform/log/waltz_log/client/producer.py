@@ -17,6 +17,7 @@ import structlog
 from waltz_log.client.mounting import mount_for_appends, ranges
 from waltz_log.client.owners import Owners
 from waltz_log.client.retry import Backoff
+from waltz_log.client.search import Search
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
 from waltz_log.client.window import ITEM_OVERHEAD_BYTES, Frame, Item, Window
@@ -323,23 +324,20 @@ class Producer:
         frames = self.window.frames
         if not frames:
             return
-        answer = await self._owners.call_channel(self._address).call(
-            RESOLVE,
-            pb.ResolveRequest(
-                partition=self.partition,
-                client_id=self.client_id,
-                first_sequence=frames[0].first_sequence,
-                last_sequence=frames[-1].first_sequence + len(frames[-1].items) - 1,
-                since=frames[0].since,
-                cluster_key=self._owners.parameters.key.bytes,
-            ),
-            timeout_s=self._settings.request_timeout_s,
-        )
-        if not answer.final:
+        last = frames[-1].first_sequence + len(frames[-1].items) - 1
+        key, timeout_s = self._owners.parameters.key.bytes, self._settings.request_timeout_s
+        search = Search(self.partition, self.client_id, frames[0].first_sequence, last, frames[0].since, key)
+        channel = self._owners.call_channel(self._address)
+        while True:
+            answer = await channel.call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)
+            self._know(answer.high_water_mark)
+            if search.take(answer):
+                break
+            if search.contiguous:
+                self.window.searched(search.committed, search.since)
+        if not search.final:
             raise NotOwner(partition=self.partition, reason="what was in flight is not decided yet")
-        self._know(answer.high_water_mark)
-        found = [(first, count, transaction_id) for first, count, transaction_id in ranges(answer.committed, 3)]
-        self.window.resend(found, self._reason if self._strikes >= STRIKES_MAX else None)
+        self.window.resend(search.committed, self._reason if self._strikes >= STRIKES_MAX else None)
 
     async def _serve(self, stream: Stream) -> None:
         """Until the stream ends, which is always by an error."""

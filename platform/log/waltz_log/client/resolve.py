@@ -3,6 +3,8 @@
 The answer "not in the log" is final only where the owner has decided everything the client sent before. For a sequence of this client that is so
 after a mount newer than the sending, or after a flush on the same stream. For a sequence of another client id — a process that died — it is so after
 a mount under that id, which fences the other process if it still lives.
+
+How far the log was searched in vain is kept in the error's `since`: asked again after a deadline that was too short, the search goes on there.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from waltz_log.client.mounting import mount_for_appends, ranges
+from waltz_log.client.mounting import mount_for_appends
 from waltz_log.client.owners import Owners
 from waltz_log.client.producer import Producer
+from waltz_log.client.search import Search
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
 from waltz_log.errors import Fenced, OutcomeUnknown, OutOfRange, Unavailable, WaltzError
@@ -31,9 +34,10 @@ PAUSE_S = 0.05
 
 async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
     """For a sequence sent under the producer's present client id."""
+    search = _search(error, owners)
     while True:
         await producer.settle(error.sequence, deadline)
-        final, receipt = await _ask(error, owners, settings, deadline)
+        final, receipt = await _ask(error, search, owners, settings, deadline)
         if receipt is not None or final:
             return receipt
         await asyncio.sleep(PAUSE_S)
@@ -43,10 +47,11 @@ async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: Clien
     """For a sequence of any other client id. Fences that client in this partition."""
     mount_sequence = FIRST_MOUNT
     mark = error.since
+    search = _search(error, owners)
     while True:
         try:
             async with _mounted(error, owners, settings, mount_sequence, mark):
-                final, receipt = await _ask(error, owners, settings, deadline)
+                final, receipt = await _ask(error, search, owners, settings, deadline)
             if receipt is not None or final:
                 return receipt
         except Fenced as fenced:
@@ -71,29 +76,26 @@ async def _mounted(error: OutcomeUnknown, owners: Owners, settings: ClientSettin
         await stream.cancel()
 
 
-async def _ask(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Receipt | None]:
+def _search(error: OutcomeUnknown, owners: Owners) -> Search:
+    return Search(error.partition, error.client_id, error.sequence, error.sequence, error.since, owners.parameters.key.bytes)
+
+
+async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Receipt | None]:
     """Whether the answer is final, and the receipt where the transaction is in the log."""
-    left = deadline - asyncio.get_running_loop().time()
-    if left <= 0:
-        raise Unavailable(reason=f"not resolved before the deadline: partition={error.partition} sequence={error.sequence}")
-    key = owners.parameters.key.bytes
-    answer: pb.ResolveResponse = await owners.ask(
-        error.partition,
-        RESOLVE,
-        pb.ResolveRequest(
-            partition=error.partition,
-            client_id=error.client_id,
-            first_sequence=error.sequence,
-            last_sequence=error.sequence,
-            since=error.since,
-            cluster_key=key,
-        ),
-        timeout_s=left,
-    )
-    for first, count, transaction_id in ranges(answer.committed, 3):
+    whole = False
+    while not whole and not search.committed:
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise Unavailable(reason=f"not resolved before the deadline: partition={error.partition} sequence={error.sequence}")
+        question = search.question(min(left, settings.request_timeout_s))
+        whole = search.take(await owners.ask(error.partition, RESOLVE, question, timeout_s=left))
+        if not search.committed and search.contiguous:
+            error.searched(search.since)
+    for first, count, transaction_id in search.committed:
         if first <= error.sequence < first + count:
             found = transaction_id + error.sequence - first
+            key = owners.parameters.key.bytes
             request = pb.TransactionRequest(partition=error.partition, first_transaction_id=found, count=1, cluster_key=key)
             blocks = (await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=settings.request_timeout_s)).blocks
             return True, Receipt(error.partition, found, blocks[0].append_time_ms if blocks else 0)
-    return answer.final, None
+    return search.final, None

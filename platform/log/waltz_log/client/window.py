@@ -237,7 +237,15 @@ class Window:
 
     # ---- after another mount -------------------------------------------------------------------------------------------------------------------
 
-    def resend(self, found: Iterable[tuple[int, int, int]], failure: WaltzError | None) -> None:
+    def searched(self, found: Iterable[tuple[int, ...]], searched_to: int) -> None:
+        """A part of the log was searched for what is in flight: that need not be done again, also by who asks later for what is given up here."""
+        for first, count, transaction_id in found:
+            self._found(first, count, transaction_id, 0)
+        self._retire()
+        for frame in self.frames:
+            frame.since = max(frame.since, searched_to)
+
+    def resend(self, found: Iterable[tuple[int, ...]], failure: WaltzError | None) -> None:
         """Everything in flight is decided: `found` (first sequence, count, first id) is in the log, the rest never will be and goes back to the
         head of the queue, in order. One that was rejected, and only the answer lost, is rejected again: its mark stays, and locks never go back.
         `failure`: the server would not take these bytes; they are not sent again."""

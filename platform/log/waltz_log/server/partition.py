@@ -7,27 +7,24 @@ Every mount belongs to one store session: when that ends, its clients are sent a
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import HEADER_DTYPE, headers_array
 from waltz_log.core.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
-from waltz_log.errors import Fenced, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.errors import Fenced, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
 from waltz_log.server.mount import Mount
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.renewal import Renewal
+from waltz_log.server.search import Search
 from waltz_log.server.sequencer import Sequencer
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
@@ -38,6 +35,9 @@ log = structlog.get_logger(__name__)
 
 CLIENTS_REMEMBERED_MAX = 10_000
 """Mount sequences kept of clients that are not connected now, so that a connection that comes late is still known to be stale."""
+
+SEARCH_GRACE = 1.5
+"""A search asked to end after a time has so many times that, with all that comes before it: a replica that stalls must not keep what was found."""
 
 
 class _Serving:
@@ -51,6 +51,10 @@ class _Serving:
     def committed(self) -> None:
         for mount in self.mounts:
             mount.committed()
+
+    def ready(self, client_id: int) -> bool:
+        """Whether the client's newest mount is ready: of older ones nothing can come any more."""
+        return any(mount.client_id == client_id and mount.ready and mount.failed is None for mount in self.mounts)
 
 
 class Partition:
@@ -262,29 +266,32 @@ class Partition:
         )
 
     async def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
-        """Which of a client's sequences are in the log. Final where the client's newest mount is ready: nothing of an older one can come any more."""
+        """Which of a client's sequences are in the log. Final where the client's newest mount is ready: nothing of an older one can come any more.
+
+        A search that takes longer than the client waits is answered in parts, and each part goes further than the one before."""
+        began, search_s = asyncio.get_running_loop().time(), request.search_ms / 1000
         serving = await self._open_for_service()
         store = serving.store
-        mark = await self._decided(serving)
-        await store.confirm()
-        found: list[tuple[int, int, int]] = []
-        start = max(request.since + 1, store.first_transaction_id)
-        async with aclosing(_headers(store, start, mark)) as runs:
-            async for first_id, headers in runs:
-                mine = np.flatnonzero(
-                    (headers["client_id"] == request.client_id)
-                    & (headers["sequence"] >= request.first_sequence)
-                    & (headers["sequence"] <= request.last_sequence)
-                )
-                for at in mine.tolist():
-                    sequence, transaction_id = int(headers["sequence"][at]), first_id + at
-                    if found and found[-1][0] + found[-1][1] == sequence and found[-1][2] + found[-1][1] == transaction_id:
-                        found[-1] = (found[-1][0], found[-1][1] + 1, found[-1][2])
-                    else:
-                        found.append((sequence, 1, transaction_id))
-        ready = any(mount.client_id == request.client_id and mount.ready and mount.failed is None for mount in serving.mounts)
-        flat = [value for row in found for value in row]
-        return pb.ResolveResponse(committed=np.array(flat, dtype=">i8").tobytes(), final=ready and start == request.since + 1, high_water_mark=mark)
+        search = Search(request, store.first_transaction_id)
+        mark = -1
+        ready = serving.ready(request.client_id)
+        try:
+            async with asyncio.timeout_at(began + SEARCH_GRACE * search_s if search_s else None):
+                mark = await self._decided(serving)
+                await store.confirm()
+                await search.run(store, mark, began + search_s if search_s else math.inf)
+        except TimeoutError:
+            if not search.advanced:
+                raise Unavailable(reason=f"nothing searched in time: partition={self.partition} since={request.since}") from None
+        more = search.searched_to < mark
+        return pb.ResolveResponse(
+            committed=search.committed(),
+            final=ready and serving.ready(request.client_id) and not search.trimmed and not more,
+            high_water_mark=mark,
+            more=more,
+            searched_to=search.searched_to,
+            trimmed=search.trimmed,
+        )
 
     async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
         """Records by id, within one frame."""
@@ -347,19 +354,3 @@ async def _last_append_time_ms(store: StoreSession, high_water_mark: int) -> int
         async for block in blocks:
             return block.append_time_ms
     return 0
-
-
-async def _headers(store: StoreSession, first: int, last: int) -> AsyncGenerator[tuple[int, npt.NDArray[np.void]], None]:
-    """Runs of record headers with the id of each run's first, from memory where they are there, else from a replica."""
-    position = first
-    while position <= last:
-        block: Block | None = store.window.find(position)
-        if block is not None:
-            yield block.first_transaction_id, headers_array(block.records, block.lengths)
-            position = block.last_transaction_id + 1
-            continue
-        end = min(last, store.window.first_transaction_id - 1)
-        async with aclosing(store.read(position, end, headers_only=True)) as blocks:
-            async for older in blocks:
-                yield older.first_transaction_id, np.frombuffer(older.records, dtype=HEADER_DTYPE)
-                position = older.last_transaction_id + 1

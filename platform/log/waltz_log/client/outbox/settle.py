@@ -1,7 +1,8 @@
 """Asks the log what became of the attempts of a partition.
 
 The lane's producer is mounted with an epoch above every earlier one, so nothing of an earlier process can still come. The answer is final where the
-owner says so: our mount is the newest and ready, and the log reaches back to when the oldest attempt was sent.
+owner says so: our mount is the newest and ready, and the log reaches back to when the oldest attempt was sent. After a long time away there is
+much to search; what was searched is not searched again, whatever breaks meanwhile.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple, Protocol
 
-from waltz_log.client.mounting import ranges
 from waltz_log.client.outbox.ledger import Attempt
 from waltz_log.client.owners import Owners
 from waltz_log.client.producer import SEQUENCE_MAX
+from waltz_log.client.search import Search
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, NotOwner, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import BOUND, RESOLVE
@@ -40,25 +41,16 @@ class Settled(NamedTuple):
 async def settle(lane: Mounting, owners: Owners, attempts: list[Attempt], client_id: int, timeout_s: float) -> Settled:
     """Waits as long as it takes. Raises what no waiting mends."""
     first, since = min(each.first_sequence for each in attempts), min(each.since for each in attempts)
-    request = pb.ResolveRequest(
-        partition=lane.partition,
-        client_id=client_id,
-        first_sequence=first,
-        last_sequence=SEQUENCE_MAX,
-        since=since,
-        cluster_key=owners.parameters.key.bytes,
-    )
+    search = Search(lane.partition, client_id, first, SEQUENCE_MAX, since, owners.parameters.key.bytes)
     while True:
         await lane.mounted()
         try:
             address = await owners.owner(lane.partition, timeout_s)
-            answer: pb.ResolveResponse = await owners.call_channel(address).call(RESOLVE, request, timeout_s=timeout_s)
-            final = answer.final or await _trimmed(lane.partition, owners, address, since, timeout_s)
-            if final:
-                committed = {
-                    start + offset: transaction_id + offset for start, count, transaction_id in ranges(answer.committed, 3) for offset in range(count)
-                }
-                return Settled(committed, answer.final)
+            if not search.take(await owners.call_channel(address).call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)):
+                continue
+            if search.final or await _trimmed(lane.partition, owners, address, since, timeout_s):
+                committed = {start + offset: transaction_id + offset for start, count, transaction_id in search.committed for offset in range(count)}
+                return Settled(committed, search.final)
         except (ClusterKeyMismatch, InvalidRequest):
             raise
         except WaltzError as error:
