@@ -87,6 +87,11 @@ class Ledger:
         self._replaceable: dict[int, dict[int, int]] = {}
         """Record id to the place of the last update of each replaceable type."""
 
+    @property
+    def live(self) -> int:
+        """How many parts all living records have."""
+        return sum(file.live for file in self.files.values())
+
     def parts(self, record_id: int) -> list[int]:
         found = self.places.get(record_id, [])
         return [found] if isinstance(found, int) else found

@@ -13,11 +13,11 @@ Transactions"; docs/journal.md.
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from operator import lt
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
@@ -39,21 +39,11 @@ from waltz_log.journal.codec import (
 )
 from waltz_log.journal.directory import Directory, FoundFile, ring_order
 from waltz_log.journal.ledger import JournalFile, Ledger
+from waltz_log.journal.living import LivingRecords, LoadedRecord, Rows
 from waltz_log.journal.settings import JournalSettings
 from waltz_log.journal.transactions import Transaction
 
 __all__ = ["Loaded", "LoadedRecord", "Loading", "PreparedTransaction", "Strike", "load"]
-
-
-class LoadedRecord(NamedTuple):
-    record_id: int
-    user_type: int
-    body: bytes
-    is_update: bool
-
-
-_loaded_record = partial(tuple.__new__, LoadedRecord)
-"""From a tuple of its fields, without a call of Python's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +59,7 @@ class PreparedTransaction:
 class Loaded:
     """What was there. A record that compaction wrote again counts as written then; who needs an order of its own keeps it in ids or bodies."""
 
-    records: list[LoadedRecord]
+    records: LivingRecords
     """The adds and updates of what lives, in the order of writing."""
     prepared: list[PreparedTransaction]
     failed_transactions: list[int]
@@ -138,8 +128,7 @@ class _Loader:
         self._ids = {file.id for file in directory.files} | directory.lost_ids
         self._ledger = Ledger(settings.replaceable_types)
         self._found = Loading(self._ledger)
-        self._rows: dict[int | tuple[int, int], LoadedRecord] = {}
-        """Adds under their record id, updates under (record id, place): what is taken out leaves the others in order."""
+        self._rows = Rows(self._ledger)
         self._open: dict[int, Transaction] = {}
         self._bodies: dict[int, LoadedRecord] = {}
         """Of open transactions, by place."""
@@ -159,6 +148,7 @@ class _Loader:
             file = JournalFile(found.name, found.id, found.size, serial)
             self._ledger.files[serial] = file
             self._read(file, found)
+            self._rows.drop_dead()
             if file.end:
                 self._found.data.append(file)
             else:
@@ -168,7 +158,7 @@ class _Loader:
         prepared = sorted((each for each in self._open.values() if each.prepared), key=lambda each: each.id)
         self._found.transactions = {each.id: each for each in prepared}
         self._found.loaded = Loaded(
-            list(self._rows.values()),
+            self._rows.living(),
             [self._told(each) for each in prepared],
             [each.id for each in self._open.values() if not each.prepared],
             self._broken,
@@ -250,13 +240,13 @@ class _Loader:
             new = self._ledger.places.keys().isdisjoint(ids) and len(set(ids)) == len(ids)
         self._record_id_max = max(self._record_id_max, max(ids))
         if new:
-            places = (
-                range(file.base + offsets[0], file.base + offsets[-1], offsets.step)
-                if isinstance(offsets, range)
-                else [file.base + offset for offset in islice(offsets, len(ids))]
-            )
+            places: Sequence[int]
+            if isinstance(offsets, range):
+                places = range(file.base + offsets[0], file.base + offsets[-1], offsets.step)
+            else:
+                places = [file.base + offset for offset in islice(offsets, len(ids))]
             self._ledger.add_all(ids, places, file)
-            self._rows.update(zip(ids, map(_loaded_record, zip(ids, run.user_types, run.bodies, repeat(False), strict=False)), strict=True))
+            self._rows.add_all(places, ids, run.user_types, run.bodies)
         else:
             for record_id, user_type, offset, body in zip(ids, run.user_types, offsets, run.bodies, strict=False):
                 self._apply(ADD, record_id, user_type, file, offset, body)
@@ -269,7 +259,7 @@ class _Loader:
             file.bytes += record.end - record.offset
             self._apply(kind, record.record_id, record.user_type, file, record.offset, record.body)
         elif kind == DELETE:
-            self._delete(record.record_id, file)
+            self._ledger.delete(record.record_id, file)
         else:
             self._transaction_id_max = max(self._transaction_id_max, record.transaction_id)
             if kind in (PREPARE, COMMIT):
@@ -306,7 +296,7 @@ class _Loader:
         else:
             for kind, record_id, user_type, owner, place in transaction.in_order_of_effect():
                 if kind == DELETE_TX:
-                    self._delete(record_id, owner)
+                    self._ledger.delete(record_id, owner)
                 else:
                     told = self._bodies[place]
                     self._apply(ADD if kind == ADD_TX else UPDATE, record_id, user_type, owner, place - owner.base, told.body)
@@ -325,19 +315,7 @@ class _Loader:
 
     def _apply(self, kind: int, record_id: int, user_type: int, file: JournalFile, offset: int, body: bytes) -> None:
         if kind == ADD:
-            if record_id in self._ledger.places:
-                self._delete(record_id, file)
             self._ledger.add(record_id, file, offset)
-            self._rows[record_id] = LoadedRecord(record_id, user_type, body, False)
-            return
-        replaced = self._ledger.replaced_by(record_id, user_type)
-        if replaced is not None:
-            del self._rows[record_id, replaced]
-        self._ledger.update(record_id, user_type, file, offset)
-        self._rows[record_id, file.base + offset] = LoadedRecord(record_id, user_type, body, True)
-
-    def _delete(self, record_id: int, by: JournalFile) -> None:
-        for place in self._ledger.parts(record_id):
-            if self._rows.pop((record_id, place), None) is None:
-                self._rows.pop(record_id, None)
-        self._ledger.delete(record_id, by)
+        else:
+            self._ledger.update(record_id, user_type, file, offset)
+        self._rows.add(file.base + offset, record_id, user_type, body, kind != ADD)
