@@ -2,9 +2,9 @@
 
 To add a kind: write `async def kind(actor: Actor) -> None`, decorate it with `@client_kind("name")`, and let it append with `actor.begin` /
 `actor.settle` (or the shorthand `actor.append`), so that every attempt is in the history with what its caller was told, and read with `actor.saw`.
-It runs in a process of its own that may be paused or killed at any await; `actor.host` and `actor.sessions` make what a client of another make needs
-(an outbox, say), `actor.disk` is a disk that outlives the process. A kind that comes back after it was killed sets `comes_back=True`: it is called
-again with the same actor name and disk. It ends by itself after `actor.operations` operations, or when `actor.over` is set.
+It runs in a process of its own that may be paused or killed at any await: then this coroutine is cancelled, and must end the tasks that it started.
+`actor.process` has what a client of another make needs (an outbox, say). It ends by itself after `actor.operations` operations, or when
+`actor.over` is set.
 
 Decides nothing about what is right, except what only a client can see: an answer later than its deadline, an error that is not in the contract.
 """
@@ -53,15 +53,14 @@ SETTINGS = ClientSettings(
 @dataclass(frozen=True, slots=True)
 class ClientKind:
     run: Callable[[Actor], Awaitable[None]]
-    comes_back: bool = False
 
 
 CLIENT_KINDS: dict[str, ClientKind] = {}
 
 
-def client_kind(name: str, *, comes_back: bool = False) -> Callable[[Callable[[Actor], Awaitable[None]]], Callable[[Actor], Awaitable[None]]]:
+def client_kind(name: str) -> Callable[[Callable[[Actor], Awaitable[None]]], Callable[[Actor], Awaitable[None]]]:
     def register(run: Callable[[Actor], Awaitable[None]]) -> Callable[[Actor], Awaitable[None]]:
-        CLIENT_KINDS[name] = ClientKind(run, comes_back)
+        CLIENT_KINDS[name] = ClientKind(run)
         return run
 
     return register
