@@ -22,8 +22,8 @@ runs = importlib.import_module("waltz_log.testing.simulation.run")  # the packag
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
 
 FAILED_ONCE = (10_019, 10_027, 10_043, 10_048, 10_092, 10_105, 10_137, 10_192)
-"""10019: the log was longer than a call could search, and each `resolve` began anew. The others: a service that a fault killed went on accepting, for the
-harness left its tasks alive, and nobody answered for what they took."""
+"""10019: the log was longer than a call could search, and each `resolve` began anew. The others: a service that a fault killed went on accepting, for
+the harness left its tasks alive, and nobody answered for what they took."""
 
 
 def judge(seed: int, patch: pytest.MonkeyPatch) -> list[str]:
