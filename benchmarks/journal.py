@@ -2,8 +2,8 @@
 
 The cases take turns in short rounds and the median round counts, so that a disk that is slow for some seconds is slow for all of them. SQLite has the
 best settings that promise the same: WAL, `synchronous=FULL`, one table with the record id as key, statements prepared. *Same calls*: each caller's
-records are one transaction, as SQLite commits one writer at a time. *Same groups*: SQLite gets in one transaction what the journal put into one sync,
-which takes a group commit of the application's own in front of it.
+records are one transaction, as SQLite commits one writer at a time; the journal's callers are called back, or are threads that wait. *Same groups*:
+SQLite gets in one transaction what the journal put into one sync, which takes a group commit of the application's own in front of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from benchmarks.measurement import Measurement
 from benchmarks.setting import Workload
+from waltz_log.errors import WaltzError
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.journal import GroupCommitJournal, Journal, JournalSettings
 
@@ -92,6 +93,29 @@ def _rate(append: Callable[[Records], None], ids: _Ids, callers: int, calls: int
     return callers * calls * per_call / (time.perf_counter() - started)
 
 
+def _rate_called_back(journal: GroupCommitJournal, ids: _Ids, in_flight: int, calls: int, per_call: int) -> float:
+    """Records per second when one thread appends and is called back, with so many calls outstanding."""
+    blocks = [ids.records(per_call) for _ in range(calls)]
+    room = threading.Semaphore(in_flight)
+    failed: list[WaltzError] = []
+
+    def done(error: WaltzError | None) -> None:
+        if error is not None:
+            failed.append(error)
+        room.release()
+
+    started = time.perf_counter()
+    for block in blocks:
+        room.acquire()
+        journal.append_all(block, sync=False, on_done=done)
+    for _ in range(in_flight):
+        room.acquire()
+    took_s = time.perf_counter() - started
+    if failed:
+        raise failed[0]
+    return calls * per_call / took_s
+
+
 class _Sqlite:
     """One connection behind a lock: SQLite has one writer."""
 
@@ -122,7 +146,7 @@ def _group_commit(place: Path, records_per_round: int, conditions: Mapping[str, 
 
     def journal_round() -> float:
         before = journal.statistics()
-        rate = _rate(journal.append_all, ids, CALLERS, calls, RECORDS_PER_CALL)
+        rate = _rate_called_back(journal, ids, CALLERS, CALLERS * calls, RECORDS_PER_CALL)
         after = journal.statistics()
         groups.append((after.appended_bytes - before.appended_bytes) / RECORD_BYTES / (after.syncs - before.syncs))
         return rate
@@ -134,6 +158,7 @@ def _group_commit(place: Path, records_per_round: int, conditions: Mapping[str, 
     found = _in_turns(
         {
             "journal": journal_round,
+            "journal, threads": lambda: _rate(journal.append_all, ids, CALLERS, calls, RECORDS_PER_CALL),
             "sqlite": lambda: _rate(sqlite.append, ids, CALLERS, max(2, calls // 4), RECORDS_PER_CALL),
             "sqlite, same groups": sqlite_groups_round,
         }
@@ -142,10 +167,12 @@ def _group_commit(place: Path, records_per_round: int, conditions: Mapping[str, 
     sqlite.close()
     own = {
         **conditions,
-        "callers": CALLERS,
+        "calls_in_flight": CALLERS,
         "records_per_call": RECORDS_PER_CALL,
         "records_per_sync": round(median(groups)),
         "check": "hash",
+        "threads": round(found["journal, threads"]),
+        "ratio_threads": round(found["journal, threads"] / found["sqlite"], 2),
         "ratio_same_groups": round(found["journal"] / found["sqlite, same groups"], 2),
     }
     measured = Measurement("journal.group_commit", found["journal"], "records/s", own)
