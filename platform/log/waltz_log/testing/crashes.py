@@ -147,7 +147,7 @@ async def enumerate_crashes(
     progress: Callable[[str], None] = lambda told: None,
 ) -> Tally:
     """Checks what survives. Raises `CrashFound` for the first that the check refuses. `only`: the numbers of one place; `disk`: an empty one that
-    does something else than it should; `progress` is told after each crash point."""
+    does something else than it should; `progress` is told after each survivor."""
     running, disk = scenario(), disk or SimulatedDisk()
     await running.prepare(disk)
     points = await crash_points(disk, running.run, running.observe)
@@ -172,7 +172,7 @@ async def enumerate_crashes(
                 raise CrashFound(place, point.last, _told(error), effort.command) from error
             if only[2:] or (effort.recovery_every and checked % effort.recovery_every == 0):
                 again += await _recovered(place, running, check, survivor, point.state, effort, only[2:])
-        progress(f"{name}: {point.number + 1} of {len(points)} crash points, {checked} survivors checked")
+            progress(f"{name}: crash point {point.number + 1} of {len(points)}, {checked} survivors checked, {again} crashed again")
     return Tally(len(points), made, checked, again)
 
 

@@ -189,12 +189,12 @@ class _FewFiles(StorageLife):
         self.create(6)
         await self.open()
         for partition in range(6):
-            await self.append(partition, 1, [10])
+            await self.append(partition, 1, [3300 if partition == 0 else 10])
 
     async def steps(self) -> None:
         for partition in (0, 3):
             await self.append(partition, 1, [partition, 30])
-        await self.append(0, 2, [3900])
+        await self.append(0, 2, [700])
         await self.truncate(0, 2, 1)
         await self.append(5, 1, [40])
 
