@@ -54,7 +54,7 @@ class Frame:
 
 class Window:
     def __init__(self, partition: int, *, max_pending: int, max_pending_bytes: int, frame_bytes: int) -> None:
-        self._partition = partition
+        self.partition = partition
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
         self._frame_bytes = frame_bytes
@@ -64,7 +64,13 @@ class Window:
         self.pending = 0
         self.pending_bytes = 0
         self.next_sequence = 1
+        self.known_mark = -1
+        """The highest transaction id known to be committed."""
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    def know(self, mark: int) -> None:
+        if mark > self.known_mark:
+            self.known_mark = mark
 
     # ---- in ------------------------------------------------------------------------------------------------------------------------------------
 
@@ -100,7 +106,7 @@ class Window:
                 self._waiting = deque(entry for entry in self._waiting if entry[0] is not waiter)
                 self._admit()
             if isinstance(error, TimeoutError):
-                raise NotAppended(partition=self._partition, reason="no room in the window before the deadline") from None
+                raise NotAppended(partition=self.partition, reason="no room in the window before the deadline") from None
             raise
 
     def _release(self, count: int, size: int) -> None:
@@ -121,7 +127,7 @@ class Window:
 
     def pack(self, client_id: int, generation: int, since: int, now: float) -> pb.AppendFrame | None:
         """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None where nothing is left to send."""
-        queue, partition, limit = self.queue, self._partition, self._frame_bytes
+        queue, partition, limit = self.queue, self.partition, self._frame_bytes
         sequence = first = self.next_sequence
         items: list[Item | None] = []
         records: list[bytes] = []
@@ -171,14 +177,14 @@ class Window:
     def commit(self, first: int, count: int, transaction_id: int, append_time_ms: int) -> None:
         """Sequences from `first` are in the log under consecutive ids. Raises `ProtocolViolation` for a sequence that is not in flight."""
         if self._found(first, count, transaction_id, append_time_ms) != count:
-            raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self._partition} sequence={first} count={count}")
+            raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={first} count={count}")
         self._retire()
 
     def _found(self, first: int, count: int, transaction_id: int, append_time_ms: int) -> int:
         """Settles which of these sequences are in flight and undecided; how many those were."""
         end = first + count
         told = 0
-        new, partition = tuple.__new__, self._partition
+        new, partition = tuple.__new__, self.partition
         for frame in self.frames:
             base = frame.first_sequence
             start, stop = max(first, base) - base, min(end, base + len(frame.items)) - base
@@ -199,16 +205,16 @@ class Window:
         return told
 
     def reject(self, sequence: int, winner: int) -> None:
-        self._decide(sequence, LockConflict(partition=self._partition, winner=winner))
+        self._decide(sequence, LockConflict(partition=self.partition, winner=winner))
 
     def refuse(self, sequence: int, reason: int) -> bool:
         """What the server would not order. False: the transaction is still wanted, and another mount settles it."""
         if reason == pb.REFUSAL_STORAGE_FULL:
-            self._decide(sequence, NotAppended(partition=self._partition, reason=STORAGE_FULL))
+            self._decide(sequence, NotAppended(partition=self.partition, reason=STORAGE_FULL))
         elif reason == pb.REFUSAL_TOO_LARGE:
-            self._decide(sequence, InvalidRequest(reason=f"transaction above the server's limit: partition={self._partition}"))
+            self._decide(sequence, InvalidRequest(reason=f"transaction above the server's limit: partition={self.partition}"))
         elif reason == pb.REFUSAL_INVALID:
-            self._decide(sequence, InvalidRequest(reason=f"refused by the server as malformed: partition={self._partition}"))
+            self._decide(sequence, InvalidRequest(reason=f"refused by the server as malformed: partition={self.partition}"))
         else:
             return False
         return True
@@ -227,7 +233,7 @@ class Window:
                 if frame.left == 0:
                     self._retire()
                 return
-        raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self._partition} sequence={sequence}")
+        raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={sequence}")
 
     def _retire(self) -> None:
         frames = self.frames
@@ -262,7 +268,7 @@ class Window:
                     continue
                 if not item[0].done():
                     if failure is not None:
-                        item[0].set_exception(NotAppended(partition=self._partition, reason=str(failure)))
+                        item[0].set_exception(NotAppended(partition=self.partition, reason=str(failure)))
                     else:
                         again.append(item)
                         size += len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES
@@ -283,7 +289,7 @@ class Window:
             if item[0].done():
                 late += 1
             elif item[6] <= now:
-                item[0].set_exception(NotAppended(partition=self._partition, reason=f"deadline passed before it was sent: {reason}"))
+                item[0].set_exception(NotAppended(partition=self.partition, reason=f"deadline passed before it was sent: {reason}"))
                 late += 1
             elif earliest is None or item[6] < earliest:
                 earliest = item[6]
@@ -325,7 +331,7 @@ class Window:
                 waiter.set_exception(copy(error))
 
     def _unknown(self, client_id: int, sequence: int, since: int, reason: str) -> OutcomeUnknown:
-        return OutcomeUnknown(partition=self._partition, client_id=client_id, sequence=sequence, since=since, reason=reason)
+        return OutcomeUnknown(partition=self.partition, client_id=client_id, sequence=sequence, since=since, reason=reason)
 
     def undecided(self) -> list[asyncio.Future[Receipt]]:
         """The futures of all that was submitted and not decided."""

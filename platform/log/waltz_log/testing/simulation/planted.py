@@ -375,7 +375,7 @@ def bound_goes_back() -> None:
 def resent_without_resolving() -> None:
     """After a break everything in flight is sent again."""
 
-    async def settle(self: Producer) -> None:
+    async def settle(self: Producer, address: str) -> None:
         self.window.resend((), None)
 
     change(Producer, "_settle_in_flight", settle)
@@ -385,7 +385,7 @@ def resent_without_resolving() -> None:
 def never_resent() -> None:
     """What was in flight when the connection broke is told not to be in the log."""
 
-    async def settle(self: Producer) -> None:
+    async def settle(self: Producer, address: str) -> None:
         self.window.resend((), self._reason)
 
     change(Producer, "_settle_in_flight", settle)
@@ -396,7 +396,7 @@ def unknown_told_as_not_appended() -> None:
     """A deadline that passes while the append is in flight is told as *not in the log*."""
 
     def told(self: window.Window, client_id: int, sequence: int, since: int, reason: str) -> Any:
-        return NotAppended(partition=self._partition, reason=reason)
+        return NotAppended(partition=self.partition, reason=reason)
 
     change(window.Window, "_unknown", told)
 
