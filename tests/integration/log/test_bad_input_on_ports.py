@@ -63,7 +63,7 @@ async def test_messages_that_are_garbage_end_their_call_with_an_error(cluster: L
     before = cluster.processes
     calls: dict[str, list[Method]] = {
         "server": [methods.MOUNT, methods.BOUND, methods.RESOLVE, methods.TRANSACTIONS],
-        "storage": [methods.OPEN, methods.SET_LOW_WATER_MARK, methods.TRUNCATE, methods.REPLICATE, methods.READ],
+        "storage": [methods.OPEN, methods.SET_LOW_WATER_MARK, methods.TRUNCATE, methods.REPLICATE, methods.READ, methods.LOCATE],
     }
     for name, port in _ports(cluster).items():
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

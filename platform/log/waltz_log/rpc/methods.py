@@ -8,6 +8,7 @@ from waltz_log.rpc.versions import SPOKEN
 
 __all__ = [
     "BOUND",
+    "LOCATE",
     "MAX_FRAME_BYTES",
     "MOUNT",
     "OPEN",
@@ -41,4 +42,5 @@ SET_LOW_WATER_MARK = Method("/waltz.Storage/SetLowWaterMark", "call", pb.LowWate
 TRUNCATE = Method("/waltz.Storage/Truncate", "call", pb.TruncateRequest, pb.TruncateResponse)
 REPLICATE = Method("/waltz.Storage/Replicate", "stream", pb.ReplicateRequest, pb.ReplicateResponse)
 READ = Method("/waltz.Storage/Read", "read", pb.ReadRequest, pb.ReadResponse)
+LOCATE = Method("/waltz.Storage/Locate", "call", pb.LocateRequest, pb.LocateResponse)
 STORAGE_STATUS = Method("/waltz.Storage/Status", "call", pb.StorageStatusRequest, pb.StorageStatusResponse)

@@ -958,6 +958,83 @@ class ReadResponse(_message.Message):
 Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015
 
 @_typing.final
+class LocateRequest(_message.Message):
+    """Where in the log: by time, and by size. Of what this replica holds, committed or not: the caller bounds it by a mark."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TIMES_MS_FIELD_NUMBER: _builtins.int
+    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    session: _builtins.int
+    """as in ReadRequest, 0 or more"""
+    times_ms: _builtins.bytes
+    """i8[n]"""
+    first_transaction_id: _builtins.int
+    """of the range to measure, which is empty where last is below first"""
+    last_transaction_id: _builtins.int
+    """inclusive"""
+    max_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        session: _builtins.int = ...,
+        times_ms: _builtins.bytes = ...,
+        first_transaction_id: _builtins.int = ...,
+        last_transaction_id: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "partition", b"partition", "session", b"session", "times_ms", b"times_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateRequest: _TypeAlias = LocateRequest  # noqa: Y015
+
+@_typing.final
+class LocateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    LAST_WITHIN_FIELD_NUMBER: _builtins.int
+    REPLICA_FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    REPLICA_LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    transaction_ids: _builtins.bytes
+    """i8[n]: the first appended at each time or later; the one after the last where there is none yet"""
+    bytes: _builtins.int
+    """the records of the range together"""
+    last_within: _builtins.int
+    """up to where they are max_bytes or fewer; first - 1 where not even the first is"""
+    replica_first_transaction_id: _builtins.int
+    replica_last_transaction_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        transaction_ids: _builtins.bytes = ...,
+        bytes: _builtins.int = ...,
+        last_within: _builtins.int = ...,
+        replica_first_transaction_id: _builtins.int = ...,
+        replica_last_transaction_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "last_within", b"last_within", "replica_first_transaction_id", b"replica_first_transaction_id", "replica_last_transaction_id", b"replica_last_transaction_id", "transaction_ids", b"transaction_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateResponse: _TypeAlias = LocateResponse  # noqa: Y015
+
+@_typing.final
 class StorageStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +26,7 @@ from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation,
 from waltz_log.storage.appender import Appender, Pending
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.fitting import expect_to_fit
+from waltz_log.storage.locating import Located
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.ranges import RangeReads
 from waltz_log.storage.segment_log import SegmentLog
@@ -341,10 +342,7 @@ class PartitionStore:
         """Stored blocks from `first` to `last`, in runs of about `max_bytes`, ending earlier where this replica holds no more. A session of 0 or more
         asks for a replica that is clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`."""
         if session >= 0:
-            if self._failed is not None:
-                raise self._failed
-            if self._mark.session < session:
-                raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
+            self._expect_clean(session)
         else:
             await self._admit_apart(fence)
         if first < self._log.first_id or first > last + 1:
@@ -352,6 +350,17 @@ class PartitionStore:
         async with aclosing(self._ranges.runs(first, last, max_bytes)) as runs:
             async for run in runs:
                 yield run
+
+    async def locate(self, session: int, times_ms: Sequence[int], first: int, last: int, max_bytes: int) -> Located:
+        """Where in the log: by time, and how many bytes a range has. Raises `SessionTooOld` where this replica was last clean in an older session."""
+        self._expect_clean(session)
+        return await self._ranges.locate(times_ms, first, last, max_bytes)
+
+    def _expect_clean(self, session: int) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._mark.session < session:
+            raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
 
     # ---- mending -----------------------------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ A log is read segment by segment, in runs of a bounded size; between two runs a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -15,6 +15,7 @@ import structlog
 from waltz_log.core.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import OutOfRange, StorageFailed, WaltzError
+from waltz_log.storage.locating import Located, locate
 from waltz_log.storage.segment_log import SegmentLog
 
 __all__ = ["RangeReads", "ReadShare"]
@@ -59,6 +60,9 @@ class RangeReads:
             while run := await self._read(cuts, first, self._log.read, reader, first, last, max_bytes):
                 yield run
                 first = run[-1].last_transaction_id + 1
+
+    async def locate(self, times_ms: Sequence[int], first: int, last: int, max_bytes: int) -> Located:
+        return await self._read(self._log.cuts, first if first <= last else self._log.first_id, locate, self._log, times_ms, first, last, max_bytes)
 
     async def _read(self, cuts: int, first: int, call: Callable[..., T], *arguments: Any) -> T:
         try:

@@ -65,6 +65,17 @@ class SegmentReader:
             raise CorruptData(where=self._where, offset=start + error.offset, transaction_id=error.transaction_id, reason=error.reason) from None
         return self._cut(first, lengths, records, offsets[: count + 1] - start)
 
+    def start_of(self, transaction_id: int) -> int:
+        """Where its record starts in the data, as the index tells."""
+        raw = self._index.read(FILE_HEADER_BYTES + 8 * (transaction_id - self.first), 8)
+        if len(raw) < 8:
+            raise CorruptData(where=self._where, offset=-1, transaction_id=transaction_id, reason="index is cut off")
+        return int.from_bytes(raw, "big", signed=True)
+
+    def end_of(self, transaction_id: int) -> int:
+        """Where its record ends in the data, as its own header tells."""
+        return self._end_of_last(np.array([self.start_of(transaction_id)]))
+
     def _end_of_last(self, offsets: NDArray[np.int64]) -> int:
         """As the record itself tells: what a file has beyond its records is nobody's business here. The checksums tell whether it is true."""
         if not len(offsets):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import aclosing
+from struct import iter_unpack, pack
 from typing import TYPE_CHECKING, Any
 
 from waltz_log.core.block import Block
@@ -37,8 +38,13 @@ def service_of(node: StorageNode) -> Service:
         methods.TRUNCATE: service.truncate,
         methods.REPLICATE: service.replicate,
         methods.READ: service.read,
+        methods.LOCATE: service.locate,
         methods.STORAGE_STATUS: service.status,
     }
+
+
+LOCATE_BYTES_MAX = 8 * 64
+"""Of times in one question: each is looked up in as many files as there are halvings of the segments."""
 
 
 class _Service:
@@ -69,6 +75,20 @@ class _Service:
     async def truncate(self, request: Any) -> Any:
         store = await self._partition(request)
         return pb.TruncateResponse(last_transaction_id=await store.truncate(request.session, request.last_transaction_id))
+
+    async def locate(self, request: Any) -> Any:
+        store = await self._partition(request)
+        if len(request.times_ms) % 8 or len(request.times_ms) > LOCATE_BYTES_MAX:
+            raise ProtocolViolation(reason=f"bad number of times: bytes={len(request.times_ms)}")
+        times_ms = [value for (value,) in iter_unpack(">q", request.times_ms)]
+        found = await store.locate(max(0, request.session), times_ms, request.first_transaction_id, request.last_transaction_id, request.max_bytes)
+        return pb.LocateResponse(
+            transaction_ids=pack(f">{len(found.positions)}q", *found.positions),
+            bytes=found.bytes,
+            last_within=found.last_within,
+            replica_first_transaction_id=found.first,
+            replica_last_transaction_id=found.last,
+        )
 
     async def status(self, _request: Any) -> Any:
         return pb.StorageStatusResponse(json=self._node.statistics().to_json())
