@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from waltz_log.client.background import Background
+from waltz_log.client.locating import Place, Question, locate
 from waltz_log.client.owners import ConnectCoordinator, Owners
 from waltz_log.client.settings import ClientSettings
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
@@ -20,7 +21,7 @@ from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable, Wa
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import BOUND
 
-__all__ = ["ClusterInspector", "PartitionBound"]
+__all__ = ["ClusterInspector", "PartitionBound", "Place", "Question"]
 
 PAUSE_S = 0.1
 """Between two questions to owners that do not answer for a partition yet."""
@@ -140,6 +141,17 @@ class ClusterInspector:
             if bound.partition in partitions
         ]
 
+    def owners(self) -> dict[int, str | None]:
+        """The address of each partition's owner as it is assigned now; None where nobody owns it."""
+        return {partition: self._owners.address(partition) for partition in range(self.parameters.partitions)}
+
+    def locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
+        """Where something is in the log, as its replicas tell: positions by time, sizes of ranges. Raises `OutOfRange`, `Unavailable`."""
+        return self._background.call(self._locate(questions))
+
+    async def _locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
+        return await locate(self._owners.call_channel, await self._replicas(), self.parameters.key.bytes, questions, self._timeout_s)
+
     def replicas(self) -> dict[int, list[str]]:
         """The addresses of the storage nodes that hold each partition, as they are registered now. Nodes that never registered are left out."""
         return self._background.call(self._replicas())
@@ -160,8 +172,9 @@ class ClusterInspector:
             raise ClusterUnavailable(address=self._address, reason="no replicas are assigned")
         assigned = ReplicaAssignment.from_bytes(node.data).replicas
         addresses: dict[str, str] = {}
-        for name in sorted({name for names in assigned.values() for name in names}):
-            entry = await coordinator.get(f"{STORAGE_NODES}/{name}")
+        nodes = sorted({name for names in assigned.values() for name in names})
+        entries = await asyncio.gather(*(coordinator.get(f"{STORAGE_NODES}/{name}") for name in nodes))
+        for name, entry in zip(nodes, entries, strict=True):
             if entry is not None:
                 addresses[name] = StorageNodeEntry.from_bytes(entry.data).address
         return {partition: [addresses[name] for name in names if name in addresses] for partition, names in sorted(assigned.items())}

@@ -174,6 +174,9 @@ def test_the_inspector_tells_bounds_and_replicas(scripted: Scripted) -> None:
             assert list(cluster.bounds([1])) == [1]
             assert cluster.bounds([]) == {}
             assert cluster.replicas() == {0: ["s0:1", "s1:1"], 1: ["s1:1"]}
+            owners = cluster.owners()
+            assert list(owners) == [0, 1]
+            assert None not in owners.values()
             with pytest.raises(InvalidRequest, match="no such partition"):
                 cluster.bounds([7])
 
