@@ -17,7 +17,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow sim mutants outbox-kills crash demo bench doctor clean distclean
+.PHONY: help setup check format test test-slow sim mutants outbox-kills crash demo dist bench doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -77,6 +77,9 @@ fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=60 altogether
 
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle
 	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults)
+
+dist: setup ## what spark-submit needs on a cluster, into dist/: wheel, environment, Delta's jars, jobs
+	$(BIN)/python tools/dist.py
 
 bench: setup ## measurements into benchmarks/latest.json; ONLY=append runs one
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
