@@ -21,7 +21,7 @@ SAMPLES_MAX = 4_000
 def table_marks(path: Path, cluster_key: str, partitions: int) -> dict[int, int]:
     """The last transaction id of each partition that the table holds; -1: none, or no table yet."""
     try:
-        found = high_water_marks(str(path), cluster_key, partitions=partitions)
+        found = high_water_marks(str(path), cluster_key)
     except NotADeltaTable:
         found = {}
     return {partition: found.get(partition, -1) for partition in range(partitions)}

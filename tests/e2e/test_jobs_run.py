@@ -75,7 +75,7 @@ def key_of(cluster: LocalCluster) -> str:
 
 def marks_of(table: Path, cluster: LocalCluster) -> dict[int, int]:
     try:
-        return high_water_marks(str(table), key_of(cluster), partitions=2)
+        return high_water_marks(str(table), key_of(cluster))
     except NotADeltaTable:
         return {}
 

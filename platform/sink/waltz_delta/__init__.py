@@ -11,35 +11,59 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from waltz_delta.append import DeltaAppend
     from waltz_delta.decode import shape
-    from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch, UnsupportedDelta, WriteContended
+    from waltz_delta.errors import GapInTable, NotADeltaTable, PositionForgotten, PositionNotReached, SchemaMismatch, UnsupportedDelta, WriteContended
     from waltz_delta.marks import high_water_marks
+    from waltz_delta.positions import Cut, consistent_cut, dataframe_at, dataset_at, version_at
     from waltz_delta.start import starting_transaction_ids
     from waltz_delta.upsert import DeltaUpsert
+    from waltz_delta.visible import wait_reached, wait_reached_async, wait_visible, wait_visible_async
 
 __all__ = [
+    "Cut",
     "DeltaAppend",
     "DeltaUpsert",
     "GapInTable",
     "NotADeltaTable",
+    "PositionForgotten",
+    "PositionNotReached",
     "SchemaMismatch",
     "UnsupportedDelta",
     "WriteContended",
+    "consistent_cut",
+    "dataframe_at",
+    "dataset_at",
     "high_water_marks",
     "shape",
     "starting_transaction_ids",
+    "version_at",
+    "wait_reached",
+    "wait_reached_async",
+    "wait_visible",
+    "wait_visible_async",
 ]
 
 _WHERE = {
+    "Cut": "positions",
     "DeltaAppend": "append",
     "DeltaUpsert": "upsert",
     "GapInTable": "errors",
     "NotADeltaTable": "errors",
+    "PositionForgotten": "errors",
+    "PositionNotReached": "errors",
     "SchemaMismatch": "errors",
     "UnsupportedDelta": "errors",
     "WriteContended": "errors",
+    "consistent_cut": "positions",
+    "dataframe_at": "positions",
+    "dataset_at": "positions",
     "high_water_marks": "marks",
     "shape": "decode",
     "starting_transaction_ids": "start",
+    "version_at": "positions",
+    "wait_reached": "visible",
+    "wait_reached_async": "visible",
+    "wait_visible": "visible",
+    "wait_visible_async": "visible",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from waltz_log.errors import WaltzError
 
-__all__ = ["GapInTable", "NotADeltaTable", "SchemaMismatch", "UnsupportedDelta", "WriteContended"]
+__all__ = ["GapInTable", "NotADeltaTable", "PositionForgotten", "PositionNotReached", "SchemaMismatch", "UnsupportedDelta", "WriteContended"]
 
 
 class NotADeltaTable(WaltzError):
@@ -44,6 +44,27 @@ class WriteContended(WaltzError):
     retriable = True
     path: str
     attempts: int
+
+
+class PositionNotReached(WaltzError):
+    """The table does not hold this transaction yet, nor after `waited_s` of waiting. Wait longer, or see whether its job runs."""
+
+    text = "the table has not reached the log position"
+    retriable = True
+    path: str
+    partition: int
+    transaction_id: int
+    mark: int
+    waited_s: float
+
+
+class PositionForgotten(WaltzError):
+    """The table holds the position, but the log of the versions that may have held it first was cleaned up. `oldest_version`, which the log still
+    tells, holds it too; a longer `delta.logRetentionDuration` keeps more."""
+
+    text = "the version that first held the log position was cleaned from the table's log"
+    path: str
+    oldest_version: int
 
 
 class UnsupportedDelta(WaltzError):

@@ -6,15 +6,16 @@ can never disagree. A batch, a replay, a second driver and the start after a los
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from waltz_delta.errors import GapInTable, NotADeltaTable
+from waltz_delta.errors import GapInTable
+from waltz_log.errors import InvalidRequest
 
-__all__ = ["BatchRange", "app_id", "high_water_marks", "marks_among", "merge_app_id", "overlap", "position", "refuse_gaps"]
+__all__ = ["BatchRange", "app_id", "cluster_key_among", "high_water_marks", "marks_among", "merge_app_id", "overlap", "position", "refuse_gaps"]
 
-PARTITIONS_PROBED = 4096
-"""deltalake answers for a name, it does not list names: so many partitions are asked for where the caller does not say how many there are."""
+_MARK = re.compile(r"waltz:(.+):(?:\d+|merge)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,20 @@ def refuse_gaps(path: str, batch: BatchRange, marks: Mapping[int, int]) -> None:
                 raise GapInTable(path=path, partition=partition, first=mark + 1, last=first - 1)
 
 
-def high_water_marks(
-    path: str, cluster_key: str, *, partitions: int = PARTITIONS_PROBED, storage_options: dict[str, str] | None = None
-) -> dict[int, int]:
-    """The marks of the table at `path`, read without a JVM. Empty for a table that no batch reached; `NotADeltaTable` where there is none."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
+def cluster_key_among(versions: Iterable[str], path: str) -> str | None:
+    """The key of the cluster that the identifiers name; None where none does. A table that holds two logs is asked with a key: `InvalidRequest`."""
+    keys = sorted({found[1] for name in versions if (found := _MARK.fullmatch(name))})
+    if len(keys) > 1:
+        raise InvalidRequest(reason=f"the table {path} holds the logs of {len(keys)} clusters, say which: cluster_key={' or '.join(keys)}")
+    return keys[0] if keys else None
 
-    try:
-        table = DeltaTable(path, storage_options=storage_options)
-    except TableNotFoundError:
-        raise NotADeltaTable(path=path, reason="no table there") from None
-    found = {partition: table.transaction_version(app_id(cluster_key, partition)) for partition in range(partitions)}
-    return {partition: mark for partition, mark in found.items() if mark is not None}
+
+def high_water_marks(path: str, cluster_key: str | None = None, *, storage_options: dict[str, str] | None = None) -> dict[int, int]:
+    """The marks of the table at `path`, read without a JVM. Empty for a table that no batch reached; `NotADeltaTable` where there is none.
+
+    `cluster_key` need be given only for a table that is filled from several clusters."""
+    from waltz_delta.positions_log import TableLog
+
+    versions = TableLog(path, storage_options).identifiers
+    key = cluster_key or cluster_key_among(versions, path)
+    return {} if key is None else dict(sorted(marks_among(versions, key).items()))
