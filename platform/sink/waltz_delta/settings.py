@@ -1,0 +1,215 @@
+"""What is declared of a way from the log into Delta tables: decoding, routing, projection, target, dead letters. Values only.
+
+A `LandingSettings` is everything that `waltz_delta.landing.Landing` needs besides the cluster key. Each output is one way: transactions with the
+headers of its route, decoded, filtered, projected, into one table. Whatever a pipeline says beyond that (source, trigger, names) is not here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from waltz_log.settings import Settings
+
+__all__ = [
+    "DeadLetterSettings",
+    "DecodeSettings",
+    "DeleteSettings",
+    "HistorySettings",
+    "LandingSettings",
+    "LayoutSettings",
+    "OutputSettings",
+    "ProjectionSettings",
+    "RouteSettings",
+    "TargetSettings",
+]
+
+
+class DecodeSettings(Settings):
+    """How the bytes of a transaction become columns. What does not decode is told by `undecodable`."""
+
+    format: Literal["json", "avro", "protobuf", "arrow", "bytes"] = Field(
+        default="bytes",
+        description="What the application wrote. `bytes` keeps the column `data` as it is; `arrow` is an Arrow IPC stream of any number of rows; "
+        "`avro` and `protobuf` need Spark's jars for them.",
+    )
+    columns: str | None = Field(
+        default=None,
+        description="For json and arrow: the columns as SQL, `tail STRING NOT NULL, leg INT`. NOT NULL makes a field required. Name only what the "
+        "table shall have; other fields of the JSON are passed over.",
+    )
+    avro_schema: str | None = Field(default=None, description="For avro: the writer's schema as JSON text, or the path of an .avsc file.")
+    descriptor: str | None = Field(default=None, description="For protobuf: path of the descriptor set, made by `protoc --descriptor_set_out`.")
+    message: str | None = Field(default=None, description="For protobuf: full name of the message in the descriptor set.")
+    undecodable: Literal["dead_letter", "fail", "skip"] | None = Field(
+        default=None,
+        description="What becomes of a transaction that does not decode. Without it: a dead letter where dead letters are declared, otherwise the "
+        "query fails and names it. `skip` forgets it; choose that only where the log holds what is nobody's.",
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> DecodeSettings:
+        needed = {"json": ("columns",), "arrow": ("columns",), "avro": ("avro_schema",), "protobuf": ("descriptor", "message"), "bytes": ()}
+        for name in ("columns", "avro_schema", "descriptor", "message"):
+            given = getattr(self, name) is not None
+            if given and name not in needed[self.format]:
+                raise ValueError(f"{name} says nothing to the format {self.format}")
+            if not given and name in needed[self.format]:
+                raise ValueError(f"the format {self.format} needs {name}")
+        return self
+
+
+class RouteSettings(Settings):
+    """Which transactions take this way: those whose header is one of these."""
+
+    headers: tuple[int, ...] = Field(min_length=1, description="Headers as the application gave them; several outputs may take the same.")
+
+
+class ProjectionSettings(Settings):
+    """From decoded columns to the table's, in SQL."""
+
+    where: str | None = Field(default=None, description="Condition over the decoded columns; what it leaves out counts as seen, not as undecodable.")
+    select: str | None = Field(
+        default=None, description="SQL select list; without it all columns. `partition` and `transaction_id` are kept in any case."
+    )
+
+
+class DeleteSettings(Settings):
+    """Which transactions delete the row of their key, and what is left of it. They need the key's columns only, not the other required fields."""
+
+    headers: tuple[int, ...] = Field(default=(), description="A transaction with one of these headers deletes. Give this or `where`.")
+    where: str | None = Field(default=None, description="SQL condition over the decoded columns that makes a transaction a delete, as `op = 'D'`.")
+    kind: Literal["hard", "soft"] = Field(
+        default="hard",
+        description="`hard` removes the row; `soft` keeps it with its last values and marks it, for those who must see what was deleted.",
+    )
+    deleted: str = Field(default="deleted", min_length=1, description="Soft: name of the BOOLEAN column that marks a row as deleted.")
+    deleted_at: str = Field(default="deleted_at", min_length=1, description="Soft: name of the TIMESTAMP column, the log's time of the delete.")
+    tombstones: str | None = Field(
+        default=None,
+        description="Hard: path of the table that remembers deleted keys where an older row may come after its delete (a named sequence, or dead "
+        "letters). Without it the table's path with `_tombstones` behind.",
+    )
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> DeleteSettings:
+        if bool(self.headers) == (self.where is not None):
+            raise ValueError("deletes are told by headers or by where, one of them")
+        if self.kind == "soft" and self.tombstones is not None:
+            raise ValueError("tombstones are for hard deletes; a soft delete keeps the row itself")
+        if self.kind == "soft" and self.deleted.lower() == self.deleted_at.lower():
+            raise ValueError("deleted and deleted_at are two columns")
+        return self
+
+
+class LayoutSettings(Settings):
+    """How the files of a new table lie. A table that exists keeps its own layout."""
+
+    partition_by: tuple[str, ...] = Field(default=(), description="Columns of few values each (a day, a region); every value has files of its own.")
+    cluster_by: tuple[str, ...] = Field(
+        default=(), max_length=4, description="Columns that queries and merges look for, of any number of values. The better choice where unsure."
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> LayoutSettings:
+        if self.partition_by and self.cluster_by:
+            raise ValueError("a table is partitioned or clustered, not both")
+        return self
+
+
+class HistorySettings(Settings):
+    """The columns that a slowly changing dimension of type 2 has besides the row's own."""
+
+    valid_from: str = Field(default="valid_from", min_length=1, description="Sequence (by default the transaction id) from which the version held.")
+    valid_to: str = Field(default="valid_to", min_length=1, description="Sequence of what replaced or deleted it, exclusive; null while it holds.")
+    is_current: str = Field(default="is_current", min_length=1, description="Whether the version holds now.")
+
+    @model_validator(mode="after")
+    def _three_columns(self) -> HistorySettings:
+        if len({self.valid_from.lower(), self.valid_to.lower(), self.is_current.lower()}) < 3:
+            raise ValueError("valid_from, valid_to and is_current are three columns")
+        return self
+
+
+class TargetSettings(Settings):
+    """One Delta table and how rows come into it."""
+
+    table: str = Field(min_length=1, description="Path of the Delta table; it is made where there is none.")
+    mode: Literal["append", "upsert", "history"] = Field(
+        default="append",
+        description="`append` keeps every transaction; `upsert` one row per key, the newest; `history` every version of a key with the range in "
+        "which it held (a slowly changing dimension of type 2).",
+    )
+    keys: tuple[str, ...] = Field(default=(), description="Upsert and history: columns that identify a row; null is a key like any other.")
+    sequence: str = Field(
+        default="transaction_id",
+        min_length=1,
+        description="Upsert and history: column that tells which of two rows of a key is newer. The default wants a key to stay in one log "
+        "partition; name a column of the data where it may not.",
+    )
+    deletes: DeleteSettings | None = Field(default=None, description="Upsert and history: which transactions delete. Without it none does.")
+    history: HistorySettings = Field(default=HistorySettings(), description="History: names of the columns it adds.")
+    evolution: Literal["off", "add_columns", "fail"] = Field(
+        default="fail",
+        description="Where the rows have columns that the table lacks: `fail` refuses to start, `add_columns` adds them, `off` leaves them out. A "
+        "column of another type is refused in any case.",
+    )
+    layout: LayoutSettings = Field(default=LayoutSettings(), description="Partitioning or clustering of a new table.")
+    properties: dict[str, str] = Field(default={}, description="Delta table properties of a new table, as `delta.enableChangeDataFeed`.")
+
+    @model_validator(mode="after")
+    def _keyed(self) -> TargetSettings:
+        if self.mode == "append":
+            for name in ("keys", "deletes"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} are for the modes upsert and history; mode is append")
+            if self.sequence != "transaction_id":
+                raise ValueError("sequence is for the modes upsert and history; mode is append")
+        elif not self.keys:
+            raise ValueError(f"mode {self.mode} needs keys")
+        if self.mode != "history" and self.history != HistorySettings():
+            raise ValueError(f"history names columns of the mode history; mode is {self.mode}")
+        if self.mode == "history" and self.deletes is not None and self.deletes.kind == "soft":
+            raise ValueError("a history keeps what was deleted anyway: a delete ends the version that held")
+        return self
+
+
+class OutputSettings(Settings):
+    """One way from the log to one table."""
+
+    target: TargetSettings = Field(description="The table.")
+    decode: DecodeSettings = Field(default=DecodeSettings(), description="How data becomes columns.")
+    route: RouteSettings | None = Field(default=None, description="Which transactions; without it all.")
+    projection: ProjectionSettings = Field(default=ProjectionSettings(), description="Filter and select list.")
+
+
+class DeadLetterSettings(Settings):
+    """Where transactions go that do not decode: with their place in the log, the reason, and their data as it was."""
+
+    table: str = Field(min_length=1, description="Path of the Delta table of dead letters. Several landings may share one.")
+
+
+class LandingSettings(Settings):
+    """Everything that one query over the log lands: one or several tables, and the dead letters of all of them."""
+
+    outputs: tuple[OutputSettings, ...] = Field(min_length=1, description="The ways; each table once.")
+    dead_letters: DeadLetterSettings | None = Field(default=None, description="Without it, what does not decode fails the query.")
+    unrouted: Literal["skip", "dead_letter", "fail"] = Field(
+        default="skip", description="What becomes of a transaction whose header no route names, where every output has a route."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LandingSettings:
+        tables = [output.target.table.rstrip("/") for output in self.outputs]
+        if self.dead_letters is not None:
+            tables.append(self.dead_letters.table.rstrip("/"))
+        for output in self.outputs:
+            if output.decode.undecodable == "dead_letter" and self.dead_letters is None:
+                raise ValueError("undecodable is dead_letter, and no dead_letters are declared")
+        if self.unrouted == "dead_letter" and self.dead_letters is None:
+            raise ValueError("unrouted is dead_letter, and no dead_letters are declared")
+        for table in tables:
+            if tables.count(table) > 1:
+                raise ValueError(f"two outputs of one table would drop each other's rows: {table}")
+        return self
