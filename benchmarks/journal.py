@@ -28,6 +28,9 @@ __all__ = ["run"]
 
 BODY: Final = bytes(range(100))
 CALLERS: Final = 32
+"""Threads that wait, each for its own call."""
+CALLS_IN_FLIGHT: Final = 64
+"""Of the one thread that is called back: the next group fills while the last is synced."""
 RECORDS_PER_CALL: Final = 32
 ROUNDS: Final = 7
 RECORD_BYTES: Final = 22 + len(BODY)
@@ -121,6 +124,7 @@ class _Sqlite:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        self._path = path
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.execute("pragma journal_mode=wal")
         self._connection.execute("pragma synchronous=full")
@@ -131,6 +135,14 @@ class _Sqlite:
             self._connection.execute("begin")
             self._connection.executemany("insert into record values (?, ?, ?)", records)
             self._connection.execute("commit")
+
+    def read_anew(self) -> int:
+        """How many records a new connection reads, all of them into memory."""
+        connection = sqlite3.connect(self._path)
+        try:
+            return len(connection.execute("select id, type, body from record order by id").fetchall())
+        finally:
+            connection.close()
 
     def close(self) -> None:
         self._connection.close()
@@ -146,7 +158,7 @@ def _group_commit(place: Path, records_per_round: int, conditions: Mapping[str, 
 
     def journal_round() -> float:
         before = journal.statistics()
-        rate = _rate_called_back(journal, ids, CALLERS, CALLERS * calls, RECORDS_PER_CALL)
+        rate = _rate_called_back(journal, ids, CALLS_IN_FLIGHT, CALLERS * calls, RECORDS_PER_CALL)
         after = journal.statistics()
         groups.append((after.appended_bytes - before.appended_bytes) / RECORD_BYTES / (after.syncs - before.syncs))
         return rate
@@ -167,7 +179,7 @@ def _group_commit(place: Path, records_per_round: int, conditions: Mapping[str, 
     sqlite.close()
     own = {
         **conditions,
-        "calls_in_flight": CALLERS,
+        "calls_in_flight": CALLS_IN_FLIGHT,
         "records_per_call": RECORDS_PER_CALL,
         "records_per_sync": round(median(groups)),
         "check": "hash",
@@ -231,16 +243,21 @@ class _BareFile:
 
 
 def _load(place: Path, count: int, conditions: Mapping[str, Any]) -> list[Measurement]:
+    """Opening a journal, which checks every record, against reading the same records out of SQLite, which checks none."""
     disk = FileSystemDisk(place / "loaded")
     ids = _Ids()
+    sqlite = _Sqlite(place / "sqlite-loaded")
     with Journal.open(disk, SETTINGS) as journal:
         for _ in range(max(1, count // 1000)):
-            journal.append_all(ids.records(min(count, 1000)))
+            block = ids.records(min(count, 1000))
+            journal.append_all(block)
+            sqlite.append(block)
         records = len(journal)
+    sqlite.close()
 
     walked: list[float] = []
 
-    def round_() -> float:
+    def journal_round() -> float:
         started = time.perf_counter()
         with Journal.open(disk, SETTINGS) as journal:
             took_s = time.perf_counter() - started
@@ -248,6 +265,12 @@ def _load(place: Path, count: int, conditions: Mapping[str, Any]) -> list[Measur
             walked.append(records / (time.perf_counter() - started))
         return records / took_s
 
-    found = _in_turns({"journal": round_})
+    def sqlite_round() -> float:
+        started = time.perf_counter()
+        assert sqlite.read_anew() == records
+        return records / (time.perf_counter() - started)
+
+    found = _in_turns({"journal": journal_round, "sqlite": sqlite_round})
     own = {**conditions, "records": records, "check": "hash", "with_a_walk_over_all": round(median(walked))}
-    return [Measurement("journal.load", found["journal"], "records/s", own)]
+    measured = Measurement("journal.load", found["journal"], "records/s", own)
+    return [measured.compared_with(found["sqlite"], f"SQLite, the same rows read, {found['sqlite']:,.0f} records/s")]

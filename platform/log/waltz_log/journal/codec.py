@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import repeat
 from struct import Struct
 from struct import error as struct_error
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -80,9 +81,8 @@ _SUMMARY: Final = Struct(">Biqi")
 _PAIR: Final = Struct(">ii")
 _CHECK: Final = Struct(">I")
 
-CHUNK_RECORDS_MIN: Final = 16
-CHUNK_RECORDS_MAX: Final = 4096
-"""Adds judged at once when a file is searched: few at first, because what stands behind them may be anything."""
+ROW_RECORDS: Final = 32
+"""Adds of one length that are judged at once when a file is searched: with more the gain is small, with fewer runs a row is worth it."""
 
 BODY_OVERHEAD_BYTES: Final = _BODY.size + 4
 TX_BODY_OVERHEAD_BYTES: Final = _TX_BODY.size + 4
@@ -201,35 +201,32 @@ def scan_runs(data: bytes, file_id: int, seed: int | None, start: int = FILE_HEA
 
 
 def _equal_adds(data: bytes, view: memoryview, position: int, file_id: int, seed: int | None) -> AddRun | None:
-    """The healthy adds of one length from a place on, judged by columns, as far as whole chunks of them are: what does not fit is left to `_add_run`.
+    """The healthy adds of one length from a place on, judged by columns, as far as whole rows of them are: what does not fit is left to `_add_run`.
     None where they are not worth it."""
     if position + _BODY.size > len(data):
         return None
     size = _BODY.unpack_from(data, position)[3]
-    if not 0 <= size <= (len(data) - position) // CHUNK_RECORDS_MIN:
+    if not 0 <= size <= (len(data) - position) // ROW_RECORDS:
         return None
-    layout = _whole_add(size)
-    length, covered = layout.size, layout.size - _CHECK.size
+    fields_of, covered_of = _row_of_adds(size)
+    length = fields_of.size // ROW_RECORDS
     record_ids: list[int] = []
     user_types: list[int] = []
     bodies: list[bytes] = []
-    end, count = position, CHUNK_RECORDS_MIN
-    while end + count * length <= len(data):
-        rows = layout.iter_unpack(view[end : end + count * length])
-        kinds, owners, found_ids, sizes, found_types, found_bodies, checks = zip(*rows, strict=True)
-        if not kinds.count(ADD) == owners.count(file_id) == sizes.count(size) == count:
+    rows = view[position : position + (len(data) - position) // fields_of.size * fields_of.size]
+    for fields, covered in zip(fields_of.iter_unpack(rows), covered_of.iter_unpack(rows), strict=True):
+        if not fields[0::7].count(ADD) == fields[1::7].count(file_id) == fields[3::7].count(size) == ROW_RECORDS:
             break
+        checks = fields[6::7]
         if seed is None:
-            if checks.count(length) != count:
+            if checks.count(length) != ROW_RECORDS:
                 break
-        elif checks != tuple([crc32(data[at : at + covered], seed) for at in range(end, end + count * length, length)]):
+        elif checks != tuple(map(crc32, covered, repeat(seed))):
             break
-        record_ids += found_ids
-        user_types += found_types
-        bodies += found_bodies
-        end += count * length
-        count = min(2 * count, CHUNK_RECORDS_MAX)
-    return AddRun(range(position, end + 1, length), record_ids, user_types, bodies) if record_ids else None
+        record_ids += fields[2::7]
+        user_types += fields[4::7]
+        bodies += fields[5::7]
+    return AddRun(range(position, position + length * len(record_ids) + 1, length), record_ids, user_types, bodies) if record_ids else None
 
 
 def _add_run(data: bytes, position: int, file_id: int, seed: int | None) -> AddRun:
@@ -268,6 +265,12 @@ def _add_run(data: bytes, position: int, file_id: int, seed: int | None) -> AddR
 def _whole_add(size: int) -> Struct:
     """The layout of an add with a body of that size."""
     return Struct(f">BiqiB{size}sI")
+
+
+@lru_cache(maxsize=64)
+def _row_of_adds(size: int) -> tuple[Struct, Struct]:
+    """The layout of a row of adds with bodies of that size: all their fields, and the bytes that the check of each covers."""
+    return Struct(">" + f"BiqiB{size}sI" * ROW_RECORDS), Struct(f"{_BODY.size + size}s{_CHECK.size}x" * ROW_RECORDS)
 
 
 def record_at(data: bytes, offset: int, file_id: int, seed: int | None) -> Record | None:
