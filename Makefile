@@ -17,7 +17,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow sim mutants outbox-kills crash demo dist bench doctor clean distclean
+.PHONY: help setup check format test test-slow sim mutants smoke outbox-kills crash demo dist bench doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ sim: setup ## clusters under faults in virtual time; SEED=7 replays one with its
 
 mutants: setup ## bugs planted in the cluster, each of which the simulator must catch; ONLY=no_fence plants one
 	$(BIN)/python -m waltz_log.testing.simulation.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(ONLY)
+
+smoke: setup ## real processes killed all the time under 16 clients: 2,000,000 transactions; TRANSACTIONS=100000 SECONDS=120 SEED=7 a shorter run
+	$(BIN)/python -m waltz_log.testing.smoke $(if $(TRANSACTIONS),--transactions $(TRANSACTIONS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(PACE),--pace $(PACE))
 
 crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one scenario or crash, SHORT=1 as the tests do it
 	$(BIN)/python -m waltz_log.testing.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)
