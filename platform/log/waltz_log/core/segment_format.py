@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.crc_algebra import crc_of_rows
+from waltz_log.core.crc_algebra import crc_of_words
 from waltz_log.errors import ClusterKeyMismatch, CorruptData
 
 __all__ = [
@@ -105,7 +105,8 @@ def decode_times(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int
         return nothing, nothing, 0
     raw = data[: count * TIME_ENTRY_BYTES]
     entries = np.frombuffer(raw, dtype=_TIME_DTYPE)
-    whole = crc_of_rows(np.frombuffer(raw, dtype=np.uint8).reshape(count, TIME_ENTRY_BYTES)[:, :16]) == entries["checksum"]
+    words = np.frombuffer(raw, dtype=">u4").reshape(count, TIME_ENTRY_BYTES // 4).T.astype(np.uint32, order="C")
+    whole = crc_of_words(words[:4]) == words[4]
     places = np.flatnonzero(whole)
     firsts = entries["first"][places].astype(np.int64)
     rising = np.ones(len(firsts), dtype=bool)
