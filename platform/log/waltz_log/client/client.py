@@ -7,19 +7,24 @@ Everything is refused before it is sent that the log could never take. An append
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self
 
 from waltz_log.client import fork
+from waltz_log.client.admission import Admission
+from waltz_log.client.attempts import Attempts
+from waltz_log.client.context import Application, Context
 from waltz_log.client.feed import feed_batches
-from waltz_log.client.follow import Apply, Follower
+from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.owners import ConnectCoordinator, Owners
 from waltz_log.client.producer import Producer
 from waltz_log.client.resolve import resolve_foreign, resolve_own
-from waltz_log.client.retry import Backoff
+from waltz_log.client.retry import Backoff, RetryBudget
 from waltz_log.client.settings import ClientSettings
+from waltz_log.client.submitting import Submitting
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
 from waltz_log.client.transactional import transactional
 from waltz_log.client.window import AS_KNOWN, ITEM_OVERHEAD_BYTES, NO_LOCKS
@@ -29,7 +34,13 @@ from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown, Trans
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import BOUND
 
-__all__ = ["WaltzClient"]
+__all__ = ["ATTEMPTS", "WaltzClient"]
+
+CONFLICT_BASE_S = 0.002
+"""First pause after a conflict, at most. The wait for the winner paces most of it; this only parts clients that met."""
+
+ATTEMPTS = 16
+"""How often a transaction is sent, unless its caller says otherwise. Under hot locks it is two on average."""
 
 
 class WaltzClient:
@@ -44,6 +55,9 @@ class WaltzClient:
         self._partitions = owners.parameters.partitions
         self._producers: dict[int, Producer] = {}
         self._followers: dict[int, list[Follower]] = {}
+        self._admissions: dict[int, Admission] = {}
+        self._budget = RetryBudget(settings.retry_budget, settings.retry_budget_earned)
+        self._submitting: Submitting | None = None
         self._closed = False
         self._append_timeout_s = settings.append_timeout_s
 
@@ -99,16 +113,19 @@ class WaltzClient:
             self._closed = True  # a copy in a forked child: its connections belong to the parent
             return
         self._closed = True
-        for followers in list(self._followers.values()):
-            for follower in list(followers):
-                await follower.close()
+        close_timeout_s = self._settings.close_timeout_s
         try:
-            async with asyncio.timeout(self._settings.close_timeout_s):
-                await asyncio.gather(*(producer.flush() for producer in self._producers.values()))
+            async with asyncio.timeout(close_timeout_s):
+                await self._flush()
         except TimeoutError:
             pass  # told below
         for producer in self._producers.values():
             await producer.close()
+        if self._submitting is not None:
+            await self._submitting.close(close_timeout_s)
+        for followers in list(self._followers.values()):
+            for follower in list(followers):
+                await follower.close()
         await self._owners.close()
 
     # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
@@ -208,8 +225,13 @@ class WaltzClient:
         return outcomes
 
     async def flush(self) -> None:
-        """Returns when everything submitted before is decided, well or badly."""
-        await asyncio.gather(*(producer.flush() for producer in self._producers.values()))
+        """Returns when everything appended or submitted before is decided, well or badly."""
+        self._check_usable()
+        await self._flush()
+
+    async def _flush(self) -> None:
+        waits = [producer.flush() for producer in self._producers.values()]
+        await asyncio.gather(*waits, *([] if self._submitting is None else [self._submitting.flush()]))
 
     async def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
         """What became of an append whose outcome was unknown: its receipt, or None where it is not and never will be in the log.
@@ -238,18 +260,28 @@ class WaltzClient:
             raise InvalidRequest(reason=f"no such position: after={after}")
         return feed_batches(partition, after, data=data, owners=self._owners, settings=self._settings, rng=self._rng)
 
-    async def follow(self, partition: int, apply: Apply, after: int = -1) -> Follower:
-        """Runs `apply` over the feed in the background. While it lives, its `applied` is the mark of this partition's appends with locks."""
+    async def follow(self, partition: int, apply: Apply, after: int = -1, again: Again | None = None) -> Follower:
+        """Runs `apply` over the feed in the background. While it lives, its `applied` is the mark of this partition's appends with locks.
+
+        `again` is given what ended the feed or `apply`, and returns the mark to go on from, or None: the follower ends with that error."""
+        self._check(partition)
         followers = self._followers.setdefault(partition, [])
-        follower = Follower(partition, apply, after, self.feed_batches(partition, after), followers.remove)
+        admission = self._admissions.setdefault(partition, Admission())
+
+        def feed(position: int) -> AsyncGenerator[list[Transaction], None]:
+            return self.feed_batches(partition, position)
+
+        follower = Follower(partition, apply, after, feed, followers.remove, admission, again)
         followers.append(follower)
         return follower
+
+    # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 
     def transactional(
         self,
         follower: Follower,
         *,
-        attempts: int = 16,
+        attempts: int = ATTEMPTS,
         timeout_s: float | None = None,
         locks: Callable[..., Sequence[Lock]] | None = None,
     ) -> Callable[[Callable[..., Any]], Any]:
@@ -257,34 +289,74 @@ class WaltzClient:
         the `Receipt`, or None where the function appended nothing. After a conflict the function runs again when the winner has been applied; after
         `attempts` or `timeout_s` the last `LockConflict` is raised. The function must have no other effect.
 
-        `locks`, given the same arguments but `tx`, tells beforehand what the function will lock: calls that run at the same time in this client then
-        take turns instead of conflicting with each other. It saves executions and promises nothing: what counts is what `tx.append` is given."""
+        `locks`, given the same arguments but `tx`, tells beforehand what the function will lock. Calls that run at the same time in this client take
+        turns either way instead of conflicting with each other; told beforehand, that costs no execution. `tx.append` is what counts."""
+        chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
+        if chosen <= 0:
+            raise InvalidRequest(reason=f"a timeout must be positive: timeout_s={timeout_s}")
+        return transactional(follower, self._attempts(attempts), timeout_s=chosen, locks=locks)
 
-        def append(partition: int, draft: Draft, *, timeout_s: float) -> Any:
-            return self.append(
-                partition,
-                draft.data,
-                draft.header,
-                draft.write_locks,
-                draft.read_locks,
-                draft.append_locks,
-                draft.high_water_mark,
-                timeout_s,
-            )
+    async def mount(self, application: Application, partitions: Collection[int] | None = None) -> None:
+        """Feeds the application, at these partitions or all of them, from the mark that it states for each. Once mounted, `submit` is open. May be
+        called again with the same application to mount more."""
+        wanted = range(self._partitions) if partitions is None else partitions
+        for partition in wanted:
+            self._check(partition)
+        self._check_usable()
+        if self._submitting is None:
+            begun = application.begin(self._owners.parameters)
+            if inspect.isawaitable(begun):
+                await begun
+            self._submitting = Submitting(application, self.follow, self._attempts, self._settings, self._rng)
+        elif self._submitting.application is not application:
+            raise InvalidRequest(reason="another application is mounted: one for a client")
+        await self._submitting.mount(wanted)
+
+    async def unmount(self, partitions: Collection[int] | None = None) -> None:
+        """Feeds the application no more at these partitions, or all."""
+        if self._submitting is not None:
+            await self._submitting.unmount(range(self._partitions) if partitions is None else partitions)
+
+    def applied(self, partition: int) -> Follower:
+        """The follower that feeds the mounted application: how far it has come, and waiting for a transaction. Raises `InvalidRequest`."""
+        self._check(partition)
+        follower = None if self._submitting is None else self._submitting.followers.get(partition)
+        if follower is None:
+            raise InvalidRequest(reason=f"no application is mounted at this partition: partition={partition}")
+        return follower
+
+    async def submit(self, context: Context, *, attempts: int = ATTEMPTS, timeout_s: float | None = None) -> asyncio.Task[Receipt | None]:
+        """Executes the context on the mounted application's state and appends what it makes, again and again until it is decided; its hooks are told.
+        Waits only for room. The task's result is the receipt, once the application has applied it; None: there was nothing to append."""
+        self._check_usable()
+        if self._submitting is None:
+            raise InvalidRequest(reason="no application is mounted")
+        chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
+        return await self._submitting.submit(context, self._partitions, chosen, attempts)
+
+    def _attempts(self, attempts: int) -> Attempts:
+        if attempts < 1:
+            raise InvalidRequest(reason=f"attempts must be positive: attempts={attempts}")
+
+        async def append(partition: int, draft: Draft, *, timeout_s: float) -> Receipt:
+            locks = draft.write_locks, draft.read_locks, draft.append_locks
+            return await self.append(partition, draft.data, draft.header, *locks, draft.high_water_mark, timeout_s)
 
         def backoff() -> Backoff:
             return Backoff(CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
 
-        chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
-        return transactional(follower, append, backoff, attempts=attempts, timeout_s=chosen, locks=locks)
+        return Attempts(append, backoff, self._budget, attempts)
 
     # ---- checks ----------------------------------------------------------------------------------------------------------------------------------
 
-    def _check(self, partition: int) -> None:
+    def _check_usable(self) -> None:
         if self._fork != fork.count():
             raise InvalidRequest(reason="this client was made before the process forked: make one in the child")
         if self._closed:
             raise InvalidRequest(reason="the client is closed")
+
+    def _check(self, partition: int) -> None:
+        self._check_usable()
         if not isinstance(partition, int) or not 0 <= partition < self._partitions:
             raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={self._partitions}")
 
@@ -309,7 +381,3 @@ class WaltzClient:
         if followers:
             return min(follower.applied for follower in followers)
         return producer.known_mark if producer.mounts else AS_KNOWN
-
-
-CONFLICT_BASE_S = 0.002
-"""First pause after a conflict, at most. The wait for the winner paces most of it; this only parts clients that met."""

@@ -1,7 +1,8 @@
 """A follower: applies the feed of one partition to the application's state, in order, in the background.
 
 `applied` is the application's high-water mark of the partition: what transactions are computed from. It moves only after `apply` returned, so it
-never claims more than the state holds. An error in `apply` or in the feed ends the follower; whoever waits for it gets that error.
+never claims more than the state holds. An error in `apply` or in the feed ends the follower, unless whoever made it says where the feed is to begin
+again; whoever waits for a follower that ended gets that error.
 """
 
 from __future__ import annotations
@@ -16,24 +17,36 @@ from waltz_log.client.admission import Admission
 from waltz_log.client.transaction import Transaction
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["Apply", "Follower"]
+__all__ = ["Again", "Apply", "Follower"]
 
 Apply: TypeAlias = Callable[[list[Transaction]], Awaitable[None] | None]
 """Given every batch once, in order. A plain function runs in the event loop: keep it short, or give a coroutine function."""
+
+Again: TypeAlias = Callable[[Exception], Awaitable[int | None]]
+"""Given what ended the feed or `apply`: the mark that the state is at, to go on from there, or None to end with the error."""
 
 
 class Follower:
     """Made by `client.follow`."""
 
     def __init__(
-        self, partition: int, apply: Apply, after: int, batches: AsyncGenerator[list[Transaction], None], ended: Callable[[Follower], None]
+        self,
+        partition: int,
+        apply: Apply,
+        after: int,
+        feed: Callable[[int], AsyncGenerator[list[Transaction], None]],
+        ended: Callable[[Follower], None],
+        admission: Admission,
+        again: Again | None = None,
     ) -> None:
+        """`feed`: everything above the given mark; `admission`: that of this client's partition."""
         self.partition = partition
-        self.admission = Admission()
+        self.admission = admission
         self._apply = apply
         self._applied = after
-        self._batches = batches
+        self._feed = feed
         self._ended = ended
+        self._again = again
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._error: BaseException | None = None
         self._task = asyncio.create_task(self._run(), name=f"waltz follower {partition}")
@@ -81,7 +94,18 @@ class Follower:
         await asyncio.sleep(0)  # the task's own callbacks first
 
     async def _run(self) -> None:
-        async with aclosing(self._batches) as batches:
+        while True:
+            try:
+                await self._follow()
+            except Exception as error:
+                after = None if self._again is None else await self._again(error)
+                if after is None:
+                    raise
+                self._applied = after
+                self._wake()
+
+    async def _follow(self) -> None:
+        async with aclosing(self._feed(self._applied)) as batches:
             async for batch in batches:
                 result = self._apply(batch)
                 if inspect.isawaitable(result):

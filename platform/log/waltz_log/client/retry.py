@@ -1,13 +1,15 @@
-"""How long to wait before trying again: exponential, capped, with full jitter, so that many clients do not come back at the same moment.
+"""How long to wait before trying again, and whether there may be another try at all.
 
-A value with the randomness it is given; it never sleeps and never decides whether to try again.
+Values with the randomness they are given; they never sleep. Pauses grow, are capped and have full jitter, so that many clients do not come back
+at the same moment. A budget is shared by all calls of a client, so that where nothing works each of them is not made many times over: retries
+are what turns a brown-out into an outage.
 """
 
 from __future__ import annotations
 
 import random
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "RetryBudget"]
 
 
 class Backoff:
@@ -26,3 +28,26 @@ class Backoff:
     def reset(self) -> None:
         """Something worked: the next pause is short again."""
         self._tries = 0
+
+
+class RetryBudget:
+    """Tokens: a retry takes one, a success brings a part of one, up to the size of the budget, with which it begins."""
+
+    def __init__(self, size: int, earned: float) -> None:
+        self._size = size
+        self._earned = earned
+        self._tokens = float(size)
+
+    @property
+    def left(self) -> float:
+        return self._tokens
+
+    def spend(self) -> bool:
+        """Whether there may be another try; it is counted."""
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def earn(self) -> None:
+        self._tokens = min(self._size, self._tokens + self._earned)

@@ -50,6 +50,17 @@ class ClientSettings(Settings):
     locks_max: int = Field(
         default=255, ge=0, le=255, description="Largest number of locks of one transaction. The frame counts each kind in one byte."
     )
+    contexts_max: int = Field(
+        default=1024, ge=1, description="Contexts submitted and not done, in all partitions. Each is a task; full, `submit` waits for room."
+    )
+    retry_budget: int = Field(
+        default=100,
+        ge=0,
+        description="Retries after `NotAppended` that all transactions of the client may make at once; 0: none. Conflicts are not counted.",
+    )
+    retry_budget_earned: float = Field(
+        default=0.1, ge=0, le=1, description="What each success adds to the budget again: the share of retries that the cluster bears for long."
+    )
     retry_base_s: float = Field(
         default=0.02, gt=0, description="First pause before trying again, at most; it doubles up to the maximum, with full jitter."
     )

@@ -75,12 +75,18 @@ async def _hot(clients: int, workers: int, each: int, *, declared: bool) -> tupl
 @pytest.mark.parametrize("declared", [False, True])
 @pytest.mark.parametrize("clients", [1, 3])
 def test_hot_locks_cost_two_executions_for_each_transaction_at_most(clients: int, declared: bool) -> None:
-    executions, _ = run_in_virtual_time(_hot(clients, 150, 4, declared=declared))
-    assert executions <= 2 * 150 * 4
+    executions, _ = run_in_virtual_time(_hot(clients, 150, 8, declared=declared))
+    assert executions <= 2 * 150 * 8
 
 
 def test_a_sole_client_that_tells_its_locks_never_conflicts_with_itself() -> None:
     assert run_in_virtual_time(_hot(1, 60, 3, declared=True)) == (180, 0)
+
+
+def test_a_sole_client_that_does_not_tell_its_locks_executes_some_twice_and_never_conflicts_with_itself() -> None:
+    executions, rejected = run_in_virtual_time(_hot(1, 60, 3, declared=False))
+    assert rejected == 0
+    assert 180 < executions <= 2 * 180
 
 
 def test_a_sole_client_that_makes_one_transaction_after_another_never_conflicts_with_itself() -> None:
