@@ -8,15 +8,23 @@ Spark compares the batch's schema exactly: nullable fields, `binary` with 32-bit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pyspark_waltz.intervals import Intervals
 from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.core.columns import headers_array, lengths_array, offsets_array
 
-__all__ = ["ARROW_SCHEMA", "record_batch"]
+__all__ = ["ARROW_SCHEMA", "ARROW_SCHEMA_WITH_METADATA", "PADDING", "record_batch"]
+
+PADDING = bytes(HEADER_BYTES)
+"""What must stand behind the last record, so that the array that holds each record's data and what follows it ends within the buffer."""
+
+NO_TESTS: Mapping[str, Intervals] = {}
 
 ARROW_SCHEMA = pa.schema(
     [
@@ -28,23 +36,46 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 
+ARROW_SCHEMA_WITH_METADATA = pa.schema(
+    [
+        *ARROW_SCHEMA,
+        pa.field("client_id", pa.int32()),
+        pa.field("generation", pa.int32()),
+        pa.field("sequence", pa.int32()),
+        pa.field("checksum", pa.int64()),
+    ]
+)
 
-def record_batch(records: bytes, lengths: bytes, append_times_ms: NDArray[np.int64]) -> pa.RecordBatch:
-    """One row per record. `records` is verified by the caller, below 2 GiB; `append_times_ms` has one time per record."""
+_METADATA = (("client_id", np.int32), ("generation", np.int32), ("sequence", np.int32), ("data_checksum", np.int64))
+
+
+def record_batch(
+    records: bytes, lengths: bytes, append_times_ms: NDArray[np.int64], *, include_metadata: bool = False, tests: Mapping[str, Intervals] = NO_TESTS
+) -> pa.RecordBatch:
+    """One row per record that passes the tests. `records` is verified by the caller, below 2 GiB, and followed by `PADDING`, which is no record;
+    `append_times_ms` has one time per record."""
     count = len(lengths_array(lengths))
     headers = headers_array(records, lengths)
     starts = np.empty(count + 1, dtype=np.int32)
     np.add(offsets_array(lengths), HEADER_BYTES, out=starts, casting="unsafe")
-    padded = pa.py_buffer(records + bytes(HEADER_BYTES))
-    wide = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(starts), padded])
-    times = pa.array(append_times_ms * 1000, type=pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(headers["partition"].astype(np.int32)),
-            pa.array(headers["transaction_id"].astype(np.int64)),
-            times,
-            pa.array(headers["header"].astype(np.int32)),
-            pc.binary_slice(wide, 0, -RECORD_OVERHEAD_BYTES),
-        ],
-        schema=ARROW_SCHEMA,
-    )
+    wide = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(starts), pa.py_buffer(records)])
+    columns = [
+        pa.array(headers["partition"].astype(np.int32)),
+        pa.array(headers["transaction_id"].astype(np.int64)),
+        pa.array(append_times_ms * 1000, type=pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+        pa.array(headers["header"].astype(np.int32)),
+        pc.binary_slice(wide, 0, -RECORD_OVERHEAD_BYTES),
+    ]
+    if include_metadata:
+        columns += [pa.array(headers[name].astype(kind)) for name, kind in _METADATA]
+    batch = pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA_WITH_METADATA if include_metadata else ARROW_SCHEMA)
+    if not tests:
+        return batch
+    passing = np.ones(count, dtype=bool)
+    for column, passes in tests.items():
+        values = headers[column].astype(np.int64)
+        passed = np.zeros(count, dtype=bool)
+        for low, high in passes.spans:
+            passed |= (values >= low) & (values <= high)
+        passing &= passed
+    return batch if passing.all() else batch.filter(pa.array(passing))

@@ -16,12 +16,16 @@ from uuid import UUID
 
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
+from pyspark_waltz.planner import Range, Size
 from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
 
 __all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView"]
 
 CONNECT_TIMEOUT_S = 8.0
 """No cluster at the address: an error within ten seconds, starting Python included."""
+
+REPLICAS_AGE_S = 5.0
+"""How long the addresses of replicas are good for: short against the patience of an executor, long against a trigger."""
 
 PAUSE_S = 0.2
 """Between two questions to a cluster that has just failed to answer."""
@@ -35,6 +39,8 @@ class _Parameters(Protocol):
 
 
 class _Bound(Protocol):
+    @property
+    def generation(self) -> int: ...
     @property
     def session(self) -> int: ...
     @property
@@ -50,6 +56,8 @@ class Inspector(Protocol):
     def parameters(self) -> _Parameters: ...
     def bounds(self, partitions: Iterable[int] | None = None) -> Mapping[int, _Bound]: ...
     def replicas(self) -> Mapping[int, list[str]]: ...
+    def owners(self) -> Mapping[int, str | None]: ...
+    def locate(self, questions: Mapping[int, Any]) -> Mapping[int, Any]: ...
 
 
 Connect: TypeAlias = Callable[[str, float], AbstractContextManager[Any]]
@@ -78,6 +86,8 @@ class LogView:
         self._bounds: dict[int, _Bound] = {}
         self._partitions: tuple[int, ...] | None = None
         self._key: UUID | None = None
+        self._replicas: dict[int, list[str]] | None = None
+        self._replicas_s = 0.0
 
     @property
     def cluster_key(self) -> UUID:
@@ -111,12 +121,57 @@ class LogView:
                 raise OutOfRange(partition=partition, asked=ends[partition] - 1, first=first, last=last)
             if behind:
                 time.sleep(PAUSE_S)
-        replicas = self._ask(lambda inspector: inspector.replicas())
+        replicas = self.replicas()
         locations = {p: Location(self._bounds[p].session, tuple(replicas.get(p, ()))) for p in ends}
         return {p: extent for p, extent in self._extents().items() if p in ends}, locations
 
+    def replicas(self) -> Mapping[int, list[str]]:
+        """The storage nodes of each partition, asked again every few seconds: they move seldom, and executors have the others where one is gone."""
+        now = self._monotonic()
+        if self._replicas is None or now - self._replicas_s >= REPLICAS_AGE_S:
+            self._replicas, self._replicas_s = dict(self._ask(lambda inspector: inspector.replicas())), now
+        return self._replicas
+
+    def owners(self) -> dict[int, str | None]:
+        """Of every partition asked for."""
+        owners = self._ask(lambda inspector: inspector.owners())
+        return {p: owner for p, owner in sorted(owners.items()) if self._partitions is None or p in self._partitions}
+
+    def bounds_of(self, partitions: Iterable[int]) -> Mapping[int, _Bound]:
+        asked = tuple(partitions)
+        return dict(self._ask(lambda inspector: inspector.bounds(asked))) if asked else {}
+
+    def positions_at(self, times_ms: Mapping[int, int]) -> dict[int, int]:
+        """The first transaction of each partition appended at its time or later; the next id where none is committed yet. As the log was when its
+        extents were asked."""
+        if not times_ms:
+            return {}
+        found = self._locate({p: {"times_ms": (time_ms,)} for p, time_ms in times_ms.items()})
+        return {p: place.positions[0] for p, place in found.items()}
+
+    def measure(self, ranges: Mapping[int, Range]) -> dict[int, Size]:
+        """What ranges of the log take on disk. Of one whose beginning was trimmed meanwhile that beginning is told, as if it had no bytes: reading it
+        tells of the loss."""
+        left, found = dict(ranges), {}
+        while left:
+            try:
+                places = self._locate({p: {"first": r.first, "last": r.last, "max_bytes": r.max_bytes} for p, r in left.items()})
+            except OutOfRange as error:
+                found[error.partition] = Size(0, min(left.pop(error.partition).last, error.first - 1))
+                continue
+            return found | {p: Size(place.bytes, place.last_within) for p, place in places.items()}
+        return found
+
+    def _locate(self, asked: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Any]:
+        from waltz_log.client.locating import Question
+
+        questions = {p: Question(self._bounds[p].session, self._bounds[p].high_water_mark, **about) for p, about in asked.items()}
+        found: Mapping[int, Any] = self._ask(lambda inspector: inspector.locate(questions))
+        return found
+
     def close(self) -> None:
         manager, self._manager, self._inspector = self._manager, None, None
+        self._replicas = None
         if manager is not None:
             manager.__exit__(None, None, None)
 

@@ -1,166 +1,268 @@
 """The options of `format("waltz")`: which there are, what they mean, and the refusal of everything else.
 
-| option | default | stream, batch | meaning |
-|---|---|---|---|
-| `cluster` | required | both | address of the cluster, `host:port[,host:port]/root` |
-| `partitions` | all | both | log partitions to read, as `0-3,7` |
-| `startingTransactionIds` | `earliest` | both | `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}`; see below |
-| `endingTransactionIds` | `latest` | batch | `latest`, or JSON `{"0": 42, "1": -1}`: the first id *not* read |
-| `maxTransactionsPerTrigger` | no limit | stream | most transactions of one micro-batch, shared in proportion to the backlogs |
-| `failOnDataLoss` | `true` | both | fail where transactions were trimmed before they were read; `false` skips them |
-| `minPartitions` | none | both | cut ranges so that at least so many tasks run, where there are as many rows |
-| `maxRecordsPerPartition` | `250000` | both | most rows of one task; longer ranges are cut into even pieces |
-| `fetchTimeoutMs` | `60000` | both | how long to look for a replica (executors) or an owner (driver) that answers before giving up |
-
-In JSON -2 is the earliest and -1 the latest; a partition not named starts at the earliest and ends at the latest. A stream looks at its start once,
-when its checkpoint is new. A limit lets every partition with a backlog get on, in turns where it is below their number.
-
-Names are case-insensitive, as Spark passes them in lower case. Pure: nothing is connected here.
+`OPTIONS` is the list; `docs/spark.md` shows it as a table, and a test compares the two. Names are case-insensitive, as Spark passes them in lower
+case. Pure: nothing is connected here. How positions and times are written: `positions`.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
 
+from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, parse_partitions, parse_positions, parse_time, parse_times
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["EARLIEST", "LATEST", "Positions", "SourceOptions"]
+__all__ = ["EARLIEST", "LATEST", "NO_LIMITS", "OPTIONS", "Limits", "Option", "Positions", "SourceOptions", "Times"]
 
-EARLIEST = -2
-LATEST = -1
+Use: TypeAlias = Literal["stream", "batch", "metadata"]
 
-_NAMES = (
-    "cluster",
-    "partitions",
-    "startingTransactionIds",
-    "endingTransactionIds",
-    "maxTransactionsPerTrigger",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "fetchTimeoutMs",
+MAX_RECORDS_PER_PARTITION: Final = 250_000
+"""Half a second of one core: long enough that starting a task costs little, short enough that one log partition keeps several cores busy."""
+
+FETCH_TIMEOUT_MS: Final = 60_000
+"""Covers a change of owner and a restart of a storage node, with room."""
+
+MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
+"""As in Spark's source for Kafka."""
+
+
+class Option(NamedTuple):
+    name: str
+    default: str
+    uses: frozenset[Use]
+    meaning: str
+
+
+_DATA: Final = frozenset[Use](("stream", "batch"))
+_STREAM: Final = frozenset[Use](("stream",))
+_ALL: Final = frozenset[Use](("stream", "batch", "metadata"))
+
+OPTIONS: Final = (
+    Option("cluster", "required", _ALL, "address of the cluster, `host:port[,host:port]/root`"),
+    Option("mode", "`data`", _ALL, "`metadata`: a row for each partition of the log, with its marks, owner and replicas, instead of transactions"),
+    Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`"),
+    Option("includeMetadata", "`false`", _DATA, "more columns: `client_id`, `generation`, `sequence`, `checksum`"),
+    Option(
+        "startingTransactionIds",
+        "`earliest`",
+        _DATA,
+        'where to begin: `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}` with -2 for the earliest and -1 for the latest; '
+        "a partition not named begins at the earliest",
+    ),
+    Option(
+        "startingTimestamp",
+        "none",
+        _DATA,
+        "begin at the first transaction appended then or later: milliseconds since 1970 or ISO 8601 with an offset",
+    ),
+    Option("startingTransactionIdsByTimestamp", "none", _DATA, 'the same for some partitions: JSON `{"0": 1700000000000}`'),
+    Option(
+        "startingTransactionIdsByTimestampStrategy",
+        "`error`",
+        _DATA,
+        "where a partition has nothing as new as the timestamp: `error`, or `latest` to begin at its end",
+    ),
+    Option(
+        "endingTransactionIds",
+        "`latest`; a stream: no end",
+        _DATA,
+        "where to end: `latest` (not for a stream), or JSON of the first id *not* read, -1 for the latest; a partition not named ends at the latest",
+    ),
+    Option("endingTimestamp", "none", _DATA, "end before the first transaction appended then or later; at the latest where there is none yet"),
+    Option("endingTransactionIdsByTimestamp", "none", _DATA, 'the same for some partitions: JSON `{"0": 1700000000000}`'),
+    Option("maxTransactionsPerTrigger", "no limit", _STREAM, "most transactions of one micro-batch, shared in proportion to the backlogs"),
+    Option(
+        "maxBytesPerTrigger",
+        "no limit",
+        _STREAM,
+        "most bytes of one micro-batch as they are stored (data and 40 bytes each), as `64m`; a first transaction larger than its partition's "
+        "share is read all the same",
+    ),
+    Option("minTransactionsPerTrigger", "none", _STREAM, "wait for so many before the next micro-batch, but no longer than `maxTriggerDelay`"),
+    Option("maxTriggerDelay", "`15m`", _STREAM, "longest wait for `minTransactionsPerTrigger`, as `500ms`, `30s`, `15m`, `1h`"),
+    Option("failOnDataLoss", "`true`", _DATA, "fail where transactions were trimmed before they were read; `false` goes on without them"),
+    Option("minPartitions", "none", _DATA, "cut ranges so that at least so many tasks run, where there are as many rows"),
+    Option("maxRecordsPerPartition", f"`{MAX_RECORDS_PER_PARTITION}`", _DATA, "most rows of one task; longer ranges are cut into even pieces"),
+    Option(
+        "fetchTimeoutMs",
+        f"`{FETCH_TIMEOUT_MS}`",
+        _ALL,
+        "how long to look for a replica (executors) or an owner (driver) that answers before giving up",
+    ),
 )
-_KNOWN = {name.lower(): name for name in _NAMES}
-_STREAM_ONLY = ("maxTransactionsPerTrigger",)
-_BATCH_ONLY = ("endingTransactionIds",)
+
+_NAMES = tuple(option.name for option in OPTIONS)
+_KNOWN = {option.name.lower(): option for option in OPTIONS}
 _FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Spark's own, which reach a source when a caller hands one dict of options to reader and writer alike. They mean nothing here."""
 
-PARTITIONS_MAX = 1 << 20
-"""Bounds what `partitions` may expand to; far above any cluster, far below what hurts the driver."""
-
-MAX_RECORDS_PER_PARTITION = 250_000
-"""Half a second of one core: long enough that starting a task costs little, short enough that one log partition keeps several cores busy."""
-
-FETCH_TIMEOUT_MS = 60_000
-"""Covers a change of owner and a restart of a storage node, with room."""
+_REFUSED = {
+    "path": ("the source has no path; give the address of the cluster as an option", "cluster"),
+    "bootstrap": ("the cluster is found through its coordinator, not through servers", "cluster"),
+    "bootstrap.servers": ("the cluster is found through its coordinator, not through servers", "cluster"),
+}
+_TLS = "the platform's ports do not speak TLS yet and the name is kept for when they do; keep the cluster in a network of its own"
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
-    """Where to start or end, before the log was asked: a transaction id, `EARLIEST` or `LATEST` for each partition."""
+class Limits:
+    """Of a micro-batch. None: no limit. `delay_ms` bounds the wait for `min_rows`."""
 
-    default: int
-    given: Mapping[int, int] = field(default_factory=dict)
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    min_rows: int | None = None
+    delay_ms: int = MAX_TRIGGER_DELAY_MS
 
-    def of(self, partition: int) -> int:
-        return self.given.get(partition, self.default)
+
+FROM_THE_EARLIEST: Final = Positions(EARLIEST)
+TO_THE_LATEST: Final = Positions(LATEST)
+NO_LIMITS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
+    """`starting` says for each partition where to begin, unless it does not name it and `starting_times` does; `ending` alike."""
+
     cluster: str
     partitions: tuple[int, ...] | None = None
-    starting: Positions = Positions(EARLIEST)
-    ending: Positions = Positions(LATEST)
-    max_transactions_per_trigger: int | None = None
+    starting: Positions = FROM_THE_EARLIEST
+    starting_times: Times | None = None
+    ending: Positions = TO_THE_LATEST
+    ending_times: Times | None = None
+    limits: Limits = NO_LIMITS
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     max_records_per_partition: int = MAX_RECORDS_PER_PARTITION
     fetch_timeout_ms: int = FETCH_TIMEOUT_MS
+    include_metadata: bool = False
+    metadata_mode: bool = False
     named: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Raises `InvalidSetting` for the first option that is unknown, missing or unusable."""
-        values: dict[str, str] = {}
-        for key, value in sorted(options.items()):
-            lower = key.lower()
-            if lower in _KNOWN:
-                values[_KNOWN[lower]] = value
-            elif lower == "path":
-                raise InvalidSetting(name="path", reason="the source has no path; give the address of the cluster as an option", nearest="cluster")
-            elif lower not in _FROM_SPARK:
-                raise InvalidSetting.unknown(key, _NAMES, what="option of the source")
+        values = _known(options)
         if not values.get("cluster", "").strip():
             raise InvalidSetting(name="cluster", reason="is required: the address of the cluster, host:port/root", nearest=None)
         partitions = parse_partitions(values["partitions"]) if "partitions" in values else None
         starting = parse_positions("startingTransactionIds", values.get("startingTransactionIds", "earliest"), default=EARLIEST)
         ending = parse_positions("endingTransactionIds", values.get("endingTransactionIds", "latest"), default=LATEST)
-        for name, positions in (("startingTransactionIds", starting), ("endingTransactionIds", ending)):
-            outside = sorted(set(positions.given) - set(partitions)) if partitions is not None else []
-            if outside:
-                raise InvalidSetting(name=name, reason=f"names partition {outside[0]}, which option partitions leaves out", nearest=None)
-        return cls(
+        strategy = _word(values, "startingTransactionIdsByTimestampStrategy", ("error", "latest"))
+        starting_times = _times(values, "starting", otherwise=EARLIEST, strict=strategy == "error")
+        if starting_times is None and "startingTransactionIdsByTimestampStrategy" in values:
+            raise InvalidSetting(
+                name="startingTransactionIdsByTimestampStrategy", reason="does nothing without a timestamp to start at", nearest=None
+            )
+        found = cls(
             cluster=values["cluster"].strip(),
             partitions=partitions,
             starting=starting,
+            starting_times=starting_times,
             ending=ending,
-            max_transactions_per_trigger=_count(values, "maxTransactionsPerTrigger"),
+            ending_times=_times(values, "ending", otherwise=LATEST, strict=False),
+            limits=_limits(values),
             fail_on_data_loss=_truth(values, "failOnDataLoss", default=True),
             min_partitions=_count(values, "minPartitions"),
             max_records_per_partition=_count(values, "maxRecordsPerPartition") or MAX_RECORDS_PER_PARTITION,
             fetch_timeout_ms=_count(values, "fetchTimeoutMs") or FETCH_TIMEOUT_MS,
+            include_metadata=_truth(values, "includeMetadata", default=False),
+            metadata_mode=_word(values, "mode", ("data", "metadata")) == "metadata",
             named=frozenset(values),
         )
+        found._check_partitions()
+        return found
+
+    def _check_partitions(self) -> None:
+        said: list[tuple[str, Mapping[int, int]]] = [
+            ("startingTransactionIds", self.starting.given),
+            ("endingTransactionIds", self.ending.given),
+            ("startingTransactionIdsByTimestamp", self.starting_times.given_ms if self.starting_times is not None else {}),
+            ("endingTransactionIdsByTimestamp", self.ending_times.given_ms if self.ending_times is not None else {}),
+        ]
+        for name, given in said:
+            outside = sorted(set(given) - set(self.partitions)) if self.partitions is not None else []
+            if outside:
+                raise InvalidSetting(name=name, reason=f"names partition {outside[0]}, which option partitions leaves out", nearest=None)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether an end was given."""
+        return "endingTransactionIds" in self.named or self.ending_times is not None
 
     def check_use(self, use: Literal["stream", "batch"]) -> None:
         """Refuses an option that would do nothing in this use."""
-        for name in _BATCH_ONLY if use == "stream" else _STREAM_ONLY:
-            if name in self.named:
-                other = "batch" if use == "stream" else "stream"
-                raise InvalidSetting(name=name, reason=f"is for {other} reads only", nearest=None)
+        if self.metadata_mode and use == "stream":
+            raise InvalidSetting(name="mode", reason="metadata is for batch reads only", nearest=None)
+        actual: Use = "metadata" if self.metadata_mode else use
+        for option in OPTIONS:
+            if option.name in self.named and actual not in option.uses:
+                reason = "does nothing with mode=metadata" if self.metadata_mode else "is for stream reads only"
+                raise InvalidSetting(name=option.name, reason=reason, nearest=None)
+        if use == "stream" and "endingTransactionIds" in self.named and not self.ending.given:
+            raise InvalidSetting(name="endingTransactionIds", reason="latest is no end for a stream; give JSON, or a trigger that ends", nearest=None)
 
 
-def parse_partitions(text: str) -> tuple[int, ...]:
-    """`0-3,7` as (0, 1, 2, 3, 7): sorted, each once."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (not dash or last.isdecimal())):
-            raise InvalidSetting(name="partitions", reason=f"wants numbers and ranges as in 0-3,7, got {text!r}", nearest=None)
-        low, high = int(first), int(last or first)
-        if high < low or high >= PARTITIONS_MAX:
-            raise InvalidSetting(name="partitions", reason=f"range {part.strip()} is empty or too far", nearest=None)
-        found.update(range(low, high + 1))
-    return tuple(sorted(found))
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for key, value in sorted(options.items()):
+        lower = key.lower()
+        if lower in _KNOWN:
+            values[_KNOWN[lower].name] = value
+        elif lower in _REFUSED:
+            reason, nearest = _REFUSED[lower]
+            raise InvalidSetting(name=key, reason=reason, nearest=nearest)
+        elif re.match(r"(tls|ssl)(\.|_|$)", lower):
+            raise InvalidSetting(name=key, reason=_TLS, nearest=None)
+        elif lower not in _FROM_SPARK:
+            raise InvalidSetting.unknown(key, _NAMES, what="option of the source")
+    return values
 
 
-def parse_positions(name: str, text: str, *, default: int) -> Positions:
-    """A word or JSON. An end may not be `earliest`: it would read nothing."""
-    ending = default == LATEST
-    word = text.strip().lower()
-    if word == "latest":
-        return Positions(LATEST)
-    if word == "earliest" and not ending:
-        return Positions(EARLIEST)
-    form = 'latest or JSON such as {"0": 42, "1": -1}' if ending else 'earliest, latest or JSON such as {"0": 17, "1": -2}'
-    wrong = InvalidSetting(name=name, reason=f"wants {form}, got {text!r}", nearest=None)
-    try:
-        found = json.loads(text)
-    except ValueError:
-        raise wrong from None
-    if not isinstance(found, dict):
-        raise wrong
-    given: dict[int, int] = {}
-    for key, value in found.items():
-        if not key.isdecimal() or isinstance(value, bool) or not isinstance(value, int) or value < (LATEST if ending else EARLIEST):
-            raise wrong
-        given[int(key)] = value
-    return Positions(default, given)
+def _times(values: Mapping[str, str], side: Literal["starting", "ending"], *, otherwise: int, strict: bool) -> Times | None:
+    """The most specific wins: an id named for a partition, then a time for it, then the time for all. A word for all and a time for all exclude each
+    other."""
+    everywhere, each, ids = f"{side}Timestamp", f"{side}TransactionIdsByTimestamp", f"{side}TransactionIds"
+    if everywhere not in values and each not in values:
+        return None
+    if values.get(ids, "{").strip()[:1] != "{":
+        name = everywhere if everywhere in values else each
+        raise InvalidSetting(name=name, reason=f"cannot be together with {ids}={values[ids].strip()}; JSON of ids can", nearest=None)
+    found = parse_times(each, values.get(each, "{}"), otherwise=otherwise, strict=strict)
+    if everywhere not in values:
+        return found
+    return Times(everywhere, parse_time(everywhere, values[everywhere]), found.given_ms, otherwise, strict)
+
+
+def _limits(values: Mapping[str, str]) -> Limits:
+    found = Limits(
+        _count(values, "maxTransactionsPerTrigger"),
+        _measured(values, "maxBytesPerTrigger", r"(\d+)\s*([kmg]?)b?", {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}, "bytes as in 64m"),
+        _count(values, "minTransactionsPerTrigger"),
+        _measured(
+            values,
+            "maxTriggerDelay",
+            r"(\d+)\s*(ms|s|m|min|h)",
+            {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000},
+            "a time as in 500ms, 30s, 15m",
+        )
+        or MAX_TRIGGER_DELAY_MS,
+    )
+    if "maxTriggerDelay" in values and found.min_rows is None:
+        raise InvalidSetting(name="maxTriggerDelay", reason="does nothing without minTransactionsPerTrigger", nearest=None)
+    if found.min_rows is not None and found.max_rows is not None and found.min_rows > found.max_rows:
+        raise InvalidSetting(name="minTransactionsPerTrigger", reason=f"is above maxTransactionsPerTrigger={found.max_rows}", nearest=None)
+    return found
+
+
+def _measured(values: Mapping[str, str], name: str, form: str, units: Mapping[str, int], wanted: str) -> int | None:
+    if name not in values:
+        return None
+    told = re.fullmatch(form, values[name].strip().lower())
+    if told is None or int(told[1]) < 1:
+        raise InvalidSetting(name=name, reason=f"wants {wanted}, above 0, got {values[name]!r}", nearest=None)
+    return int(told[1]) * units[told[2]]
 
 
 def _count(values: Mapping[str, str], name: str) -> int | None:
@@ -177,3 +279,11 @@ def _truth(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text not in ("true", "false"):
         raise InvalidSetting(name=name, reason=f"wants true or false, got {values[name]!r}", nearest=None)
     return text == "true"
+
+
+def _word(values: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    """The first of the known ones where the option is not given."""
+    text = values.get(name, known[0]).strip().lower()
+    if text not in known:
+        raise InvalidSetting(name=name, reason=f"wants {' or '.join(known)}, got {values[name]!r}", nearest=None)
+    return text

@@ -22,7 +22,7 @@ import grpc
 import numpy as np
 import pyarrow as pa
 
-from pyspark_waltz.arrow import record_batch
+from pyspark_waltz.arrow import PADDING, record_batch
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.source import LogRange
 from waltz_log.core.columns import verify_records
@@ -100,7 +100,9 @@ def read_range(task: LogRange) -> Iterator[pa.RecordBatch]:
         address = replicas[0]
         try:
             for chunk in _chunks(task, address, position, frame_bytes=frame_bytes, timeout_s=call_timeout_s):
-                yield _checked_batch(task, address, chunk)
+                batch = _checked_batch(task, address, chunk)
+                if batch.num_rows:
+                    yield batch
                 position = chunk.first + chunk.count
                 failures, deadline, pause = 0, time.monotonic() + patience_s, PAUSE_S[0]
                 said.clear()
@@ -179,9 +181,10 @@ def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, ti
 
 
 def _checked_batch(task: LogRange, address: str, chunk: _Chunk) -> pa.RecordBatch:
-    lengths, records = b"".join(chunk.lengths), b"".join(chunk.records)
+    lengths, padded = b"".join(chunk.lengths), b"".join((*chunk.records, PADDING))
     if chunk.first + chunk.count - 1 > task.last:
         raise ProtocolViolation(reason=f"{address} sent more than asked for, up to {chunk.first + chunk.count - 1}")
+    records = memoryview(padded)[: chunk.size]
     verify_records(records, lengths, first_transaction_id=chunk.first, partition=task.partition, where=address)
     times = np.repeat(np.array(chunk.times, dtype=np.int64), np.array(chunk.counts, dtype=np.int64))
-    return record_batch(records, lengths, times)
+    return record_batch(padded, lengths, times, include_metadata=task.include_metadata, tests=task.tests)

@@ -1,4 +1,4 @@
-"""The data source `waltz` as Spark sees it: options, schema, and the two readers over the planner.
+"""The data source `waltz` as Spark sees it: options, schema, and the readers over the planner.
 
 Spark pickles a source into planner processes and a reader's `read` into workers, so nothing here connects before it is used, and neither gRPC nor
 the client is imported at the top: workers import this module before they fork.
@@ -6,38 +6,37 @@ the client is imported at the top: workers import this module before they fork.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType, TimestampType
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
+from pyspark_waltz import filters
 from pyspark_waltz.cluster import LogView
-from pyspark_waltz.offsets import Extent, Offset, batch_starts, checked_starts, cut, initial_offset, latest_offset, resolve
-from pyspark_waltz.options import SourceOptions
+from pyspark_waltz.filters import Pushed
+from pyspark_waltz.intervals import Intervals
+from pyspark_waltz.metadata import MetadataReader
+from pyspark_waltz.offsets import Extent, Offset, batch_starts, checked_starts
+from pyspark_waltz.options import NO_LIMITS, SourceOptions
+from pyspark_waltz.planner import Span, capped, cut, latest_offset, resolve, times_needed
+from pyspark_waltz.positions import LATEST
+from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, SCHEMA_WITH_METADATA
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["SCHEMA", "DefaultSource", "LogRange"]
 
-SCHEMA = StructType(
-    [
-        StructField("partition", IntegerType()),
-        StructField("transaction_id", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("header", IntegerType()),
-        StructField("data", BinaryType()),
-    ]
-)
-
 
 @dataclass(frozen=True)
 class LogRange(InputPartition):
-    """One task: everything an executor needs to read ids `first` to `last` of a partition without asking anybody but storage nodes."""
+    """One task: everything an executor needs to read ids `first` to `last` of a partition without asking anybody but storage nodes. `tests`: what
+    rows must pass to be handed on, by column."""
 
     partition: int
     first: int
@@ -47,6 +46,8 @@ class LogRange(InputPartition):
     replicas: tuple[str, ...]
     fetch_timeout_ms: int
     fail_on_data_loss: bool
+    include_metadata: bool = False
+    tests: Mapping[str, Intervals] = field(default_factory=dict)
 
 
 def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
@@ -70,35 +71,58 @@ class DefaultSource(DataSource):
         return "waltz"
 
     def schema(self) -> StructType:
-        return SCHEMA
+        if self.parsed.metadata_mode:
+            return METADATA_SCHEMA
+        return SCHEMA_WITH_METADATA if self.parsed.include_metadata else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self.parsed.check_use("batch")
-        return _BatchReader(self)
+        if self.parsed.metadata_mode:
+            return MetadataReader(self)
+        return _FilteringReader(self) if filters.asked_for() else _BatchReader(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self.parsed.check_use("stream")
         return _StreamReader(self)
 
 
-def _plan(options: SourceOptions, view: LogView, starts: dict[int, int], ends: dict[int, int]) -> list[LogRange]:
+def _plan(options: SourceOptions, view: LogView, spans: Iterable[Span], pushed: Pushed) -> list[LogRange]:
     """The tasks for a batch, each bound to a session and its replicas."""
-    moved = {partition: end for partition, end in ends.items() if end > starts[partition]}
-    if not moved:
+    spans = [span for span in spans if span.last >= span.first]
+    if not spans:
         return []
-    extents, locations = view.cover(moved)
-    checked = checked_starts({p: starts[p] for p in moved}, moved, extents, fail_on_data_loss=options.fail_on_data_loss)
+    ends: dict[int, int] = {}
+    for span in spans:
+        ends[span.partition] = max(ends.get(span.partition, 0), span.last + 1)
+    extents, locations = view.cover(ends)
+    held = [_still_there(span, extents, options) for span in spans]
     key = view.cluster_key.bytes
     ranges = []
-    for number, span in enumerate(cut(checked, moved, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)):
+    for number, span in enumerate(cut(held, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)):
         location = locations[span.partition]
         # Neighbouring ranges begin at different replicas, so that the reading is spread over them.
         shift = (span.partition + number) % max(1, len(location.replicas))
-        replicas = location.replicas[shift:] + location.replicas[:shift]
         ranges.append(
-            LogRange(span.partition, span.first, span.last, location.session, key, replicas, options.fetch_timeout_ms, options.fail_on_data_loss)
+            LogRange(
+                partition=span.partition,
+                first=span.first,
+                last=span.last,
+                session=location.session,
+                cluster_key=key,
+                replicas=location.replicas[shift:] + location.replicas[:shift],
+                fetch_timeout_ms=options.fetch_timeout_ms,
+                fail_on_data_loss=options.fail_on_data_loss,
+                include_metadata=options.include_metadata,
+                tests=pushed.tests,
+            )
         )
     return ranges
+
+
+def _still_there(span: Span, extents: Mapping[int, Extent], options: SourceOptions) -> Span:
+    p = span.partition
+    checked = checked_starts({p: span.first}, {p: span.last + 1}, extents, fail_on_data_loss=options.fail_on_data_loss)
+    return Span(p, checked[p], span.last)
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -107,25 +131,61 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     return read_range(partition) if isinstance(partition, LogRange) else iter(())
 
 
+def _begin(options: SourceOptions, view: LogView, extents: Mapping[int, Extent]) -> dict[int, int]:
+    """Where each partition begins."""
+    asked = times_needed(options.starting, options.starting_times, extents)
+    at_times = view.positions_at(asked)
+    return resolve(options.starting, extents, option="startingTransactionIds", times=options.starting_times, at_times=at_times)
+
+
+# ---- batch -------------------------------------------------------------------------------------------------------------------------------------
+
+
 class _BatchReader(DataSourceReader):
     """Bounds are fixed when Spark plans the query; each action plans anew."""
 
     def __init__(self, source: DefaultSource) -> None:
         self._source = source
+        self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._source.parsed
+        options, pushed = self._source.parsed, self._pushed
         view = LogView(options, self._source.connect)
         try:
             extents = view.extents()
-            starts = resolve(options.starting, extents, option="startingTransactionIds")
-            ends = resolve(options.ending, extents, option="endingTransactionIds")
-            return _plan(options, view, starts, {partition: max(end, starts[partition]) for partition, end in ends.items()})
+            starts = _begin(options, view, extents)
+            at_times = view.positions_at(times_needed(options.ending, options.ending_times, extents))
+            ends = resolve(options.ending, extents, option="endingTransactionIds", times=options.ending_times, at_times=at_times)
+            if pushed.nothing:
+                return []
+            wanted = {p: (starts[p], ends[p] - 1) for p in extents if p in pushed.of("partition")}
+            wanted = self._between_times(view, wanted)
+            ids = pushed.of("transaction_id")
+            spans = [Span(p, *span) for p, bounds in sorted(wanted.items()) for span in (Intervals.of([bounds]) & ids).spans]
+            return _plan(options, view, spans, pushed)
         finally:
             view.close()
 
+    def _between_times(self, view: LogView, wanted: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        """Without what was appended before or after the times that a filter lets pass."""
+        from_ms, until_ms = self._pushed.from_ms, self._pushed.until_ms
+        froms = view.positions_at(dict.fromkeys(wanted, from_ms)) if from_ms is not None else {}
+        untils = view.positions_at(dict.fromkeys(wanted, until_ms)) if until_ms is not None else {}
+        return {p: (max(low, froms.get(p, low)), min(high, untils.get(p, high + 1) - 1)) for p, (low, high) in wanted.items()}
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
+
+
+class _FilteringReader(_BatchReader):
+    """For the process in which Spark pushes filters."""
+
+    def pushFilters(self, asked: list[Filter]) -> Iterable[Filter]:
+        self._pushed, left = filters.push(asked, self._source.schema().names)
+        return left
+
+
+# ---- stream ------------------------------------------------------------------------------------------------------------------------------------
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -135,28 +195,52 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source = source
         self._view: LogView | None = None
         self._target: dict[int, Extent] | None = None
+        self._ends: dict[int, int] = {}
+        self._last_batch_s: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        return initial_offset(self._source.parsed.starting, self._log().extents()).to_json()
+        log = self._log()
+        starts = _begin(self._source.parsed, log, log.extents())
+        return Offset(starts, initial=True, cluster=str(log.cluster_key)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self._source.parsed.max_transactions_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """One that Spark knows; the others are seen to in `latestOffset`."""
+        limits = self._source.parsed.limits
+        if limits.max_rows is not None:
+            return ReadMaxRows(limits.max_rows)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        return ReadMinRows(limits.min_rows) if limits.min_rows is not None else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        extents = self._target if self._target is not None else self._log().extents()
-        return latest_offset(Offset.from_json(start), extents, limit.max_rows if isinstance(limit, ReadMaxRows) else None).to_json()
+        # Told to read all there is, by a trigger that runs once, a source must not hold back.
+        limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._source.parsed.limits
+        log, begin = self._log(), Offset.from_json(start)
+        now_s = time.monotonic()
+        if self._last_batch_s is None:
+            self._last_batch_s = now_s
+        extents = self._target if self._target is not None else self._until_ends(log.extents())
+        begin.expect_cluster(str(log.cluster_key))
+        # What is there now is all there will be, so nothing is waited for.
+        waited_ms = None if self._target is not None else (now_s - self._last_batch_s) * 1000
+        end = latest_offset(begin, extents, limits, measure=log.measure, waited_ms=waited_ms)
+        if end is not begin:
+            self._last_batch_s = now_s
+        return start if end is begin else end.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._log().extents()
+        self._target = self._until_ends(self._log().extents())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         known = self._log().known_extents()
         return Offset({partition: extent.next for partition, extent in known.items()}).to_json() if known else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        until = Offset.from_json(end)
-        return _plan(self._source.parsed, self._log(), batch_starts(Offset.from_json(start), until), dict(until.next))
+        log, until = self._log(), Offset.from_json(end)
+        until.expect_cluster(str(log.cluster_key))
+        starts = batch_starts(Offset.from_json(start), until)
+        spans = [Span(p, at, until.next[p] - 1) for p, at in sorted(starts.items())]
+        return _plan(self._source.parsed, log, spans, Pushed())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
@@ -164,6 +248,19 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._view is not None:
             self._view.close()
+
+    def _until_ends(self, extents: dict[int, Extent]) -> dict[int, Extent]:
+        """The log up to where the query is to end. The end at a time is found once something as new is committed, and stays from then on."""
+        options = self._source.parsed
+        if not options.bounded:
+            return extents
+        self._ends |= {p: end for p, end in options.ending.given.items() if end != LATEST}
+        open_ = [p for p in extents if p not in self._ends]
+        asked = times_needed(options.ending, options.ending_times, open_)
+        for partition, at in self._log().positions_at(asked).items():
+            if at < extents[partition].next:
+                self._ends[partition] = at
+        return capped(extents, self._ends)
 
     def _log(self) -> LogView:
         if self._view is None:

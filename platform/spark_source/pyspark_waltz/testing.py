@@ -23,6 +23,7 @@ import grpc
 
 from pyspark_waltz.source import DefaultSource
 from waltz_log import errors
+from waltz_log.client.locating import Place, Question
 from waltz_log.core.block import Block
 from waltz_log.core.records import encode_record
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutOfRange, SessionTooOld, WaltzError
@@ -101,13 +102,17 @@ class StubStorage:
                 return
 
 
+def _lengths(block: Block) -> list[int]:
+    return [int.from_bytes(block.lengths[n : n + 4], "big") for n in range(0, len(block.lengths), 4)]
+
+
 def _pieces(block: Block, first: int, last: int, max_bytes: int) -> Iterator[Block]:
     """The part of a block within the range, in pieces of about `max_bytes`."""
     low, high = max(first, block.first_transaction_id), min(last, block.last_transaction_id)
     if low == block.first_transaction_id and high == block.last_transaction_id and len(block.records) <= max_bytes:
         yield block
         return
-    lengths = [int.from_bytes(block.lengths[n : n + 4], "big") for n in range(0, len(block.lengths), 4)]
+    lengths = _lengths(block)
     offsets = [0]
     for length in lengths:
         offsets.append(offsets[-1] + length)
@@ -164,9 +169,34 @@ class StubInspector(AbstractContextManager["StubInspector"]):
     def replicas(self) -> dict[int, list[str]]:
         return {int(p): list(addresses) for p, addresses in self._state()["replicas"].items()}
 
+    def owners(self) -> dict[int, str | None]:
+        found = self._state()
+        return {p: f"server-{p}:1" if str(p) in found["bounds"] else None for p in range(found["partitions"])}
+
+    def locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
+        state = self._state()
+        rows: dict[str, list[list[int]]] = state["rows"]
+        return {p: _located(rows.get(str(p), []), state["bounds"][str(p)]["first_transaction_id"], asked) for p, asked in questions.items()}
+
     def _state(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._path.read_text())
         return found
+
+
+def _located(blocks: list[list[int]], retained: int, asked: Question) -> Place:
+    """From blocks as (first id, append time, record sizes…), one transaction after the other."""
+    rows = {first + n: (time_ms, size) for first, time_ms, *sizes in blocks for n, size in enumerate(sizes)}
+    ids = [at for at in rows if retained <= at <= asked.high_water_mark]
+    positions = tuple(next((at for at in ids if rows[at][0] >= time_ms), asked.high_water_mark + 1) for time_ms in asked.times_ms)
+    measured = range(asked.first, min(asked.last, asked.high_water_mark) + 1)
+    if measured and asked.first < retained:
+        raise OutOfRange(partition=0, asked=asked.first, first=retained, last=asked.high_water_mark)
+    total, within = 0, asked.first - 1
+    for at in measured:
+        total += rows[at][1]
+        if total <= asked.max_bytes:
+            within = at
+    return Place(positions, total, within)
 
 
 class StubSource(DefaultSource):
@@ -189,7 +219,9 @@ class StubCluster:
         self.path = directory / f"cluster-{self.key}.json"
         self.nodes = [StubStorage(f"storage-{n}", self.key.bytes, session=session) for n in range(replicas)]
         self.first: dict[int, int] = {}
+        self.unowned: set[int] = set()
         self._marks: dict[int, int] = {}
+        self._written: dict[int, list[Block]] = {}
         self._lock = threading.Lock()
         for node in self.nodes:
             node.start()
@@ -206,6 +238,7 @@ class StubCluster:
         """One committed block on every replica."""
         block = block_of(partition, self._marks.get(partition, -1) + 1, rows, append_time_ms=append_time_ms, headers=headers)
         self._marks[partition] = block.last_transaction_id
+        self._written.setdefault(partition, []).append(block)
         for node in self.nodes:
             node.blocks.setdefault(partition, []).append(block)
         self.publish()
@@ -222,9 +255,14 @@ class StubCluster:
         self.publish()
 
     def publish(self) -> None:
-        bounds = {p: asdict(_Bound(p, 1, self.session, self._marks.get(p, -1), self.first.get(p, 0))) for p in range(self.partitions)}
+        bounds = {
+            p: asdict(_Bound(p, 1, self.session, self._marks.get(p, -1), self.first.get(p, 0)))
+            for p in range(self.partitions)
+            if p not in self.unowned
+        }
         replicas = {p: [node.address for node in self.nodes] for p in range(self.partitions)}
-        state = {"key": str(self.key), "partitions": self.partitions, "bounds": bounds, "replicas": replicas}
+        rows = {p: [[b.first_transaction_id, b.append_time_ms, *_lengths(b)] for b in blocks] for p, blocks in self._written.items()}
+        state = {"key": str(self.key), "partitions": self.partitions, "bounds": bounds, "replicas": replicas, "rows": rows}
         with self._lock:
             temporary = self.path.with_suffix(".tmp")
             temporary.write_text(json.dumps(state))

@@ -9,9 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_waltz.errors import DataLost
-from pyspark_waltz.offsets import Extent, Offset, Span, batch_starts, checked_starts, cut, initial_offset, latest_offset, resolve, split_limit
-from pyspark_waltz.options import EARLIEST, LATEST, Positions
+from pyspark_waltz.offsets import Extent, Offset, batch_starts, checked_starts
+from pyspark_waltz.options import EARLIEST, LATEST, Limits, Positions
+from pyspark_waltz.planner import Span, cut, latest_offset, resolve, split_limit
 from waltz_log.errors import InvalidSetting, OutOfRange
+
+KEY = "00000000-0000-0000-0000-000000000007"
+
+
+def initial_offset(positions: Positions, extents: dict[int, Extent]) -> Offset:
+    return Offset(resolve(positions, extents, option="startingTransactionIds"), initial=True, cluster=KEY)
+
+
+def at_most(rows: int | None) -> Limits:
+    return Limits(max_rows=rows)
+
+
+def tasks(starts: dict[int, int], ends: dict[int, int], *, min_partitions: int | None, max_records: int) -> list[Span]:
+    return cut([Span(p, starts[p], ends[p] - 1) for p in sorted(ends)], min_partitions=min_partitions, max_records=max_records)
+
 
 backlogs = st.dictionaries(st.integers(0, 6), st.integers(0, 40), min_size=1)
 sizes = st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1)
@@ -51,7 +67,7 @@ def test_partitions_take_turns_where_the_limit_is_below_their_number(partitions:
     start = Offset(dict.fromkeys(range(partitions), 0))
     extents = {partition: Extent(0, 1000) for partition in range(partitions)}
     for _ in range(partitions):
-        start = latest_offset(start, extents, limit)
+        start = latest_offset(start, extents, at_most(limit))
     assert all(at >= 1 for at in start.next.values())
 
 
@@ -61,11 +77,11 @@ def test_batches_follow_each_other_without_gap_or_repeat_up_to_the_end(log: dict
     start = initial_offset(Positions(EARLIEST), extents)
     seen: dict[int, list[int]] = {partition: [] for partition in extents}
     for _ in range(500):
-        end = latest_offset(start, extents, limit)
+        end = latest_offset(start, extents, at_most(limit))
         if end == start:
             break
         starts = batch_starts(start, end)
-        spans = cut(starts, end.next, min_partitions=None, max_records=7)
+        spans = tasks(starts, dict(end.next), min_partitions=None, max_records=7)
         rows = [(span.partition, at) for span in spans for at in range(span.first, span.last + 1)]
         assert limit is None or len(rows) <= limit
         for partition, at in rows:
@@ -82,7 +98,7 @@ def test_a_first_batch_is_replayed_alike_wherever_the_start_would_be_now(
 ) -> None:
     before = {partition: Extent(first, first + count) for partition, (first, count) in then.items()}
     start = initial_offset(Positions(default), before)
-    end = latest_offset(start, before, limit)
+    end = latest_offset(start, before, at_most(limit))
     planned = batch_starts(start, end)
     now = {p: Extent(before[p].first, before[p].next + grown.get(p, (0, 0))[1]) for p in before}
     asked_again = initial_offset(Positions(default), now)
@@ -91,32 +107,32 @@ def test_a_first_batch_is_replayed_alike_wherever_the_start_would_be_now(
 
 def test_a_partition_that_appears_while_running_starts_at_its_earliest_and_is_replayed_from_there() -> None:
     start = Offset({0: 5})
-    end = latest_offset(start, {0: Extent(0, 8), 1: Extent(3, 9)}, None)
+    end = latest_offset(start, {0: Extent(0, 8), 1: Extent(3, 9)})
     assert end.to_json() == {"0": 8, "1": 9, "began": {"1": 3}}
     assert batch_starts(start, end) == {0: 5, 1: 3}
-    after = latest_offset(end, {0: Extent(0, 8), 1: Extent(3, 10)}, None)
+    after = latest_offset(end, {0: Extent(0, 8), 1: Extent(3, 10)})
     assert after.to_json() == {"0": 8, "1": 10}
 
 
 def test_no_progress_gives_the_same_offset_so_that_spark_sees_no_new_data() -> None:
     start = Offset({0: 5, 1: 0}, began={0: 2})
-    assert latest_offset(start, {0: Extent(0, 5), 1: Extent(0, 0)}, 10) is start
+    assert latest_offset(start, {0: Extent(0, 5), 1: Extent(0, 0)}, at_most(10)) is start
     assert Offset.from_json(start.to_json()) == start
 
 
 def test_a_partition_without_an_owner_stays_where_it_is() -> None:
-    assert latest_offset(Offset({0: 5, 1: 7}), {1: Extent(0, 9)}, None).next == {0: 5, 1: 9}
+    assert latest_offset(Offset({0: 5, 1: 7}), {1: Extent(0, 9)}).next == {0: 5, 1: 9}
 
 
 def test_a_bound_below_the_offset_never_moves_it_back() -> None:
-    assert latest_offset(Offset({0: 5}), {0: Extent(0, 3)}, None).next == {0: 5}
+    assert latest_offset(Offset({0: 5}), {0: Extent(0, 3)}).next == {0: 5}
 
 
 @given(sizes, st.none() | st.integers(1, 40), st.integers(1, 20))
 def test_tasks_cover_every_id_once_within_their_bounds(batch: dict[int, tuple[int, int]], least: int | None, most: int) -> None:
     starts = {partition: first for partition, (first, _) in batch.items()}
     ends = {partition: first + count for partition, (first, count) in batch.items()}
-    spans = cut(starts, ends, min_partitions=least, max_records=most)
+    spans = tasks(starts, ends, min_partitions=least, max_records=most)
     covered = [(span.partition, at) for span in spans for at in range(span.first, span.last + 1)]
     assert covered == [(partition, at) for partition in sorted(batch) for at in range(starts[partition], ends[partition])]
     assert all(span.last - span.first + 1 <= most for span in spans)
@@ -125,12 +141,12 @@ def test_tasks_cover_every_id_once_within_their_bounds(batch: dict[int, tuple[in
 
 
 def test_an_empty_batch_has_no_tasks() -> None:
-    assert cut({0: 5}, {0: 5}, min_partitions=8, max_records=10) == []
-    assert cut({}, {}, min_partitions=None, max_records=10) == []
+    assert tasks({0: 5}, {0: 5}, min_partitions=8, max_records=10) == []
+    assert tasks({}, {}, min_partitions=None, max_records=10) == []
 
 
 def test_tasks_of_one_partition_are_even() -> None:
-    assert cut({0: 0}, {0: 10}, min_partitions=3, max_records=100) == [Span(0, 0, 1), Span(0, 2, 4), Span(0, 5, 6), Span(0, 7, 9)]
+    assert tasks({0: 0}, {0: 10}, min_partitions=3, max_records=100) == [Span(0, 0, 1), Span(0, 2, 4), Span(0, 5, 6), Span(0, 7, 9)]
 
 
 def test_positions_resolve_against_the_log() -> None:
@@ -152,7 +168,7 @@ def test_loss_names_partition_and_exact_range_or_is_skipped() -> None:
 
 
 def test_a_limit_is_not_used_up_by_what_was_trimmed() -> None:
-    assert latest_offset(Offset({0: 0}), {0: Extent(100, 200)}, 10).next == {0: 110}
+    assert latest_offset(Offset({0: 0}), {0: Extent(100, 200)}, at_most(10)).next == {0: 110}
 
 
 @pytest.mark.parametrize("foreign", [{"topic": {"0": 1}}, {"0": None}, {"0": [1]}, {"0": 1, "began": 3}])

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from pyspark_waltz.errors import DataLost, RangeUnreadable
-from pyspark_waltz.options import EARLIEST, LATEST, Positions, SourceOptions
+from pyspark_waltz.options import EARLIEST, LATEST, Limits, Positions, SourceOptions
 from waltz_log.errors import InvalidSetting
 
 
@@ -33,7 +33,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
     assert found.partitions == (0, 1, 2, 7)
     assert [found.starting.of(p) for p in (0, 1, 2, 7)] == [17, EARLIEST, EARLIEST, LATEST]
     assert [found.ending.of(p) for p in (0, 1)] == [20, LATEST]
-    assert (found.max_transactions_per_trigger, found.fail_on_data_loss, found.min_partitions) == (1000, False, 4)
+    assert (found.limits.max_rows, found.fail_on_data_loss, found.min_partitions) == (1000, False, 4)
     assert (found.max_records_per_partition, found.fetch_timeout_ms) == (50, 1500)
 
 
@@ -42,7 +42,7 @@ def test_defaults_read_everything_and_fail_on_loss() -> None:
     assert found.starting == Positions(EARLIEST)
     assert found.ending == Positions(LATEST)
     assert found.partitions is None
-    assert found.max_transactions_per_trigger is None
+    assert found.limits == Limits()
     assert found.fail_on_data_loss
 
 
@@ -107,7 +107,7 @@ def test_a_position_outside_of_the_chosen_partitions_is_refused() -> None:
 
 
 def test_options_of_the_other_use_are_refused() -> None:
-    with pytest.raises(InvalidSetting, match="batch reads only"):
+    with pytest.raises(InvalidSetting, match="no end for a stream"):
         parse(endingTransactionIds="latest").check_use("stream")
     with pytest.raises(InvalidSetting, match="stream reads only"):
         parse(maxTransactionsPerTrigger="5").check_use("batch")

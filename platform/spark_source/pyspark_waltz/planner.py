@@ -1,0 +1,180 @@
+"""The planner: where reading begins and ends, how much of the backlog the next micro-batch takes, and how a batch is cut into tasks. Pure: what must
+be asked of the log (times, sizes) comes in.
+
+Invariants: an end never lies below its start; a limit on rows is never exceeded; where there is a backlog every partition gets on (at least one
+transaction a batch, or in turns where a limit on rows is below the number of partitions); no progress gives the start back unchanged, which Spark
+takes as "no new data".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from pyspark_waltz.offsets import Extent, Offset
+from pyspark_waltz.options import NO_LIMITS, Limits
+from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, told_time
+from waltz_log.errors import InvalidSetting, OutOfRange
+
+__all__ = ["Measure", "Range", "Size", "Span", "capped", "cut", "latest_offset", "resolve", "split_limit", "times_needed", "within_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of one partition, ids `first` to `last`, both read."""
+
+    partition: int
+    first: int
+    last: int
+
+
+class Range(NamedTuple):
+    """Ids `first` to `last` of a partition to be measured, and how many bytes may be taken of them."""
+
+    first: int
+    last: int
+    max_bytes: int
+
+
+class Size(NamedTuple):
+    """`bytes` of a range; up to `last_within` they are within its `max_bytes`."""
+
+    bytes: int
+    last_within: int
+
+
+Measure: TypeAlias = Callable[[Mapping[int, Range]], Mapping[int, Size]]
+
+# ---- where -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def times_needed(positions: Positions, times: Times | None, partitions: Iterable[int]) -> dict[int, int]:
+    """The times to look up in the log: of partitions whose id nobody names."""
+    if times is None:
+        return {}
+    found = {partition: times.of(partition) for partition in partitions if partition not in positions.given}
+    return {partition: time_ms for partition, time_ms in found.items() if time_ms is not None}
+
+
+def resolve(
+    positions: Positions, extents: Mapping[int, Extent], *, option: str, times: Times | None = None, at_times: Mapping[int, int] | None = None
+) -> dict[int, int]:
+    """The id each partition starts or ends at. `at_times`: what the log told of `times_needed`, the next id where nothing is as new. An id beyond
+    the end of the log is refused: it names another log, or a log that was reset."""
+    said = {option: set(positions.given), **({times.option: set(times.given_ms)} if times is not None else {})}
+    for name, named in said.items():
+        unknown = sorted(named - set(extents))
+        if unknown:
+            raise InvalidSetting(name=name, reason=f"names partition {unknown[0]}, the log has {_listed(extents)}", nearest=None)
+    found = {}
+    for partition, extent in extents.items():
+        if times is not None and at_times is not None and partition in at_times:
+            found[partition] = _at_time(times, partition, extent, at_times[partition])
+            continue
+        default = times.otherwise if times is not None else positions.default
+        wanted = positions.given.get(partition, default)
+        if wanted > extent.next:
+            raise OutOfRange(partition=partition, asked=wanted, first=extent.first, last=extent.next - 1)
+        found[partition] = extent.first if wanted == EARLIEST else extent.next if wanted == LATEST else wanted
+    return found
+
+
+def _at_time(times: Times, partition: int, extent: Extent, at: int) -> int:
+    if at >= extent.next and times.strict:
+        time_ms = times.of(partition)
+        assert time_ms is not None
+        reason = f"nothing of partition {partition} was appended at {told_time(time_ms)} or later; strategy latest would begin at its end"
+        raise InvalidSetting(name=times.option, reason=reason, nearest="startingTransactionIdsByTimestampStrategy")
+    return min(max(at, extent.first), extent.next)
+
+
+def _listed(extents: Iterable[int]) -> str:
+    return ",".join(str(partition) for partition in sorted(extents))
+
+
+def capped(extents: Mapping[int, Extent], ends: Mapping[int, int]) -> dict[int, Extent]:
+    """The log as if it ended at the given ids, where it goes beyond them."""
+    found = {p: min(extent.next, ends.get(p, extent.next)) for p, extent in extents.items()}
+    return {p: Extent(min(extent.first, found[p]), found[p]) for p, extent in extents.items()}
+
+
+# ---- how much ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def latest_offset(
+    start: Offset, extents: Mapping[int, Extent], limits: Limits = NO_LIMITS, *, measure: Measure | None = None, waited_ms: float | None = None
+) -> Offset:
+    """The end of the next batch. A partition that `extents` leaves out (not asked for now, no owner just now) stays where it is. `waited_ms`: since
+    when there was no batch, None where nothing may be waited for."""
+    new = {partition: extent.first for partition, extent in extents.items() if partition not in start.next}
+    starts = {**start.next, **new}
+    # Counted from what is still there: trimmed transactions use up no limit.
+    froms = {p: max(starts[p], extents[p].first) for p in sorted(extents)}
+    backlog = {p: extents[p].next - at for p, at in froms.items() if extents[p].next > starts[p]}
+    if limits.min_rows is not None and waited_ms is not None and sum(backlog.values()) < limits.min_rows and waited_ms < limits.delay_ms:
+        if not start.initial:
+            return start
+        backlog, new = {}, {}
+        starts = dict(start.next)
+    if limits.max_rows is not None and sum(backlog.values()) > limits.max_rows:
+        backlog = split_limit(backlog, limits.max_rows, turn=sum(starts.values()))
+    if limits.max_bytes is not None and measure is not None:
+        backlog = within_bytes({p: count for p, count in backlog.items() if count > 0}, froms, limits.max_bytes, measure)
+    if not backlog and not new and not start.initial:
+        return start
+    ends = {p: froms[p] + backlog[p] if p in backlog else at for p, at in starts.items()}
+    return Offset(ends, began=starts if start.initial else new, cluster=start.cluster)
+
+
+def split_limit(backlog: Mapping[int, int], limit: int, *, turn: int) -> dict[int, int]:
+    """`limit` (below the sum of the backlogs) shared out: one to each, the rest in proportion to what each still has, the largest remainders
+    rounded up.
+
+    Below one each, partitions take turns: `turn` moves with what was read, so over the batches each is served."""
+    waiting = [partition for partition in sorted(backlog) if backlog[partition] > 0]
+    if limit < len(waiting):
+        return {waiting[(turn + n) % len(waiting)]: 1 for n in range(limit)}
+    share = dict.fromkeys(waiting, 1)
+    rest = limit - len(waiting)
+    behind = {partition: backlog[partition] - 1 for partition in waiting}
+    total = sum(behind.values())
+    if rest and total:
+        for partition in waiting:
+            share[partition] += rest * behind[partition] // total
+        left = limit - sum(share.values())
+        by_remainder = sorted(waiting, key=lambda partition: (-(rest * behind[partition] % total), partition))
+        for partition in by_remainder[:left]:
+            share[partition] += 1
+    return share
+
+
+def within_bytes(backlog: Mapping[int, int], starts: Mapping[int, int], limit: int, measure: Measure) -> dict[int, int]:
+    """What of the backlogs (each above 0) fits: each partition has a share in proportion to its bytes, and takes what of its beginning is within the
+    share. A first transaction that is larger than its share is taken all the same, or its partition would stand still."""
+    sizes = measure({p: Range(starts[p], starts[p] + count - 1, 0) for p, count in backlog.items()})
+    total = sum(size.bytes for size in sizes.values())
+    if total <= limit:
+        return dict(backlog)
+    fits = measure({p: Range(starts[p], starts[p] + count - 1, limit * sizes[p].bytes // total) for p, count in backlog.items()})
+    return {p: min(count, max(1, fits[p].last_within - starts[p] + 1)) for p, count in backlog.items()}
+
+
+# ---- tasks -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def cut(spans: Iterable[Span], *, min_partitions: int | None, max_records: int) -> list[Span]:
+    """The tasks of a batch: every id once, in order; no task above `max_records`; at least `min_partitions` tasks where there are as many rows."""
+    spans = [span for span in spans if span.last >= span.first]
+    total = sum(span.last - span.first + 1 for span in spans)
+    piece = max_records
+    if min_partitions is not None and total:
+        piece = max(1, min(piece, total // min_partitions))
+    found = []
+    for span in spans:
+        size = span.last - span.first + 1
+        pieces = -(-size // piece)
+        bounds = [span.first + size * n // pieces for n in range(pieces + 1)]
+        found += [Span(span.partition, low, high - 1) for low, high in pairwise(bounds)]
+    return found

@@ -1,0 +1,131 @@
+"""Where to start or end reading, as a user says it and before the log was asked: by transaction id or by append time. Pure.
+
+A transaction id in JSON may be -2 for the earliest and -1 for the latest. A time is a number of milliseconds since 1970 UTC, or ISO 8601 with its
+offset (`2026-11-21T10:00:00Z`): without one it would mean another moment on another machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["EARLIEST", "LATEST", "Positions", "Times", "parse_partitions", "parse_positions", "parse_time", "parse_times", "told_time"]
+
+EARLIEST = -2
+LATEST = -1
+
+PARTITIONS_MAX = 1 << 20
+"""Bounds what `partitions` may expand to; far above any cluster, far below what hurts the driver."""
+
+TIME_MS_MAX = 253_402_300_800_000
+"""The year 10000, where ISO 8601 and Spark's timestamps end."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """A transaction id, `EARLIEST` or `LATEST` for each partition."""
+
+    default: int
+    given: Mapping[int, int] = field(default_factory=dict)
+
+    def of(self, partition: int) -> int:
+        return self.given.get(partition, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The first transaction appended at a time or later, in milliseconds, for each partition that has one; `otherwise`, `EARLIEST` or `LATEST`, for
+    the others. `option` is the one that said so. `strict`: a partition without such a transaction is an error and not the latest."""
+
+    option: str
+    everywhere_ms: int | None = None
+    given_ms: Mapping[int, int] = field(default_factory=dict)
+    otherwise: int = LATEST
+    strict: bool = False
+
+    def of(self, partition: int) -> int | None:
+        return self.given_ms.get(partition, self.everywhere_ms)
+
+
+def parse_partitions(text: str) -> tuple[int, ...]:
+    """`0-3,7` as (0, 1, 2, 3, 7): sorted, each once."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (not dash or last.isdecimal())):
+            raise InvalidSetting(name="partitions", reason=f"wants numbers and ranges as in 0-3,7, got {text!r}", nearest=None)
+        low, high = int(first), int(last or first)
+        if high < low or high >= PARTITIONS_MAX:
+            raise InvalidSetting(name="partitions", reason=f"range {part.strip()} is empty or too far", nearest=None)
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def parse_positions(name: str, text: str, *, default: int) -> Positions:
+    """A word or JSON. An end may not be `earliest`: it would read nothing."""
+    ending = default == LATEST
+    word = text.strip().lower()
+    if word == "latest":
+        return Positions(LATEST)
+    if word == "earliest" and not ending:
+        return Positions(EARLIEST)
+    form = 'latest or JSON such as {"0": 42, "1": -1}' if ending else 'earliest, latest or JSON such as {"0": 17, "1": -2}'
+    given: dict[int, int] = {}
+    for partition, value in _object(name, text, form).items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < (LATEST if ending else EARLIEST):
+            raise _wrong(name, text, form)
+        given[partition] = value
+    return Positions(default, given)
+
+
+def parse_times(name: str, text: str, *, otherwise: int, strict: bool) -> Times:
+    """JSON: a time for each partition."""
+    form = 'JSON such as {"0": 1700000000000, "1": "2026-11-21T10:00:00Z"}'
+    given = {partition: parse_time(name, value) for partition, value in _object(name, text, form).items()}
+    return Times(name, given_ms=given, otherwise=otherwise, strict=strict)
+
+
+def parse_time(name: str, value: object) -> int:
+    """Milliseconds since 1970."""
+    text = str(value).strip()
+    wrong = InvalidSetting(
+        name=name, reason=f"wants milliseconds since 1970, or ISO 8601 with an offset as in 2026-11-21T10:00:00Z, got {text!r}", nearest=None
+    )
+    if not isinstance(value, bool) and text.isdecimal():
+        found = int(text)
+    else:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise wrong from None
+        if moment.tzinfo is None:
+            raise wrong
+        # Rounded up: the first transaction at or after the moment is the first at or after the next whole millisecond.
+        found = -((_EPOCH - moment) // timedelta(milliseconds=1))
+    if not 0 <= found < TIME_MS_MAX:
+        raise wrong
+    return found
+
+
+def told_time(time_ms: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _object(name: str, text: str, form: str) -> dict[int, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise _wrong(name, text, form) from None
+    if not isinstance(found, dict) or not all(key.isdecimal() for key in found):
+        raise _wrong(name, text, form)
+    return {int(key): value for key, value in found.items()}
+
+
+def _wrong(name: str, text: str, form: str) -> InvalidSetting:
+    return InvalidSetting(name=name, reason=f"wants {form}, got {text!r}", nearest=None)
