@@ -86,6 +86,20 @@ def test_no_conflict_is_missed_and_with_memory_none_is_needless(rows: list[tuple
         assert len(table) <= entries_max + 6
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12)), min_size=1, max_size=20), max_size=8), st.sampled_from([6, 1000]))
+def test_transactions_of_one_write_lock_are_judged_as_all_others(frames: list[list[tuple[int, int]]], entries_max: int) -> None:
+    """A lock that is read too is judged by the general rule, and must fare the same."""
+    quick, general = LockTable(floor=5, entries_max=entries_max), LockTable(floor=5, entries_max=entries_max)
+    next_id = 6
+    for frame in frames:
+        marks = [next_id - 1 - lag for lag, _ in frame]
+        found = quick.judge(marks, _counts((1, 0, 0)) * len(frame), [lock for _, lock in frame], next_id)
+        assert found == general.judge(marks, _counts((1, 1, 0)) * len(frame), [lock for _, lock in frame for _ in range(2)], next_id)
+        assert quick.statistics() == general.statistics()
+        next_id += len(found.accepted)
+
+
 def test_the_floor_rises_only_when_something_is_forgotten() -> None:
     table = LockTable(floor=0, entries_max=10)
     for number in range(1, 200):
