@@ -193,13 +193,12 @@ class AppendTask:
     def _refuse(self, frame: Frame, reason: int) -> None:
         """The partition is being handed over, or its replicas have no room: nothing more is ordered here, and the client is told so for every
         transaction."""
-        message = frame.message
         try:
-            verify_records(message.records, message.lengths, first_transaction_id=None, partition=None, where="append that is refused")
+            verify_records(frame.records, frame.lengths, first_transaction_id=None, partition=None, where="append that is refused")
         except CorruptData as error:
             frame.appender.fail(error)
             return
-        sequences = headers_array(message.records, message.lengths)["sequence"].tolist()
+        sequences = headers_array(frame.records, frame.lengths)["sequence"].tolist()
         frame.appender.answer(Answers(refused=[(sequence, reason) for sequence in sequences]), 0)
 
     # ---- telling -------------------------------------------------------------------------------------------------------------------------------

@@ -43,14 +43,21 @@ class Answers:
     refused: list[tuple[int, int]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
 class Frame:
-    appender: Appender
-    message: pb.AppendFrame
+    """An append frame as it waits: its columns, each taken out of the message once, for taking one out copies it."""
 
-    @property
-    def size(self) -> int:
-        return len(self.message.records) + len(self.message.locks) + 16 * (len(self.message.lengths) // 4)
+    __slots__ = ("appender", "count", "generation", "lengths", "lock_counts", "locks", "marks", "records", "size")
+
+    def __init__(self, appender: Appender, message: pb.AppendFrame) -> None:
+        self.appender = appender
+        self.generation = message.generation
+        self.lengths = message.lengths
+        self.marks = message.marks
+        self.lock_counts = message.lock_counts
+        self.locks = message.locks
+        self.records = message.records
+        self.count = len(self.lengths) // 4
+        self.size = len(self.records) + len(self.locks) + 16 * self.count
 
 
 @dataclass(slots=True)
@@ -98,25 +105,21 @@ class Sequencer:
 
     def _take(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
         """The accepted records of one frame and their lengths, or None. Moves `next_id` past them."""
-        message, appender = frame.message, frame.appender
+        appender = frame.appender
         headers, marks, locks = self._check(frame)
         sequences = headers["sequence"].astype(np.int64)
-        if message.generation != self.generation or bool((headers["generation"] != self.generation).any()):
+        if frame.generation != self.generation or bool((headers["generation"] != self.generation).any()):
             self._refuse(result, appender, sequences, pb.REFUSAL_GENERATION)
             return None
-        lengths = lengths_array(message.lengths)
-        refused = np.zeros(len(sequences), dtype=bool)
-        # The largest sequence accepted so far, at each place of the frame: what is not above it was sent before.
-        before = np.maximum.accumulate(np.concatenate(([appender.last_sequence], sequences)))[:-1]
-        for mask, reason in ((sequences <= before, pb.REFUSAL_DUPLICATE), (lengths > self._record_length_max, pb.REFUSAL_TOO_LARGE)):
-            if mask.any():
-                self._refuse(result, appender, sequences[mask & ~refused], reason)
-                refused |= mask
+        counts = frame.lock_counts
+        lengths = lengths_array(frame.lengths)
+        refused = self._refused(result, appender, sequences, lengths)
         appender.last_sequence = max(appender.last_sequence, int(sequences.max()))
-        counts = message.lock_counts
-        if refused.any():
+        if refused is not None:
             marks, counts, locks = _without(refused, marks, counts, locks)
-        remaining = np.flatnonzero(~refused)
+            remaining = np.flatnonzero(~refused)
+        else:
+            remaining = np.arange(frame.count)
         verdict = self.locks.judge(marks, counts, locks, self.next_id)
         for position, winner in verdict.rejected:
             result.rejected.append((appender, int(sequences[remaining[position]]), winner))
@@ -125,30 +128,45 @@ class Sequencer:
             return None
         first_id = self.next_id
         self.next_id += len(verdict.accepted)
-        if len(verdict.accepted) == len(sequences):
+        if len(verdict.accepted) == frame.count:
             result.committed.append((appender, _ranges(sequences, first_id)))
-            return message.records, message.lengths
+            return frame.records, frame.lengths
         kept = remaining[np.array(verdict.accepted, dtype=np.int64)]
         result.committed.append((appender, _ranges(sequences[kept], first_id)))
-        offsets = offsets_array(message.lengths)
-        view = memoryview(message.records)
+        offsets = offsets_array(frame.lengths)
+        view = memoryview(frame.records)
         records = b"".join([view[offsets[at] : offsets[at + 1]] for at in kept.tolist()])
         return records, lengths[kept].astype(">i4").tobytes()
 
+    def _refused(
+        self, result: Sequenced, appender: Appender, sequences: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_] | None:
+        """What is refused for itself, whatever its locks; None: nothing is."""
+        in_order = int(sequences[0]) > appender.last_sequence and bool((sequences[1:] > sequences[:-1]).all())
+        if in_order and int(lengths.max()) <= self._record_length_max:
+            return None
+        refused = np.zeros(len(sequences), dtype=bool)
+        # The largest sequence accepted so far, at each place of the frame: what is not above it was sent before.
+        before = np.maximum.accumulate(np.concatenate(([appender.last_sequence], sequences)))[:-1]
+        for mask, reason in ((sequences <= before, pb.REFUSAL_DUPLICATE), (lengths > self._record_length_max, pb.REFUSAL_TOO_LARGE)):
+            if mask.any():
+                self._refuse(result, appender, sequences[mask & ~refused], reason)
+                refused |= mask
+        return refused
+
     def _check(self, frame: Frame) -> tuple[npt.NDArray[np.void], array[int], array[int]]:
         """Everything a client could get wrong. Raises `CorruptData`: the stream it came on ends, and nothing of the frame is stored."""
-        message, client_id = frame.message, frame.appender.client_id
+        client_id, count = frame.appender.client_id, frame.count
         where = f"append of client {client_id}"
-        count = len(message.lengths) // 4
-        if count == 0 or len(message.lengths) != 4 * count or len(message.marks) != 8 * count or len(message.locks) % 8:
+        if count == 0 or len(frame.lengths) != 4 * count or len(frame.marks) != 8 * count or len(frame.locks) % 8:
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason="columns of different lengths")
-        if len(message.lock_counts) not in (0, 3 * count) or sum(message.lock_counts) * 8 != len(message.locks):
+        if len(frame.lock_counts) not in (0, 3 * count) or sum(frame.lock_counts) * 8 != len(frame.locks):
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason="lock counts and locks differ")
-        verify_records(message.records, message.lengths, first_transaction_id=None, partition=self.partition, where=where)
-        headers = headers_array(message.records, message.lengths)
+        verify_records(frame.records, frame.lengths, first_transaction_id=None, partition=self.partition, where=where)
+        headers = headers_array(frame.records, frame.lengths)
         if bool((headers["client_id"] != client_id).any()):
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason="record of another client")
-        return headers, unpack_i8(message.marks), unpack_i8(message.locks)
+        return headers, unpack_i8(frame.marks), unpack_i8(frame.locks)
 
     @staticmethod
     def _refuse(result: Sequenced, appender: Appender, sequences: npt.NDArray[np.int64], reason: int) -> None:

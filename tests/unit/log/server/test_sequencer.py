@@ -94,11 +94,12 @@ def test_a_record_above_the_limit_is_refused_alone() -> None:
 def test_rot_a_foreign_client_and_torn_columns_end_only_their_own_stream() -> None:
     bad = _Client(8)
     rotten = _frame(bad, [(0, b"abc", 99, [])])
-    rotten.message.records = rotten.message.records[:-1] + bytes([rotten.message.records[-1] ^ 1])
+    rotten.records = rotten.records[:-1] + bytes([rotten.records[-1] ^ 1])
     foreign = _frame(_Client(9), [(0, b"abc", 99, [])])
+    foreign.appender = bad
     torn = _frame(bad, [(0, b"abc", 99, [1])])
-    torn.message.locks = torn.message.locks[:-1]
-    for frame in (rotten, Frame(bad, foreign.message), torn, _frame(bad, [(0, b"a", 99, [])], partition=4)):
+    torn.locks = torn.locks[:-1]
+    for frame in (rotten, foreign, torn, _frame(bad, [(0, b"a", 99, [])], partition=4)):
         good = _Client(7)
         result = _sequencer().sequence([frame, _frame(good, [(0, b"x", 99, [])])], 0)
         assert [appender for appender, _ in result.broken] == [bad]
