@@ -30,7 +30,8 @@ from waltz_log.errors import (
 from waltz_log.testing.simulation.history import Attempt, MarkSeen, Seen
 
 if TYPE_CHECKING:
-    from waltz_log.testing.simulation.world import ClientProcess, World
+    from waltz_log.testing.simulation.nodes import ClientProcess
+    from waltz_log.testing.simulation.world import World
 
 __all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "look", "run_client"]
 

@@ -15,7 +15,7 @@ from waltz_log.client import Intent, IntentReceipt, Lock, Outbox, OutboxSettings
 from waltz_log.core.ports import Coordinator
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.offload import run_in_place
-from waltz_log.testing.simulation.clients import SETTINGS, Actor
+from waltz_log.testing.simulation.clients import SETTINGS, Actor, client_kind
 from waltz_log.testing.simulation.history import Attempt, number_of
 
 __all__ = ["forward_from_an_outbox"]
@@ -141,6 +141,7 @@ class _Service:
                 complaints.append(f"21: attempt {number} was told {receipt.known}, the feed has it as {self.accepted[number].transaction_id}")
 
 
+@client_kind("outbox")
 async def forward_from_an_outbox(actor: Actor) -> None:
     """Lives as long as the load does; ends when everything it accepted is in the log."""
     service = _Service(actor)

@@ -6,14 +6,12 @@ imported by the platform.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from waltz_log.client import window
 from waltz_log.client.producer import Producer
-from waltz_log.core.block import Block
 from waltz_log.core.locks import LockTable
 from waltz_log.core.recovery import Classification
 from waltz_log.errors import NotAppended
@@ -29,50 +27,9 @@ from waltz_log.storage.partition import PartitionStore
 from waltz_log.storage.service import _Service
 from waltz_log.testing import disk
 from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.simulation.planting import BUGS, bug, change, planted, unplanted
 
 __all__ = ["BUGS", "planted", "unplanted"]
-
-BUGS: dict[str, Callable[[], None]] = {}
-"""By name. Each says in its docstring what is broken."""
-
-_undo: list[tuple[Any, str, Any]] = []
-
-
-def bug(plant: Callable[[], None]) -> Callable[[], None]:
-    BUGS[plant.__name__] = plant
-    return plant
-
-
-def change(owner: Any, name: str, to: Any) -> Any:
-    """Patches an attribute until the bug is taken out; the original."""
-    original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
-    _undo.append((owner, name, original))
-    setattr(owner, name, to)
-    return original
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    BUGS[name]()
-    try:
-        yield
-    finally:
-        while _undo:
-            owner, attribute, original = _undo.pop()
-            setattr(owner, attribute, original)
-
-
-@contextmanager
-def unplanted() -> Iterator[None]:
-    """The cluster as it is, while a bug is planted."""
-    planted_now = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in _undo]
-    for owner, attribute, original in reversed(_undo):
-        setattr(owner, attribute, original)
-    try:
-        yield
-    finally:
-        for owner, attribute, changed in planted_now:
-            setattr(owner, attribute, changed)
 
 
 # ---- storage ---------------------------------------------------------------------------------------------------------------------------------------
@@ -337,8 +294,8 @@ class _Ahead:
 def fed_above_the_committed_mark() -> None:
     """Readers see what may still be taken back."""
 
-    def begin(self: Mount, request: Any, stream: Any, session: StoreSession, generation: int, version: int) -> None:
-        original(self, request, stream, _Ahead(session), generation, version)
+    def begin(self: Mount, request: Any, stream: Any, session: StoreSession, *rest: Any) -> None:
+        original(self, request, stream, _Ahead(session), *rest)
 
     original: Any = change(Mount, "__init__", begin)
 
@@ -347,12 +304,12 @@ def fed_above_the_committed_mark() -> None:
 def fed_twice() -> None:
     """A feed repeats a block now and then."""
 
-    async def send(self: Mount, block: Block, **given: Any) -> None:
-        await original(self, block, **given)
-        if block.first_transaction_id % 7 == 3:
-            await original(self, block, **given)
+    async def send(self: Mount, frame: Any) -> None:
+        await original(self, frame)
+        if frame.first % 7 == 3:
+            await original(self, frame)
 
-    original: Any = change(Mount, "_send_block", send)
+    original: Any = change(Mount, "_send_frame", send)
 
 
 @bug

@@ -15,7 +15,10 @@ from waltz_log.testing.simulation.faults import claim, fault
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World
 
-__all__ = ["change_replica", "flip_a_bit", "replace_by_empty", "replace_by_stale", "replace_while_another_is_behind"]
+__all__ = ["add_storage", "change_replica", "flip_a_bit", "replace_by_empty", "replace_by_stale", "replace_while_another_is_behind"]
+
+STORAGES_MAX = 7
+"""Storage nodes that a run may come to have."""
 
 
 def _closed_files(disk: SimulatedDisk) -> list[str]:
@@ -115,16 +118,49 @@ async def change_replica(world: World, rng: Random) -> None:
     """An operator moves a replica to a node that holds nothing of the partition, while all goes on. Given up half-way, the cluster ends it."""
     partition = rng.randrange(world.mix.partitions)
     held = await world.assigned(partition)
-    spare = [name for name in world.storage_names if name not in held]
+    spare = [name for name in world.storage_names if name not in held and name in world.storages]
     if not spare or "replicas" in world.busy:
         return
     world.busy.add("replicas")
-    change = ReplicaChange(partition=partition, add=rng.choice(spare), remove=rng.choice(held))
-    world.trace.add("operator", f"moves a replica of {partition} from {change.remove} to {change.add}")
     try:
-        network = world.network.host("operator")
+        await _change(world, ReplicaChange(partition=partition, add=rng.choice(spare), remove=rng.choice(held)))
+    finally:
+        world.busy.discard("replicas")
+
+
+@fault("storage-added")
+async def add_storage(world: World, rng: Random) -> None:
+    """A storage node joins, with nothing on its disk, and gets a replica more than the partition had, while all goes on. Later the partition gives
+    one of its replicas up, and the node leaves where nothing is on it any more."""
+    if "replicas" in world.busy or len(world.storage_names) >= STORAGES_MAX:
+        return
+    world.busy.add("replicas")
+    name = f"storage-{len(world.storage_names)}"
+    partition = rng.randrange(world.mix.partitions)
+    try:
+        world.storage_names.append(name)
+        world.disks[name] = SimulatedDisk()
+        await world.start_storage(name)
+        await _change(world, ReplicaChange(partition=partition, add=name, remove=None))
+        await asyncio.sleep(rng.uniform(0, 1.0))
+        held = await world.assigned(partition)
+        if len(held) > world.mix.replicas:
+            await _change(world, ReplicaChange(partition=partition, add=None, remove=rng.choice(held)))
+        await asyncio.sleep(rng.uniform(0, 0.5))
+        used = [each for each in range(world.mix.partitions) if name in await world.assigned(each)]
+        async with claim(world, [] if used else [name]) as leaves:
+            if leaves is not None:
+                world.trace.add(name, "leaves the cluster")
+                await world.stop_storage(name)
+    finally:
+        world.busy.discard("replicas")
+
+
+async def _change(world: World, change: ReplicaChange) -> None:
+    """As `waltz cluster replicas` does it. Given up half-way, the cluster ends what was begun."""
+    world.trace.add("operator", f"changes the replicas of {change.partition}: adds {change.add}, removes {change.remove}")
+    network = world.network.host("operator")
+    try:
         await change_replicas(world.coordinator, network, "memory/test", change, wait_s=3.0, tell=lambda line: world.trace.add("operator", line))
     except (Unavailable, InvalidRequest) as error:
         world.trace.add("operator", f"gives up: {error}")
-    finally:
-        world.busy.discard("replicas")
