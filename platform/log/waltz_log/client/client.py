@@ -27,7 +27,7 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.client.submitting import Submitting
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
 from waltz_log.client.transactional import transactional
-from waltz_log.client.window import AS_KNOWN, ITEM_OVERHEAD_BYTES, NO_LOCKS
+from waltz_log.client.window import AS_KNOWN, NO_LOCKS
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown, TransactionTooLarge, WaltzError
@@ -199,8 +199,8 @@ class WaltzClient:
             raise InvalidRequest(reason=f"no such high-water mark: {high_water_mark}")
         else:
             mark = high_water_mark
-        size = len(data) + len(locks) + ITEM_OVERHEAD_BYTES
-        return await producer.submit(data, header, mark, counts, locks, size, self._append_timeout_s if timeout_s is None else timeout_s)
+        taken = producer.take(data, header, mark, counts, locks, self._append_timeout_s if timeout_s is None else timeout_s)
+        return await producer.wait(taken) if isinstance(taken, tuple) else taken
 
     async def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
         """Appends in order, pipelined, and returns what became of each once all are decided. Each stands for itself: a conflict of one does not

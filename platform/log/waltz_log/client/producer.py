@@ -8,6 +8,7 @@ again (design: Mount, resend, resolve). Order within the partition is preserved.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -90,6 +91,9 @@ class Producer:
         self._signals = Signals()
         self._mount_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._deadline = math.inf
+        """When the timer rings."""
+        self._frame_bytes = settings.frame_bytes
         self._reason: WaltzError = Unavailable(reason="not mounted yet")
         self._dead: WaltzError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -106,38 +110,41 @@ class Producer:
 
     # ---- what the client calls -----------------------------------------------------------------------------------------------------------------
 
-    async def submit(self, data: bytes, header: int, mark: int, counts: bytes, locks: bytes, size: int, timeout_s: float) -> asyncio.Future[Receipt]:
-        """Takes a transaction into the window, waiting for room. The future is settled by the deadline at the latest."""
+    def take(self, data: bytes, header: int, mark: int, counts: bytes, locks: bytes, timeout_s: float) -> asyncio.Future[Receipt] | Item:
+        """Takes a transaction into the window. The future is settled by the deadline at the latest. Where there is no room: what to `wait` with."""
         if self._dead is not None:
             raise self._dead
-        window, loop = self.window, self._loop
+        loop = self._loop
         deadline = loop.time() + timeout_s
-        reserved = not window.has_room(size)
-        if reserved:
-            await window.wait_room(size, deadline)
         future: asyncio.Future[Receipt] = loop.create_future()
-        window.submit((future, data, header, mark, counts, locks, deadline), size, reserved=reserved)
-        signals = self._signals
-        if not signals.work.is_set():
-            signals.work.set()
-        if window.queue_bytes >= self._settings.frame_bytes:
-            signals.paced.set()
-        if self._timer is None or deadline < self._timer.when():
-            self._watch_deadline(deadline)
+        item = (future, data, header, mark, counts, locks, deadline)
+        if not self.window.take(item, len(data) + len(locks) + ITEM_OVERHEAD_BYTES):
+            return item
+        self._taken(deadline)
+        return future
+
+    async def wait(self, item: Item) -> asyncio.Future[Receipt]:
+        """The same, waiting for room."""
+        future, data, _, _, _, locks, deadline = item
+        await self.window.take_in_turn(item, len(data) + len(locks) + ITEM_OVERHEAD_BYTES)
+        self._taken(deadline)
         return future
 
     def offer(self, item: Item) -> bool:
         """Takes the transaction where there is room now. Its deadline is not watched: it stays until it is decided or the producer ends."""
         if self._dead is not None:
             raise self._dead
-        size = len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES
-        if not self.window.has_room(size):
+        if not self.window.take(item, len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES):
             return False
-        self.window.submit(item, size, reserved=False)
-        self._signals.work.set()
-        if self.window.queue_bytes >= self._settings.frame_bytes:
-            self._signals.paced.set()
+        self._taken(math.inf)
         return True
+
+    def _taken(self, deadline: float) -> None:
+        self._signals.work.set()
+        if self.window.queue_bytes >= self._frame_bytes:
+            self._signals.paced.set()
+        if deadline < self._deadline:
+            self._watch_deadline(deadline)
 
     @property
     def ready(self) -> bool:
@@ -214,17 +221,17 @@ class Producer:
                 waiter.set_exception(error)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._deadline = None, math.inf
 
     # ---- deadlines -----------------------------------------------------------------------------------------------------------------------------
 
     def _watch_deadline(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._expire)
+        self._timer, self._deadline = self._loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
-        self._timer = None
+        self._timer, self._deadline = None, math.inf
         earliest = self.window.expire(self._loop.time(), self.client_id, str(self._reason) if self._serving is None else "no answer yet")
         if earliest is not None:
             self._watch_deadline(max(earliest, self._loop.time() + EXPIRE_PAUSE_S))

@@ -63,6 +63,9 @@ def lock_hash(lock: tuple[str, str | int]) -> bytes:
     return blake2b(len(name).to_bytes(4, "big") + name + key, digest_size=8).digest()
 
 
+ONE_WRITE, ONE_READ, ONE_APPEND = b"\1\0\0", b"\0\1\0", b"\0\0\1"
+
+
 def pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock], locks_max: int) -> tuple[bytes, bytes]:
     """The three counts and the locks, as a frame carries them. Raises `TransactionTooLarge`, and `InvalidRequest` for what is no lock."""
     total = len(write) + len(read) + len(append)
@@ -70,7 +73,7 @@ def pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Loc
         raise TransactionTooLarge(what="locks", size=total, limit=locks_max)
     try:
         if total == 1:
-            return bytes((len(write), len(read), len(append))), lock_hash((write or read or append)[0])
+            return (ONE_WRITE, lock_hash(write[0])) if write else (ONE_READ, lock_hash(read[0])) if read else (ONE_APPEND, lock_hash(append[0]))
         return bytes((len(write), len(read), len(append))), b"".join([lock_hash(lock) for lock in (*write, *read, *append)])
     except TypeError:
         raise InvalidRequest(reason="a lock is a name and a key, text or number") from None

@@ -17,7 +17,8 @@ from copy import copy
 from typing import TypeAlias
 
 from waltz_log.client.transaction import Receipt
-from waltz_log.core.records import encode_record
+from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.records import encode_records
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 
@@ -74,25 +75,29 @@ class Window:
 
     # ---- in ------------------------------------------------------------------------------------------------------------------------------------
 
-    def has_room(self, size: int) -> bool:
-        if self._waiting:
+    def take(self, item: Item, size: int) -> bool:
+        """Takes the transaction where there is room for it now. `size` is data, locks and `ITEM_OVERHEAD_BYTES`."""
+        pending, pending_bytes = self.pending, self.pending_bytes + size
+        if self._waiting or (pending and (pending >= self._max_pending or pending_bytes > self._max_pending_bytes)):
             return False
-        return self._fits(size)
+        self.pending = pending + 1
+        self.pending_bytes = pending_bytes
+        self.queue.append(item)
+        self.queue_bytes += size
+        return True
+
+    async def take_in_turn(self, item: Item, size: int) -> None:
+        """Takes the transaction once there is room, in the order of asking. Raises `NotAppended` at its deadline."""
+        await self._wait_room(size, item[6])
+        self.queue.append(item)
+        self.queue_bytes += size
 
     def _fits(self, size: int) -> bool:
         if self.pending == 0:
             return True
         return self.pending < self._max_pending and self.pending_bytes + size <= self._max_pending_bytes
 
-    def submit(self, item: Item, size: int, *, reserved: bool) -> None:
-        """`size` is data, locks and `ITEM_OVERHEAD_BYTES`. `reserved`: `wait_room` counted it already; otherwise `has_room` just said yes."""
-        if not reserved:
-            self.pending += 1
-            self.pending_bytes += size
-        self.queue.append(item)
-        self.queue_bytes += size
-
-    async def wait_room(self, size: int, deadline: float) -> None:
+    async def _wait_room(self, size: int, deadline: float) -> None:
         """Returns once the room is there and reserved, in the order of asking. Raises `NotAppended` at the deadline."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((waiter, size))
@@ -127,10 +132,10 @@ class Window:
 
     def pack(self, client_id: int, generation: int, since: int, now: float) -> pb.AppendFrame | None:
         """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None where nothing is left to send."""
-        queue, partition, limit = self.queue, self.partition, self._frame_bytes
-        sequence = first = self.next_sequence
+        queue, limit = self.queue, self._frame_bytes
         items: list[Item | None] = []
-        records: list[bytes] = []
+        headers: list[int] = []
+        bodies: list[bytes] = []
         marks: list[int] = []
         all_counts: list[bytes] = []
         all_locks: list[bytes] = []
@@ -151,25 +156,25 @@ class Window:
                 item = (future, data, header, mark, counts, locks, deadline)
             total += size
             items.append(item)
-            records.append(encode_record(client_id, generation, partition, sequence, header, data))
+            headers.append(header)
+            bodies.append(data)
             marks.append(mark)
             all_counts.append(counts)
             all_locks.append(locks)
-            sequence += 1
         if not items:
             return None
+        first, count = self.next_sequence, len(items)
         self.queue_bytes -= total
-        self.next_sequence = sequence
+        self.next_sequence += count
         self.frames.append(Frame(first, items, since, total, now))
-        count = len(items)
         locked = b"".join(all_locks)
         return pb.AppendFrame(
             generation=generation,
-            lengths=struct.pack(f">{count}i", *map(len, records)),
+            lengths=struct.pack(f">{count}i", *[len(data) + RECORD_OVERHEAD_BYTES for data in bodies]),
             marks=struct.pack(f">{count}q", *marks),
             lock_counts=b"".join(all_counts) if locked else b"",
             locks=locked,
-            records=b"".join(records),
+            records=encode_records(client_id, generation, self.partition, first, headers, bodies),
         )
 
     # ---- answers -------------------------------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_a_part_of_the_log_settles_what_it_holds_and_is_not_searched_again_for_t
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Receipt]] = [loop.create_future() for _ in range(3)]
         for future in futures:
-            window.submit((future, b"", 0, AS_KNOWN, NO_LOCKS, b"", 100.0), 10, reserved=False)
+            assert window.take((future, b"", 0, AS_KNOWN, NO_LOCKS, b"", 100.0), 10)
         assert window.pack(1, 1, 4, 0.0) is not None
         window.searched([(1, 1, 7)], 20)
         assert futures[0].result() == Receipt(0, 7, 0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES
-from waltz_log.core.records import Record, decode_record, encode_record
+from waltz_log.core.records import Record, decode_record, encode_record, encode_records
 from waltz_log.errors import CorruptData
 
 VECTOR = bytes.fromhex("00000000000003e80000000500000002000000030000000900000102000000053610a68668656c6c6fab162243")
@@ -59,3 +59,9 @@ def test_garbage_is_refused_as_corrupt_and_nothing_else(garbage: bytes) -> None:
 def test_coding_a_record_needs_no_numpy() -> None:
     code = "import sys, waltz_log.core.records; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+
+
+@given(st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=50)), max_size=5), st.integers(0, 2**31 - 6))
+def test_records_of_a_frame_are_those_encoded_one_by_one(rows: list[tuple[int, bytes]], first: int) -> None:
+    singly = [encode_record(5, 3, 2, first + place, header, data) for place, (header, data) in enumerate(rows)]
+    assert encode_records(5, 3, 2, first, [header for header, _ in rows], [data for _, data in rows]) == b"".join(singly)
