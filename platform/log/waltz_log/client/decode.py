@@ -25,20 +25,33 @@ def decode_feed(frame: pb.FeedFrame, partition: int, expected: int, *, data: boo
 
     Raises `ProtocolViolation` for a gap, a repeat, another partition or columns that do not fit; `CorruptData` where a checksum does not match.
     """
-    found = _records(frame.block, partition, expected) if data else _headers(frame, partition, expected)
+    found: list[Transaction] = []
+    if frame.blocks:
+        for block in frame.blocks:
+            _take(block, partition, expected + len(found), found, data=data)
+    elif data:
+        _records(frame.block, partition, expected, found)
+    else:
+        _headers(frame.headers, frame.append_time_ms, partition, expected, found)
     if not found:
         raise ProtocolViolation(reason=f"empty feed frame: partition={partition} expected={expected}")
     return found
 
 
-def _records(block: pb.Block, partition: int, expected: int) -> list[Transaction]:
+def _take(block: pb.Block, partition: int, expected: int, found: list[Transaction], *, data: bool) -> None:
+    if data:
+        _records(block, partition, expected, found)
+    else:
+        _headers(block.records, block.append_time_ms, partition, expected, found)
+
+
+def _records(block: pb.Block, partition: int, expected: int, found: list[Transaction]) -> None:
     packed, records, time_ms = block.lengths, block.records, block.append_time_ms
     if len(packed) % 4:
         raise ProtocolViolation(reason=f"lengths are cut off: partition={partition} bytes={len(packed)}")
     view = memoryview(records)
     total = len(records)
     unpack, unpack_checksum, new = _HEADER.unpack_from, _CHECKSUM.unpack_from, tuple.__new__
-    found: list[Transaction] = []
     start = 0
     for length in struct.unpack(f">{len(packed) // 4}i", packed):
         end = start + length
@@ -54,20 +67,16 @@ def _records(block: pb.Block, partition: int, expected: int) -> list[Transaction
         start = end
     if start != total:
         raise ProtocolViolation(reason=f"bytes after the last record: partition={partition} bytes={total - start}")
-    return found
 
 
-def _headers(frame: pb.FeedFrame, partition: int, expected: int) -> list[Transaction]:
-    headers, time_ms = frame.headers, frame.append_time_ms
+def _headers(headers: bytes, time_ms: int, partition: int, expected: int, found: list[Transaction]) -> None:
     if len(headers) % HEADER_BYTES:
         raise ProtocolViolation(reason=f"headers are cut off: partition={partition} bytes={len(headers)}")
-    found: list[Transaction] = []
     for transaction_id, client_id, generation, of_partition, sequence, header, _, _ in _HEADER.iter_unpack(headers):
         if transaction_id != expected or of_partition != partition:
             raise _misplaced(partition, expected, transaction_id, of_partition)
         found.append(Transaction(transaction_id, time_ms, header, b"", client_id, generation, sequence))
         expected += 1
-    return found
 
 
 def _misplaced(partition: int, expected: int, transaction_id: int, of_partition: int) -> ProtocolViolation:

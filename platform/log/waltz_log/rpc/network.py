@@ -16,6 +16,7 @@ import structlog
 from waltz_log import errors
 from waltz_log.core.ports import Channel, Handler, Listener, Method, Network, Service, Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.rpc.encoded import serialized
 from waltz_log.rpc.methods import MAX_FRAME_BYTES
 
 __all__ = ["CHANNEL_OPTIONS", "GrpcNetwork", "error_of"]
@@ -239,7 +240,7 @@ class GrpcNetwork:
             grouped.setdefault(group, {})[name] = make[method.kind](
                 _guarded(method, handler),
                 request_deserializer=method.request.FromString,
-                response_serializer=method.response.SerializeToString,
+                response_serializer=serialized,
             )
         for group, handlers in grouped.items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))

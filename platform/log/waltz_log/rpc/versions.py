@@ -29,8 +29,9 @@ class Versions(NamedTuple):
         return cls(min(lowest or highest, highest), highest)
 
 
-SPOKEN = Versions(lowest=1, highest=1)
-"""By this code, as a server and as a client. A change that an older peer would misread raises the highest; dropping the old way raises the lowest."""
+SPOKEN = Versions(lowest=1, highest=2)
+"""By this code, as a server and as a client. A change that an older peer would misread raises the highest; dropping the old way raises the lowest.
+2: a feed frame may hold blocks of several append times."""
 
 
 def agreed(client: Versions, server: Versions) -> int:

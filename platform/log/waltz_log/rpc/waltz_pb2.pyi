@@ -287,6 +287,7 @@ class FeedFrame(_message.Message):
     HEADERS_FIELD_NUMBER: _builtins.int
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     headers: _builtins.bytes
     """FEED_HEADERS: 36 bytes each, from first_transaction_id"""
     first_transaction_id: _builtins.int
@@ -295,6 +296,10 @@ class FeedFrame(_message.Message):
     def block(self) -> Global___Block:
         """FEED_RECORDS"""
 
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]:
+        """from protocol version 2 on, and then nothing but first_transaction_id beside it: consecutive blocks, one for each"""
+
     def __init__(
         self,
         *,
@@ -302,10 +307,11 @@ class FeedFrame(_message.Message):
         headers: _builtins.bytes = ...,
         first_transaction_id: _builtins.int = ...,
         append_time_ms: _builtins.int = ...,
+        blocks: _abc.Iterable[Global___Block] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "block", b"block", "first_transaction_id", b"first_transaction_id", "headers", b"headers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "block", b"block", "blocks", b"blocks", "first_transaction_id", b"first_transaction_id", "headers", b"headers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -693,6 +699,7 @@ class OpenResponse(_message.Message):
     LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
+    TAKES_SEVERAL_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     """of the control file: the last session this replica was clean in"""
     low_water_mark: _builtins.int
@@ -701,6 +708,8 @@ class OpenResponse(_message.Message):
     first_transaction_id: _builtins.int
     start: _builtins.int
     """how often this directory was started"""
+    takes_several: _builtins.bool
+    """Replicate takes messages of several blocks"""
     def __init__(
         self,
         *,
@@ -710,10 +719,11 @@ class OpenResponse(_message.Message):
         last_transaction_id: _builtins.int = ...,
         first_transaction_id: _builtins.int = ...,
         start: _builtins.int = ...,
+        takes_several: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "session", b"session", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "session", b"session", "start", b"start", "takes_several", b"takes_several"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -846,25 +856,49 @@ class ReplicateRequest(_message.Message):
 
     OPEN_FIELD_NUMBER: _builtins.int
     BLOCK_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___ReplicateOpen: ...
     @_builtins.property
     def block(self) -> Global___Block: ...
+    @_builtins.property
+    def blocks(self) -> Global___Blocks: ...
     def __init__(
         self,
         *,
         open: Global___ReplicateOpen | None = ...,
         block: Global___Block | None = ...,
+        blocks: Global___Blocks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "kind", b"kind", "open", b"open"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "kind", b"kind", "open", b"open"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "kind", b"kind", "open", b"open"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "kind", b"kind", "open", b"open"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "block"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "block", "blocks"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ReplicateRequest: _TypeAlias = ReplicateRequest  # noqa: Y015
+
+@_typing.final
+class Blocks(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]: ...
+    def __init__(
+        self,
+        *,
+        blocks: _abc.Iterable[Global___Block] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Blocks: _TypeAlias = Blocks  # noqa: Y015
 
 @_typing.final
 class ReplicateResponse(_message.Message):
@@ -897,6 +931,7 @@ class ReadRequest(_message.Message):
     LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     HEADERS_ONLY_FIELD_NUMBER: _builtins.int
+    RUNS_MAX_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
@@ -910,6 +945,8 @@ class ReadRequest(_message.Message):
     """soft bound of one answer; at least one record is sent"""
     headers_only: _builtins.bool
     """records holds 36 bytes each"""
+    runs_max: _builtins.int
+    """answer with so many messages and no more; 0: all of the range"""
     def __init__(
         self,
         *,
@@ -921,10 +958,11 @@ class ReadRequest(_message.Message):
         last_transaction_id: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
         headers_only: _builtins.bool = ...,
+        runs_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "headers_only", b"headers_only", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "headers_only", b"headers_only", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "partition", b"partition", "runs_max", b"runs_max", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

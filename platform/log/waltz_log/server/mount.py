@@ -1,20 +1,20 @@
 """One mounted client of a partition: its answers and its feed, sent by one writer (seeds/client_server_communication.txt, Mounting a partition).
 
-Answers go before feed, so that an append is not held up by a reader that lags behind. A client that does not read stops only its own writer; what can
-pile up for it is bounded by what it has in flight itself.
+Answers go before feed, so that an append is not held up by a reader that lags behind, also while its next frame is read from a replica. A client that
+does not read stops only its own writer: one frame waits for it, and of answers so many that nothing more is taken from it (`room`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import deque
-from contextlib import aclosing
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import header_bytes, slice_block
 from waltz_log.core.ports import Stream
 from waltz_log.errors import OutOfRange, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server.feed import Feed
+from waltz_log.server.frames import Frame, Kind
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.sequencer import Answers
 from waltz_log.server.store import StoreSession
@@ -25,7 +25,7 @@ __all__ = ["Mount"]
 class Mount:
     """`client_id` 0 is a reader: it may not append and fences nobody."""
 
-    def __init__(self, request: pb.MountRequest, stream: Stream, store: StoreSession, generation: int, version: int) -> None:
+    def __init__(self, request: pb.MountRequest, stream: Stream, store: StoreSession, feed: Feed, generation: int, version: int) -> None:
         self.client_id = request.client_id
         self.mount_sequence = request.mount_sequence
         self.feed = request.feed
@@ -35,11 +35,14 @@ class Mount:
         self._fed = request.client_high_water_mark
         self._stream = stream
         self._store = store
+        self._source = feed
+        self._kind = Kind.of(request.feed, version)
         self._generation = generation
         self._version = version
         self._outgoing: deque[pb.ServerMessage] = deque()
         self._wake = Pulse()
         self._drained = Pulse()
+        self._flushes = 0
 
     # ---- what others tell it -------------------------------------------------------------------------------------------------------------------
 
@@ -55,7 +58,12 @@ class Mount:
         self._outgoing.append(message)
         self._wake.notify()
 
+    def flushing(self) -> None:
+        """A flush was asked for; `flushed` answers it."""
+        self._flushes += 1
+
     def flushed(self, flush_id: int, high_water_mark: int) -> None:
+        self._flushes -= 1
         self._outgoing.append(pb.ServerMessage(flushed=pb.FlushResponse(flush_id=flush_id, high_water_mark=high_water_mark)))
         self._wake.notify()
 
@@ -73,6 +81,17 @@ class Mount:
     async def drained(self) -> None:
         """Returns when every answer was handed to the stream."""
         await self._drained.wait_for(lambda: not self._outgoing)
+
+    async def room(self, answers_max: int) -> None:
+        """Returns when fewer answers than so many wait to be read, flushes in the queue counted; raises what ended the mount."""
+        await self._drained.wait_for(lambda: len(self._outgoing) + self._flushes < answers_max or self.failed is not None)
+        if self.failed is not None:
+            raise self.failed
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether what it is fed next must be read from a replica."""
+        return self.feed != pb.FEED_NONE and not self._source.near(self._fed + 1)
 
     # ---- the writer ----------------------------------------------------------------------------------------------------------------------------
 
@@ -96,48 +115,54 @@ class Mount:
         self.ready = True
         while True:
             await self._wake.wait_for(self._has_work)
-            if self.failed is not None:
-                raise self.failed
-            while self._outgoing:
-                await self._stream.send(self._outgoing[0])
-                self._outgoing.popleft()
-            self._drained.notify()
+            await self._send_answers()
             if self.feed != pb.FEED_NONE and self._fed < store.committed:
                 await self._feed(store.committed)
 
     def _has_work(self) -> bool:
-        return self.failed is not None or bool(self._outgoing) or (self.feed != pb.FEED_NONE and self._fed < self._store.committed)
+        return self._has_answers() or (self.feed != pb.FEED_NONE and self._fed < self._store.committed)
+
+    def _has_answers(self) -> bool:
+        return self.failed is not None or bool(self._outgoing)
+
+    async def _send_answers(self) -> None:
+        """All that wait. Raises what ended the mount."""
+        if self.failed is not None:
+            raise self.failed
+        while self._outgoing:
+            await self._stream.send(self._outgoing[0])
+            self._outgoing.popleft()
+            self._drained.notify()
+        self._drained.notify()
 
     async def _feed(self, target: int) -> None:
-        """One step of the feed: the next block from memory, or a run of blocks from a replica. Between two steps answers go out."""
-        block = self._store.window.find(self._fed + 1)
-        if block is not None:
-            await self._send_block(slice_block(block, self._fed + 1, min(block.last_transaction_id, target)))
-            return
-        end = min(target, self._store.window.first_transaction_id - 1)
-        async with aclosing(self._store.read(self._fed + 1, end, headers_only=self.feed == pb.FEED_HEADERS)) as blocks:
-            async for older in blocks:
-                await self._send_block(older, headers_cut=self.feed == pb.FEED_HEADERS)
-                if self._outgoing:
-                    return
+        """One frame of the feed. Between two, and while one is read from a replica, answers go out."""
+        frame = self._source.ready(self._kind, self._fed + 1, target)
+        if frame is None:
+            frame = await self._fetched(target)
+        await self._send_frame(frame)
 
-    async def _send_block(self, block: Block, *, headers_cut: bool = False) -> None:
-        if self.feed == pb.FEED_HEADERS:
-            headers = block.records if headers_cut else header_bytes(block.records, block.lengths)
-            frame = pb.FeedFrame(headers=headers, first_transaction_id=block.first_transaction_id, append_time_ms=block.append_time_ms)
-        else:
-            frame = pb.FeedFrame(
-                block=pb.Block(
-                    first_transaction_id=block.first_transaction_id,
-                    lengths=block.lengths,
-                    records=block.records,
-                    append_time_ms=block.append_time_ms,
-                ),
-                first_transaction_id=block.first_transaction_id,
-                append_time_ms=block.append_time_ms,
-            )
-        await self._stream.send(pb.ServerMessage(feed=frame))
-        self._fed = block.last_transaction_id
+    async def _fetched(self, target: int) -> Frame:
+        fetching = asyncio.ensure_future(self._source.fetch(self._kind, self._fed + 1, target))
+        answering: asyncio.Future[None] | None = None
+        try:
+            while not fetching.done():
+                answering = asyncio.ensure_future(self._wake.wait_for(self._has_answers))
+                await asyncio.wait([fetching, answering], return_when=asyncio.FIRST_COMPLETED)
+                if answering.done():
+                    answering.result()
+                    await self._send_answers()
+                answering.cancel()
+            return fetching.result()
+        finally:
+            fetching.cancel()
+            if answering is not None:
+                answering.cancel()
+            await asyncio.gather(fetching, *([] if answering is None else [answering]), return_exceptions=True)
+
+    async def _send_frame(self, frame: Frame) -> None:
+        await self._stream.send(frame.message)
+        self._fed = frame.last
 
 
 def _pack(rows: list[tuple[int, int, int]] | list[tuple[int, int]]) -> bytes:

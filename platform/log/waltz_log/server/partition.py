@@ -21,6 +21,10 @@ from waltz_log.core.ports import Clock, Coordinator, Network, Stream
 from waltz_log.errors import Fenced, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
+from waltz_log.server.caches import Caches
+from waltz_log.server.feed import Feed
+from waltz_log.server.frames import PartitionFrames
+from waltz_log.server.memory import PartitionMemory
 from waltz_log.server.mount import Mount
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.renewal import Renewal
@@ -43,9 +47,10 @@ SEARCH_GRACE = 1.5
 class _Serving:
     """What exists only while a store session is open."""
 
-    def __init__(self, store: StoreSession, append: AppendTask) -> None:
+    def __init__(self, store: StoreSession, append: AppendTask, feed: Feed) -> None:
         self.store = store
         self.append = append
+        self.feed = feed
         self.mounts: dict[Mount, None] = {}
 
     def committed(self) -> None:
@@ -67,6 +72,7 @@ class Partition:
         network: Network,
         clock: Clock,
         settings: ServerSettings,
+        caches: Caches,
     ) -> None:
         self.partition = partition
         self.generation = generation
@@ -75,6 +81,7 @@ class Partition:
         self._network = network
         self._clock = clock
         self._settings = settings
+        self._caches = caches
         self._serving: _Serving | None = None
         self._changed = Pulse()
         self._clients: OrderedDict[int, int] = OrderedDict()
@@ -87,7 +94,8 @@ class Partition:
         """Until cancelled or deposed. A deposed partition stays closed; the assignment will say so soon."""
         pause = self._settings.replica_retry_s
         while not self._closing:
-            store = StoreSession(self.partition, self.generation, self._cluster, self._coordinator, self._network, self._settings)
+            memory = PartitionMemory(self._caches.transactions)
+            store = StoreSession(self.partition, self.generation, self._cluster, self._coordinator, self._network, self._settings, memory)
             try:
                 high_water_mark = await store.open()
                 pause = self._settings.replica_retry_s
@@ -114,7 +122,8 @@ class Partition:
             record_bytes_max=self._settings.record_bytes_max,
         )
         append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark))
-        serving = _Serving(store, append)
+        feed = Feed(store, PartitionFrames(self._caches.frames, self._settings.feed_bytes_max), self._settings)
+        serving = _Serving(store, append, feed)
         self._serving, self._error = serving, None
         self._changed.notify()
         tasks = [
@@ -137,6 +146,7 @@ class Partition:
             for mount in list(serving.mounts):
                 mount.fail(NotOwner(partition=self.partition, reason="store session ended"))
             append.mount_failed()
+            await feed.close()
 
     async def drain(self, timeout_s: float) -> None:
         """Stops ordering, waits until what is in flight is decided and told, or the time is over, and records where the session closed."""
@@ -172,7 +182,7 @@ class Partition:
         """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends."""
         serving = await self._open_for_service()
         store = serving.store
-        mount = Mount(request, stream, store, self.generation, version)
+        mount = Mount(request, stream, store, serving.feed, self.generation, version)
         if request.client_high_water_mark > store.committed:
             raise OutOfRange(partition=self.partition, asked=request.client_high_water_mark, first=store.first_transaction_id, last=store.committed)
         if mount.client_id:
@@ -210,6 +220,7 @@ class Partition:
 
     async def _receive(self, serving: _Serving, mount: Mount, stream: Stream) -> None:
         while (message := await stream.receive()) is not None:
+            await mount.room(self._settings.answers_max)
             kind = message.WhichOneof("kind")
             if kind == "append":
                 if not mount.client_id or not mount.ready:
@@ -217,6 +228,7 @@ class Partition:
                 await serving.append.submit(mount, message.append)
             elif kind == "flush":
                 flush_id = message.flush.flush_id
+                mount.flushing()
                 serving.append.barrier(lambda mark, flush_id=flush_id: mount.flushed(flush_id, mark))  # type: ignore[misc]
             else:
                 raise ProtocolViolation(reason=f"unexpected message on a mounted stream kind={kind}")
@@ -303,18 +315,13 @@ class Partition:
         if first < store.first_transaction_id or last > store.committed:
             raise OutOfRange(partition=self.partition, asked=first, first=store.first_transaction_id, last=store.committed)
         response = pb.TransactionResponse()
-        size = 0
-        async with aclosing(store.read(first, last)) as blocks:
-            async for block in blocks:
-                response.blocks.add(
-                    first_transaction_id=block.first_transaction_id,
-                    lengths=block.lengths,
-                    records=block.records,
-                    append_time_ms=block.append_time_ms,
-                )
-                size += len(block.records)
-                if size >= self._settings.feed_bytes_max:
-                    break
+        for block in await serving.feed.blocks(first, last):
+            response.blocks.add(
+                first_transaction_id=block.first_transaction_id,
+                lengths=block.lengths,
+                records=block.records,
+                append_time_ms=block.append_time_ms,
+            )
         return response
 
     def statistics(self) -> dict[str, Any]:
@@ -326,6 +333,8 @@ class Partition:
             "generation": self.generation,
             "state": "open",
             "mounts": len(serving.mounts),
+            "catching_up": sum(mount.catching_up for mount in serving.mounts),
+            "feed": serving.feed.statistics(),
             "appended": append.appended,
             "rejected": append.rejected,
             "refused": append.refused,

@@ -342,6 +342,21 @@ class ReplicaSession:
 
     async def read(self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False) -> AsyncGenerator[Block, None]:
         """Stored records of this replica. `recovering`: as the owner of a session that is not open yet, also above what is known to be clean."""
+        async with aclosing(self._runs(first, last, headers_only=headers_only, recovering=recovering)) as runs:
+            async for run in runs:
+                for block in run:
+                    yield block
+
+    async def read_run(self, first: int, last: int, *, headers_only: bool = False) -> list[Block]:
+        """One run of about `feed_bytes_max` from the beginning of the range; empty where the replica has nothing of it."""
+        async with aclosing(self._runs(first, last, headers_only=headers_only, runs_max=1)) as runs:
+            async for run in runs:
+                return run
+        return []
+
+    async def _runs(
+        self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0
+    ) -> AsyncGenerator[list[Block], None]:
         store = self._store
         request = pb.ReadRequest(
             cluster_key=self._key,
@@ -352,13 +367,13 @@ class ReplicaSession:
             last_transaction_id=last,
             max_bytes=store.settings.feed_bytes_max,
             headers_only=headers_only,
+            runs_max=runs_max,
         )
         stream = self._connected().open(methods.READ, request)
         self.reading += 1
         try:
             while (answer := await stream.receive()) is not None:
-                for got in answer.blocks:
-                    yield Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms)
+                yield [Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms) for got in answer.blocks]
         finally:
             self.reading -= 1
             await stream.cancel()

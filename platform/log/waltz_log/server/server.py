@@ -20,6 +20,7 @@ from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, Not
 from waltz_log.rpc import methods, versions
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.versions import Versions, agreed
+from waltz_log.server.caches import Caches
 from waltz_log.server.manager import ClusterManager
 from waltz_log.server.partition import Partition
 from waltz_log.server.settings import ServerSettings
@@ -43,6 +44,7 @@ class LogServer:
         self._cluster: ClusterParameters | None = None
         self._listener: Listener | None = None
         self._manager: ClusterManager | None = None
+        self._caches = Caches(settings)
         self._partitions: dict[int, Partition] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,7 +132,7 @@ class LogServer:
         for number, generation in mine.items():
             if number not in self._partitions:
                 assert self._cluster is not None
-                partition = Partition(number, generation, self._cluster, self._coordinator, self._network, self._clock, self._settings)
+                partition = Partition(number, generation, self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(_forever(f"partition {number}", partition.run))
 
@@ -187,6 +189,7 @@ class LogServer:
         return {
             "server_id": self.server_id,
             "manager": self._manager is not None and self._manager.in_office,
+            "caches": self._caches.statistics(),
             "partitions": {str(number): partition.statistics() for number, partition in sorted(self._partitions.items())},
         }
 

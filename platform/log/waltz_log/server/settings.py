@@ -36,12 +36,35 @@ class ServerSettings(Settings):
         ge=1024 * 1024,
         description="Received and not yet ordered, per partition. Full, it slows the clients of that partition.",
     )
-    cache_bytes: int = Field(
-        default=32 * 1024 * 1024,
+    transaction_cache_bytes: int = Field(
+        default=128 * 1024 * 1024,
         ge=1024 * 1024,
-        description="Newest records kept per partition for feeds and for replicas that fall behind a little.",
+        description="Records kept by all partitions together, newest and lately read ones: for feeds, for reads by id, for replicas that fall behind"
+        " a little. Some seconds of what all partitions append; beyond that replicas are read. What waits for its majority may come on top.",
     )
-    feed_bytes_max: int = Field(default=1024 * 1024, ge=4096, le=8 * 1024 * 1024, description="Records in one feed frame.")
+    feed_cache_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Feed frames kept by all partitions together, encoded once for all who read the same. Partitions that are read times a few"
+        " frames; more where many readers follow at a distance.",
+    )
+    feed_bytes_max: int = Field(
+        default=1024 * 1024,
+        ge=4096,
+        le=8 * 1024 * 1024,
+        description="Records in one feed frame, and in one read of a replica. Larger costs memory for each reader, smaller throughput.",
+    )
+    fetches_max: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Reads of replicas at once for the feeds of one partition; more wait. Each holds one frame; more help where disks are slow.",
+    )
+    answers_max: int = Field(
+        default=1024,
+        ge=16,
+        description="Answers kept for a client that does not read them. Beyond that nothing more is taken from it until it does.",
+    )
     record_bytes_max: int = Field(
         default=1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="Largest data of one transaction. Raise it on clients and servers alike."
     )

@@ -23,6 +23,7 @@ from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, Replic
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, majority, next_metadata
 from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
+from waltz_log.server.memory import PartitionMemory
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.recovery import Recovery
 from waltz_log.server.replica import ReplicaSession
@@ -45,6 +46,7 @@ class StoreSession:
         coordinator: Coordinator,
         network: Network,
         settings: ServerSettings,
+        memory: PartitionMemory,
     ) -> None:
         self.partition = partition
         self.generation = generation
@@ -55,7 +57,7 @@ class StoreSession:
         self.session = -1
         self.assigned: tuple[str, ...] = ()
         self.resolved = -1
-        self.window = Window(-1, settings.cache_bytes)
+        self.memory = memory
         self.committed = -1
         self.first_transaction_id = 0
         self.appended = Pulse()
@@ -131,7 +133,7 @@ class StoreSession:
         self.resolved = self.committed = high_water_mark
         if self.window.last_transaction_id != high_water_mark:
             assert not self._renewing, "a session that was closed in order goes on where it closed"
-            self.window = Window(high_water_mark, self.settings.cache_bytes)
+            self.memory.begin(high_water_mark)
         self.advanced.notify()
 
     async def opened_with(self, name: str, recovery: Recovery) -> None:
@@ -174,13 +176,18 @@ class StoreSession:
                 raise error
         self._metadata, self._metadata_version = wanted, version
 
+    @property
+    def window(self) -> Window:
+        """The newest blocks; what is not committed is among them."""
+        return self.memory.window
+
     # ---- appending -----------------------------------------------------------------------------------------------------------------------------
 
     def append(self, block: Block) -> None:
         """Takes a block for all replicas. The caller bounds how many are in flight."""
         self._raise_if_failed()
         assert not self._renewing, "between two sessions nothing is appended"
-        self.window.append(block)
+        self.memory.append(block)
         self.appended.notify()
 
     @property
@@ -194,7 +201,7 @@ class StoreSession:
         mark = committed_mark(self._acknowledged, len(self.assigned))
         if mark is not None and mark > self.committed:
             self.committed = min(mark, self.window.last_transaction_id)
-            self.window.trim(self.committed)
+            self.memory.committed(self.committed)
             self.advanced.notify()
 
     async def wait_committed(self, transaction_id: int) -> None:
@@ -231,10 +238,7 @@ class StoreSession:
         last = min(last, self.committed)
         tried = 0
         while position <= last:
-            sources = self._sources(position)
-            if not sources:
-                await self._wait_source(position)
-                continue
+            sources = await self.sources(position)
             source = sources[tried % len(sources)]
             try:
                 async with aclosing(source.read(position, last, headers_only=headers_only)) as blocks:
@@ -255,14 +259,12 @@ class StoreSession:
                     raise Unavailable(reason=f"no replica could serve partition={self.partition} transaction_id={position}")
                 await asyncio.sleep(0 if tried < len(sources) else self.settings.replica_retry_s)
 
-    def _sources(self, transaction_id: int) -> list[ReplicaSession]:
-        """Replicas that have the id on disk, living and idle ones first."""
-        found = [self._replicas[name] for name, last in self._acknowledged.items() if last >= transaction_id]
+    async def sources(self, transaction_id: int) -> list[ReplicaSession]:
+        """Replicas that have the id on disk, living and idle ones first; waits until there is one. Raises what ended the session."""
+        while not (found := [self._replicas[name] for name, last in self._acknowledged.items() if last >= transaction_id]):
+            await self.advanced.wait_for(lambda: self.failed is not None or any(last >= transaction_id for last in self._acknowledged.values()))
+            self._raise_if_failed()
         return sorted(found, key=lambda replica: (not replica.live, replica.reading, replica.name))
-
-    async def _wait_source(self, transaction_id: int) -> None:
-        await self.advanced.wait_for(lambda: self.failed is not None or bool(self._sources(transaction_id)))
-        self._raise_if_failed()
 
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]
@@ -358,6 +360,7 @@ class StoreSession:
         await self._end_replica_sessions()
         for replica in self._replicas.values():
             await replica.close()
+        self.memory.close()
 
     async def _end_replica_sessions(self) -> None:
         tasks, self._tasks = self._tasks, []

@@ -1,6 +1,7 @@
 """The newest blocks of a partition in memory: what replicas are still to receive, and what feeds ask for most.
 
-Holds every block above the committed mark and as many older ones as fit the bound. Blocks are consecutive. Never touches a disk or a replica.
+Holds every block above the committed mark and, for as long as nobody needs the memory, older ones. Blocks are consecutive. Never touches a disk or a
+replica; how much it may hold is not its own to decide (`memory`).
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ __all__ = ["Window"]
 
 
 class Window:
-    def __init__(self, last_transaction_id: int, bytes_max: int) -> None:
+    def __init__(self, last_transaction_id: int) -> None:
         self._blocks: list[Block] = []
         self._firsts: list[int] = []
+        self._given_up = 0
+        """So many of the oldest are gone; the lists are cut in runs, so that giving one up costs a constant in the long run."""
         self._last = last_transaction_id
-        self._bytes = 0
-        self._bytes_max = bytes_max
+        self.held_bytes = 0
 
     @property
     def first_transaction_id(self) -> int:
         """The oldest id held, or the next one to come."""
-        return self._firsts[0] if self._firsts else self._last + 1
+        return self._firsts[self._given_up] if self._given_up < len(self._firsts) else self._last + 1
 
     @property
     def last_transaction_id(self) -> int:
@@ -35,7 +37,7 @@ class Window:
         self._blocks.append(block)
         self._firsts.append(block.first_transaction_id)
         self._last = block.last_transaction_id
-        self._bytes += len(block.records)
+        self.held_bytes += size_of(block)
 
     def find(self, transaction_id: int) -> Block | None:
         """The block that holds the id, or None where it is older than the window or has not come yet."""
@@ -43,14 +45,34 @@ class Window:
             return None
         return self._blocks[bisect_right(self._firsts, transaction_id) - 1]
 
-    def trim(self, committed: int) -> None:
-        """Forgets the oldest committed blocks beyond the bound."""
-        drop = 0
-        size = self._bytes
-        while drop < len(self._blocks) and size > self._bytes_max and self._blocks[drop].last_transaction_id <= committed:
-            size -= len(self._blocks[drop].records)
-            drop += 1
-        # Lists are cut in runs, so that trimming costs a constant per block in the long run.
-        if drop > 64 or (drop and self._bytes > 2 * self._bytes_max):
-            del self._blocks[:drop], self._firsts[:drop]
-            self._bytes = size
+    def blocks_from(self, transaction_id: int, last: int, bytes_max: int) -> list[Block]:
+        """Consecutive blocks from the one that holds the id up to that of `last`, of about `bytes_max` together, at least one; none where the id is
+        not held."""
+        if transaction_id < self.first_transaction_id or transaction_id > self._last:
+            return []
+        start = stop = bisect_right(self._firsts, transaction_id) - 1
+        size = 0
+        while stop < len(self._blocks) and self._firsts[stop] <= last and (stop == start or size + len(self._blocks[stop].records) <= bytes_max):
+            size += len(self._blocks[stop].records)
+            stop += 1
+        return self._blocks[start:stop]
+
+    def evict(self, committed: int) -> int:
+        """Gives up the oldest block if it is committed; the bytes that freed."""
+        if self._given_up == len(self._blocks) or self._blocks[self._given_up].last_transaction_id > committed:
+            return 0
+        freed = size_of(self._blocks[self._given_up])
+        self._blocks[self._given_up] = _GONE
+        self._given_up += 1
+        self.held_bytes -= freed
+        if self._given_up > 64:
+            del self._blocks[: self._given_up], self._firsts[: self._given_up]
+            self._given_up = 0
+        return freed
+
+
+_GONE = Block(0, b"", b"", 0)
+
+
+def size_of(block: Block) -> int:
+    return len(block.records) + len(block.lengths)

@@ -66,6 +66,7 @@ class _Service:
             last_transaction_id=state.last_id,
             first_transaction_id=state.first_id,
             start=self._node.start,
+            takes_several=True,
         )
 
     async def set_low_water_mark(self, request: Any) -> Any:
@@ -112,6 +113,7 @@ class _Service:
         store = await self._partition(request)
         max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
         found = store.read(request.session, request.fence, request.first_transaction_id, request.last_transaction_id, max_bytes)
+        answered = 0
         async with aclosing(found) as runs:
             async for run in runs:
                 answer = pb.ReadResponse(replica_last_transaction_id=store.last_id)
@@ -123,15 +125,19 @@ class _Service:
                         append_time_ms=block.append_time_ms,
                     )
                 await stream.send(answer)
+                answered += 1
+                if answered == request.runs_max:
+                    return
 
 
 async def _receive_blocks(stream: Stream, store: PartitionStore, appender: Appender) -> None:
     """Until the owner ends its side and all it sent is on disk, or anything fails."""
     while (message := await stream.receive()) is not None:
-        if message.WhichOneof("kind") != "block":
+        kind = message.WhichOneof("kind")
+        if kind not in ("block", "blocks"):
             raise ProtocolViolation(reason="a replicate stream is opened once, then carries blocks")
-        sent = message.block
-        await store.append(appender, Block(sent.first_transaction_id, sent.lengths, sent.records, sent.append_time_ms))
+        for sent in (message.block,) if kind == "block" else message.blocks.blocks:
+            await store.append(appender, Block(sent.first_transaction_id, sent.lengths, sent.records, sent.append_time_ms))
         await appender.room()
     appender.finish()
 

@@ -17,6 +17,7 @@ import structlog
 from waltz_log import errors
 from waltz_log.core.ports import Handler, Method
 from waltz_log.errors import ConnectionLost, WaltzError
+from waltz_log.rpc.encoded import Encoded
 
 if TYPE_CHECKING:
     from waltz_log.testing.links import Links
@@ -68,8 +69,9 @@ class End:
         return self._finished or (self.ended and not (self._serving and self.error is None))
 
     async def send(self, message: Any) -> None:
-        if not isinstance(message, self._send_type):
-            raise TypeError(f"expected {self._send_type.__name__}, got {type(message).__name__}")
+        kind = message.kind if isinstance(message, Encoded) else type(message)
+        if not issubclass(kind, self._send_type):
+            raise TypeError(f"expected {self._send_type.__name__}, got {kind.__name__}")
         await self.connection.network.pause()
         while self._unread >= QUEUE_MESSAGES and not self._cannot_send():
             self._writer = asyncio.get_running_loop().create_future()

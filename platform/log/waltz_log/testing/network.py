@@ -17,6 +17,7 @@ from typing import Any
 
 from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
 from waltz_log.errors import ConnectionLost
+from waltz_log.rpc.encoded import Encoded
 from waltz_log.testing.connection import OUTSIDE, Connection, End
 from waltz_log.testing.links import Links
 
@@ -204,7 +205,7 @@ class MemoryNetwork:
 
     def observe(self, connection: Connection, host: str, message: Any) -> None:
         if self.observer is not None:
-            OUTSIDE.copy().run(self.observer, connection, host, message)
+            OUTSIDE.copy().run(self.observer, connection, host, message.decoded() if isinstance(message, Encoded) else message)
 
 
 _network: Network = MemoryNetwork()

@@ -56,9 +56,7 @@ async def _log() -> tuple[MemoryCluster, WaltzClient, WaltzClient]:
         await writer.append(0, bytes([number]))
         if number == 0:
             server, _ = cluster.servers["server-0"]
-            serving = server._partitions[0]._serving
-            assert serving is not None
-            serving.store.window._bytes_max = 1
+            server._caches.transactions.bytes_max = 1
         await asyncio.sleep(0.01)  # a block each: one of another time is read by itself
     return cluster, writer, asker
 
@@ -127,7 +125,7 @@ def test_a_search_stays_above_since_and_below_the_mark_within_a_block() -> None:
         records = [encode_record(7, 1, 0, sequence, sequence, b"") for sequence in range(10)]
 
         class Store:
-            window = Window(-1, 1 << 20)
+            window = Window(-1)
 
         Store.window.append(Block(0, struct.pack(">10i", *map(len, records)), b"".join(records), 0))
         search = Search(pb.ResolveRequest(client_id=7, first_sequence=0, last_sequence=9, since=2), 0)

@@ -48,6 +48,7 @@ async def _mounted(cluster: MemoryCluster, *, highest: int, lowest: int) -> pb.M
 
 def test_a_server_talks_with_clients_of_other_versions_as_far_as_they_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
+        monkeypatch.setattr(versions, "SPOKEN", Versions(1, 1))
         cluster = MemoryCluster(servers=1)
         await cluster.start()
         client = await cluster.connect()
@@ -80,6 +81,7 @@ def test_a_server_talks_with_clients_of_other_versions_as_far_as_they_overlap(mo
 
 def test_a_client_without_a_common_version_appends_nothing_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
+        monkeypatch.setattr(versions, "SPOKEN", Versions(1, 1))
         cluster = MemoryCluster(servers=1)
         await cluster.start()
         client = await cluster.connect(ClientSettings(retry_base_s=0.01, append_timeout_s=2))

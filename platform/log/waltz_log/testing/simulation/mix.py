@@ -62,7 +62,9 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
         server_settings={
             "blocks_in_flight": rng.choice((1, 2, 2, 2, 4, 8)),
             "block_bytes_max": rng.choice((512, 4096, 1 << 20)),
-            "cache_bytes": rng.choice((256, 4096, 1 << 20)),
+            "transaction_cache_bytes": (cache_bytes := rng.choice((256, 4096, 1 << 20))),
+            "feed_cache_bytes": cache_bytes,
+            "fetches_max": 2,
             "feed_bytes_max": rng.choice((256, 4096, 1 << 20)),
             "lock_entries_max": rng.choice((4, 16, 1000, 1_000_000)),
             "replica_bytes_in_flight": rng.choice((1024, 1 << 22)),

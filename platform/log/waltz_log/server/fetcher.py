@@ -1,0 +1,105 @@
+"""Reads runs of stored transactions of a partition from its replicas; equal reads that meet are made once (the original's transaction fetcher).
+
+Each run is one bounded answer of one replica. So many reads at once and no more: those beyond wait their turn, in this partition alone. A replica
+that does not answer in time counts as failed for the read, which goes on at another. Decides no bound: what may be read is the caller's to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
+from waltz_log.server.memory import Run
+from waltz_log.server.replica import ReplicaSession
+from waltz_log.server.settings import ServerSettings
+from waltz_log.server.store import StoreSession
+
+__all__ = ["Fetcher"]
+
+log = structlog.get_logger(__name__)
+
+
+class Fetcher:
+    """Of one store session; `close` it with that. `remember` is given every run that was read, and whether it is one of headers."""
+
+    def __init__(self, store: StoreSession, settings: ServerSettings, remember: Callable[[Run, bool], None]) -> None:
+        self._store = store
+        self._remember = remember
+        self._settings = settings
+        self._places = asyncio.Semaphore(settings.fetches_max)
+        self._reads: dict[tuple[int, bool], asyncio.Task[Run]] = {}
+        self.reads = 0
+        self.joined = 0
+        """Reads that found an equal one under way."""
+
+    async def fetch(self, first: int, *, headers_only: bool) -> Run:
+        """Committed transactions from `first` on, one answer of about `feed_bytes_max`. Raises what ended the session, or `Unavailable` where no
+        replica serves them."""
+        return await asyncio.shield(self.start(first, headers_only=headers_only))
+
+    def start(self, first: int, *, headers_only: bool) -> asyncio.Task[Run]:
+        """The read under way, begun here if there was none."""
+        key = (first, headers_only)
+        task = self._reads.get(key)
+        if task is not None:
+            self.joined += 1
+            return task
+        task = asyncio.get_running_loop().create_task(self._read(first, headers_only))
+        self._reads[key] = task
+        task.add_done_callback(lambda ended: self._ended(key, ended))
+        self.reads += 1
+        return task
+
+    def _ended(self, key: tuple[int, bool], task: asyncio.Task[Run]) -> None:
+        self._reads.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # has been seen, also where nobody waits for it any more
+
+    async def _read(self, first: int, headers_only: bool) -> Run:
+        async with self._places:
+            run = await self._from_some_replica(first, headers_only)
+        self._remember(run, headers_only)
+        return run
+
+    async def _from_some_replica(self, first: int, headers_only: bool) -> Run:
+        store, settings = self._store, self._settings
+        tried = 0
+        while True:
+            sources = await store.sources(first)
+            source = sources[tried % len(sources)]
+            try:
+                async with asyncio.timeout(settings.rpc_timeout_s):
+                    run = await self._one(source, first, headers_only)
+                if run is not None:
+                    return run
+            except TimeoutError:
+                log.warning("replica does not serve a read in time", partition=store.partition, replica=source.name, transaction_id=first)
+            except Fenced as error:
+                store.fenced(error)
+                if store.failed is not None:
+                    raise store.failed from None
+            except WaltzError as error:
+                log.warning("read failed", partition=store.partition, replica=source.name, transaction_id=first, error=str(error))
+                if isinstance(error, CorruptData):
+                    source.corrupt_reads += 1
+            tried += 1
+            if tried > 2 * len(store.assigned):
+                raise Unavailable(reason=f"no replica could serve partition={store.partition} transaction_id={first}")
+            await asyncio.sleep(0 if tried < len(sources) else settings.replica_retry_s)
+
+    async def _one(self, source: ReplicaSession, first: int, headers_only: bool) -> Run | None:
+        blocks = await source.read_run(first, self._store.committed, headers_only=headers_only)
+        return Run(tuple(blocks)) if blocks else None
+
+    def statistics(self) -> dict[str, Any]:
+        return {"reads": self.reads, "joined": self.joined}
+
+    async def close(self) -> None:
+        reads, self._reads = list(self._reads.values()), {}
+        for task in reads:
+            task.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)

@@ -1,0 +1,131 @@
+"""Feed frames as they go out, encoded once for all readers that come by (seeds/waltz_server.md, the feed cache).
+
+A frame holds what was appended at several times, up to a bound in bytes; peers of protocol version 1 get one append time a frame. `PartitionFrames`
+is a partition's share of the server's feed budget: frames by what they begin with, and runs of headers that were read from replicas. A frame that is
+much smaller than what could be sent by now is made anew, so that who lags is not fed in the small pieces of who does not.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from waltz_log.core.block import Block
+from waltz_log.core.columns import header_bytes
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.encoded import Encoded
+from waltz_log.server.budget import Budget
+from waltz_log.server.memory import Run, Runs
+
+__all__ = ["Frame", "Kind", "PartitionFrames"]
+
+SEVERAL_TIMES = 2
+"""The protocol version from which on a frame may hold several blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a mount is fed: frames of one kind can be shared."""
+
+    headers: bool
+    several: bool
+
+    @classmethod
+    def of(cls, feed: pb.FeedMode.ValueType, version: int) -> Kind:
+        return cls(feed == pb.FEED_HEADERS, version >= SEVERAL_TIMES)
+
+    def encode(self, blocks: list[Block], *, headers_cut: bool = False) -> Frame:
+        """All of the blocks, or of a kind that cannot have several the first. `headers_cut`: their records are headers alone."""
+        taken = blocks if self.several else blocks[:1]
+        if self.headers and not headers_cut:
+            taken = [Block(each.first_transaction_id, each.lengths, header_bytes(each.records, each.lengths), each.append_time_ms) for each in taken]
+        first = taken[0]
+        if self.several:
+            frame = pb.FeedFrame(blocks=[_message(block, headers=self.headers) for block in taken], first_transaction_id=first.first_transaction_id)
+        elif self.headers:
+            frame = pb.FeedFrame(headers=first.records, first_transaction_id=first.first_transaction_id, append_time_ms=first.append_time_ms)
+        else:
+            block = _message(first, headers=False)
+            frame = pb.FeedFrame(block=block, first_transaction_id=first.first_transaction_id, append_time_ms=first.append_time_ms)
+        return Frame(first.first_transaction_id, taken[-1].last_transaction_id, Encoded(pb.ServerMessage(feed=frame)))
+
+
+def _message(block: Block, *, headers: bool) -> pb.Block:
+    return pb.Block(
+        first_transaction_id=block.first_transaction_id,
+        lengths=b"" if headers else block.lengths,
+        records=block.records,
+        append_time_ms=block.append_time_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    first: int
+    last: int
+    message: Encoded
+
+    @property
+    def size(self) -> int:
+        return len(self.message.data)
+
+
+class PartitionFrames:
+    """Of one store session; `close` it with that."""
+
+    def __init__(self, budget: Budget, frame_bytes_max: int) -> None:
+        self._budget = budget
+        self._frame_bytes_max = frame_bytes_max
+        self._frames: OrderedDict[tuple[Kind, int], Frame] = OrderedDict()
+        self._headers = Runs()
+        self.held_bytes = 0
+        self.made = 0
+        self.shared = 0
+        """Frames that were sent once more without being made."""
+        self._closed = False
+        budget.join(self)
+
+    def find(self, kind: Kind, first: int, last: int) -> Frame | None:
+        """A frame that begins there and ends at `last` or before, unless a much larger one could be made."""
+        frame = self._frames.get((kind, first))
+        if frame is None or frame.last > last or (frame.last < last and kind.several and 2 * frame.size < self._frame_bytes_max):
+            return None
+        self._frames.move_to_end((kind, first))
+        self.shared += 1
+        return frame
+
+    def make(self, kind: Kind, blocks: list[Block], *, headers_cut: bool = False) -> Frame:
+        frame = kind.encode(blocks, headers_cut=headers_cut)
+        self.made += 1
+        if not self._closed:
+            known = self._frames.pop((kind, frame.first), None)
+            self._frames[kind, frame.first] = frame
+            self._grew(frame.size - (0 if known is None else known.size))
+        return frame
+
+    def headers(self, transaction_id: int) -> Run | None:
+        return self._headers.find(transaction_id)
+
+    def remember(self, run: Run) -> None:
+        """A run of headers that was read."""
+        if not self._closed:
+            self._grew(self._headers.add(run))
+
+    def _grew(self, difference: int) -> None:
+        self.held_bytes += difference
+        self._budget.changed(difference)
+
+    def evict(self) -> int:
+        if 2 * self._headers.held_bytes > self.held_bytes or not self._frames:
+            return self._headers.evict()
+        _, frame = self._frames.popitem(last=False)
+        return frame.size
+
+    @property
+    def share(self) -> int:
+        return self._budget.share
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._budget.leave(self)
