@@ -6,6 +6,7 @@ Importing it brings neither numpy nor Spark nor Arrow.
 """
 
 from waltz_log.client.client import WaltzClient
+from waltz_log.client.context import Application, Context
 from waltz_log.client.follow import Follower
 from waltz_log.client.outbox.blocking import SyncIntentReceipt, SyncOutbox
 from waltz_log.client.outbox.calls import GiveUp
@@ -15,6 +16,7 @@ from waltz_log.client.outbox.outbox import Outbox
 from waltz_log.client.outbox.receipt import IntentReceipt
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.statistics import OutboxStatistics
+from waltz_log.client.pending import Unacknowledged
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.sync import SyncWaltzClient
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
@@ -22,7 +24,9 @@ from waltz_log.client.transactional import TransactionContext
 from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
 
 __all__ = [
+    "Application",
     "ClientSettings",
+    "Context",
     "DeadLetter",
     "Draft",
     "Follower",
@@ -43,5 +47,6 @@ __all__ = [
     "SyncWaltzClient",
     "Transaction",
     "TransactionContext",
+    "Unacknowledged",
     "WaltzClient",
 ]

@@ -20,6 +20,7 @@ from waltz_log.client.context import Application, Context
 from waltz_log.client.feed import feed_batches
 from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.owners import ConnectCoordinator, Owners
+from waltz_log.client.pending import Unacknowledged, unacknowledged
 from waltz_log.client.producer import Producer
 from waltz_log.client.resolve import resolve_foreign, resolve_own
 from waltz_log.client.retry import Backoff, RetryBudget
@@ -232,6 +233,10 @@ class WaltzClient:
     async def _flush(self) -> None:
         waits = [producer.flush() for producer in self._producers.values()]
         await asyncio.gather(*waits, *([] if self._submitting is None else [self._submitting.flush()]))
+
+    def unacknowledged(self, partition: int | None = None) -> list[Unacknowledged]:
+        """What was appended, at one partition or all, and has no outcome yet. It goes over all of it: not for each append."""
+        return [each for number, producer in self._producers.items() if partition in (None, number) for each in unacknowledged(producer)]
 
     async def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
         """What became of an append whose outcome was unknown: its receipt, or None where it is not and never will be in the log.

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from functools import wraps
 from typing import Any, Self, TypeVar
 
 from waltz_log.client.background import Background
-from waltz_log.client.client import WaltzClient
+from waltz_log.client.client import ATTEMPTS, WaltzClient
+from waltz_log.client.context import Application, Context
 from waltz_log.client.follow import Follower
 from waltz_log.client.owners import ConnectCoordinator
+from waltz_log.client.pending import Unacknowledged
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
@@ -207,6 +209,14 @@ class SyncWaltzClient:
 
         self._background.call(flush())
 
+    def unacknowledged(self, partition: int | None = None) -> list[Unacknowledged]:
+        """As `WaltzClient.unacknowledged`; what `append_nowait` has handed over only just may be missing."""
+
+        async def look() -> list[Unacknowledged]:
+            return self._client.unacknowledged(partition)
+
+        return self._background.call(look())
+
     def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
         return self._background.call(self._client.resolve(error, timeout_s))
 
@@ -230,11 +240,18 @@ class SyncWaltzClient:
         """`apply` runs in the client's thread, in turn with transactional functions."""
         return SyncFollower(self._background.call(self._client.follow(partition, apply, after)), self._background)
 
+    # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
+
     def transactional(
-        self, follower: SyncFollower, *, attempts: int = 16, timeout_s: float | None = None
+        self,
+        follower: SyncFollower,
+        *,
+        attempts: int = ATTEMPTS,
+        timeout_s: float | None = None,
+        locks: Callable[..., Sequence[Lock]] | None = None,
     ) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
-        """As `WaltzClient.transactional`; the function runs in the client's thread, in turn with `apply`, and the call blocks."""
-        make = self._client.transactional(follower.follower, attempts=attempts, timeout_s=timeout_s)
+        """As `WaltzClient.transactional`; the function and `locks` run in the client's thread, in turn with `apply`, and the call blocks."""
+        make = self._client.transactional(follower.follower, attempts=attempts, timeout_s=timeout_s, locks=locks)
 
         def decorate(body: Callable[..., None]) -> Callable[..., Receipt | None]:
             run = make(body)
@@ -248,14 +265,38 @@ class SyncWaltzClient:
 
         return decorate
 
+    def mount(self, application: Application, partitions: Collection[int] | None = None) -> None:
+        """As `WaltzClient.mount`; the application's hooks run in the client's thread."""
+        self._background.call(self._client.mount(application, partitions))
+
+    def unmount(self, partitions: Collection[int] | None = None) -> None:
+        self._background.call(self._client.unmount(partitions))
+
+    def applied(self, partition: int) -> SyncFollower:
+        """As `WaltzClient.applied`."""
+        return SyncFollower(self._client.applied(partition), self._background)
+
+    def submit(self, context: Context, *, attempts: int = ATTEMPTS, timeout_s: float | None = None) -> Future[Receipt | None]:
+        """As `WaltzClient.submit`: returns when there is room, the context's hooks run in the client's thread, the future tells the end. Cancelling
+        the future takes nothing back."""
+        outcome: Future[Receipt | None] = Future()
+        outcome.set_running_or_notify_cancel()
+
+        async def submit() -> None:
+            task = await self._client.submit(context, attempts=attempts, timeout_s=timeout_s)
+            task.add_done_callback(_passing_to(outcome))
+
+        self._background.call(submit())
+        return outcome
+
 
 async def _next(batches: Any) -> list[Transaction]:
     found: list[Transaction] = await anext(batches)
     return found
 
 
-def _passing_to(outcome: Future[Receipt]) -> Callable[[asyncio.Future[Receipt]], None]:
-    def settle(future: asyncio.Future[Receipt]) -> None:
+def _passing_to(outcome: Future[T]) -> Callable[[asyncio.Future[T]], None]:
+    def settle(future: asyncio.Future[T]) -> None:
         if future.cancelled():
             outcome.set_exception(InvalidRequest(reason="the append was cancelled"))
         elif (error := future.exception()) is not None:
