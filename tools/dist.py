@@ -46,7 +46,7 @@ exec "${WALTZ_PYTHON:-python@VERSION@}" "$@"
 
 
 def needed(name: str, extras: frozenset[str] = frozenset(), found: dict[str, frozenset[str]] | None = None) -> dict[str, frozenset[str]]:
-    """The installed distributions that `name` with `extras` needs, itself included, but those that every cluster has; with the extras asked of each."""
+    """The installed distributions that `name` with `extras` needs and a cluster does not have, itself included; with the extras asked of each."""
     found = {} if found is None else found
     key = canonicalize_name(name)
     asked = found.get(key)
@@ -61,7 +61,7 @@ def needed(name: str, extras: frozenset[str] = frozenset(), found: dict[str, fro
 
 
 def installed_files(name: str) -> Iterator[tuple[PurePosixPath, Path]]:
-    """The files of an installed distribution: path below the folder of packages, and where it is. Scripts, which stand elsewhere, are not among them."""
+    """The files of an installed distribution: path below the folder of packages, and where it is. Without scripts, which stand elsewhere."""
     distribution = importlib.metadata.distribution(name)
     for file in distribution.files or ():
         path = PurePosixPath(*file.parts)

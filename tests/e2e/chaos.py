@@ -1,0 +1,337 @@
+"""`python -m tests.e2e.chaos --kills 100 [--seed 7]`: drivers, Python workers, storage nodes and log servers killed with SIGKILL while appends go on,
+and then every row of the table compared with the log.
+
+`kills` counts the driver's. Each life of a driver ends at one of the gaps of `killed_driver`, on purpose, or anywhere, by a clock that the seed sets.
+In between its checkpoint is deleted, or put back to an older state, its limit changes, and a second driver works on the same table. A seed chooses
+what happens; how it falls together is up to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+
+from tests.e2e.chaos_checker import differences, log_rows, marks_of, table_rows
+from tests.e2e.killed_driver import GAPS
+from waltz_log.client import ClientSettings, SyncWaltzClient
+from waltz_log.client.inspect import ClusterInspector
+from waltz_log.errors import WaltzError
+from waltz_log.testing import launch
+from waltz_log.testing.local import LocalCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+INGEST, KILLED = "jobs/ingest.py", "tests/e2e/killed_driver.py"
+ANYWHERE = "anywhere"
+PATIENCE_S = 240.0
+
+SHORT_LIVED = (
+    "--driver-java-options=-Dlog4j2.configurationFile=conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
+)
+"""A driver that lives for a batch or two need not compile what it runs: half the processor time of a life."""
+
+FAILURES_BORNE = "--master=local[2,8]"
+"""A task whose Python worker was killed is tried again, as on a cluster; `local[2]` would end the query."""
+
+
+def spark_environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")}
+    return {**kept, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf"), **more}
+
+
+def submit(script: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """A driver as anybody starts one, but that it ends with this process; what it says is added to `log`. Call it in the main thread."""
+    command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
+    command += ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
+    with log.open("ab") as told:
+        return subprocess.Popen(
+            [*command, FAILURES_BORNE, *SHORT_LIVED, str(ROOT / script), *arguments],
+            cwd=ROOT,
+            env=environment or spark_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=told,
+        )
+
+
+class Appender(threading.Thread):
+    """Appends until it is told to stop, whatever happens to the cluster. What is in the log is for the log to say; this only keeps it growing."""
+
+    def __init__(self, cluster: str, seed: int, *, per_s: float) -> None:
+        super().__init__(name="appender", daemon=True)
+        self._cluster, self._rng, self._pause_s = cluster, random.Random(seed), 10 / per_s
+        self._done = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with SyncWaltzClient(self._cluster, ClientSettings()) as client:
+                number = 0
+                while not self._done.wait(self._pause_s):
+                    futures = []
+                    for _ in range(10):
+                        number += 1
+                        data = f"{number} ".encode() + self._rng.randbytes(self._rng.randrange(200))
+                        futures.append(client.append_nowait(self._rng.randrange(client.partitions), data, number % 1000))
+                    for future in futures:
+                        with suppress(WaltzError):  # rejected or unknown: the log says which
+                            future.result(60)
+        except BaseException as error:
+            self.error = error
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join(90)
+        if self.error is not None:
+            raise self.error
+        assert not self.is_alive()
+
+
+@dataclass
+class Told:
+    """What happened, for the summary."""
+
+    driver: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)
+    checkpoints: Counter[str] = field(default_factory=Counter)
+    exits: Counter[int] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        counted: dict[str, Mapping[Any, int]] = {
+            "driver kills": self.driver,
+            "other kills": self.others,
+            "checkpoints": self.checkpoints,
+            "drivers that ended by themselves": self.exits,
+        }
+        return "\n".join(
+            f"{name}: {sum(counts.values())} ({', '.join(f'{key} {n}' for key, n in sorted(counts.items()))})"
+            for name, counts in counted.items()
+            if counts
+        )
+
+
+def lives_of(kills: int, rng: random.Random) -> list[str]:
+    """How each life of the driver ends: every gap as often as the others, and as many anywhere as at one gap."""
+    found = [(*GAPS, ANYWHERE)[number % (len(GAPS) + 1)] for number in range(kills)]
+    rng.shuffle(found)
+    return found
+
+
+class Chaos:
+    """One log, one table, and what is done to them. `run` ends with the table compared."""
+
+    def __init__(self, directory: Path, seed: int, *, partitions: int = 3, say: bool = False) -> None:
+        self._directory, self._rng, self._say = directory, random.Random(seed), say
+        self._seed, self._partitions = seed, partitions
+        self.table, self.checkpoint = directory / "table", directory / "checkpoint"
+        self._last_words, self._log = directory / "last-words", directory / "drivers.log"
+        self._older = directory / "older-checkpoint"
+        self.told = Told()
+        self._cluster: LocalCluster
+        self._key = ""
+
+    def run(self, lives: Sequence[str], *, strikes: int, per_s: float = 100.0) -> list[str]:
+        """Differences between log and table after all these lives, `strikes` of which see other processes killed as well."""
+        struck = set(self._rng.sample(range(len(lives)), min(strikes, len(lives))))
+        with LocalCluster(self._directory / "log", partitions=self._partitions, servers=2, session_timeout_s=2.0) as self._cluster:
+            with ClusterInspector(self._cluster.cluster) as inspector:
+                self._key = str(inspector.parameters.key)
+            appender = Appender(self._cluster.cluster, self._seed, per_s=per_s)
+            appender.start()
+            for number, end in enumerate(lives):
+                self._tamper_with_checkpoint(number, len(lives))
+                self._live(number, end, struck=number in struck)
+            appender.stop()
+            self._race()
+            return differences(log_rows(self._cluster.cluster), table_rows(self.table), marks_of(self.table, self._key))
+
+    def _live(self, number: int, end: str, *, struck: bool) -> None:
+        """One life, from submission to its end. A life that ends by itself (a killed planner ends its query) is followed by another."""
+        while True:
+            self._tell(f"life {number}: ends at {end}")
+            environment = spark_environment(WALTZ_TEST_GAP=end, WALTZ_TEST_LAST_WORDS=str(self._last_words))
+            words = self._words()
+            script = INGEST if end == ANYWHERE else KILLED
+            driver = submit(script, *self._arguments(self.checkpoint), log=self._log, environment=environment)
+            try:
+                if end == ANYWHERE or struck:
+                    self._wait_for_progress(driver)
+                if struck:
+                    self._strike(driver)
+                if end == ANYWHERE:
+                    time.sleep(self._rng.uniform(0, 1.5))
+                    self._kill_driver(driver)
+                code = driver.wait(PATIENCE_S)
+            finally:
+                _end(driver)
+            if code == -signal.SIGKILL:
+                if end != ANYWHERE:
+                    assert self._words() == [*words, end], "the driver died at another place than it was told to"
+                    self._check_gap(end)
+                self.told.driver[end] += 1
+                return
+            if code not in (1, 3, 137, 143):
+                raise AssertionError(f"a driver ended by itself with code {code}, see {self._log}:\n{self._log.read_text()[-3000:]}")
+            self.told.exits[code] += 1
+
+    def _check_gap(self, end: str) -> None:
+        """That the state on disk is the gap's: the last batch in the offset log, the table's mark of it, the checkpoint."""
+        planned, done = _last(self.checkpoint / "offsets"), _last(self.checkpoint / "commits")
+        if end == "offsets":
+            assert planned == done, f"batch {planned} was planned already"
+        else:
+            assert planned == done + 1, f"batch {planned} is not between its plan and its checkpoint, which is at {done}"
+
+    def _arguments(self, checkpoint: Path, trigger: str = "50 milliseconds") -> list[str]:
+        limit = self._rng.choice((20, 75, 300, 1000))
+        return [
+            *(f"--cluster={self._cluster.cluster}", f"--table={self.table}", f"--checkpoint={checkpoint}"),
+            *(f"--trigger={trigger}", f"--max-transactions-per-trigger={limit}", "--verbose"),
+        ]
+
+    def _words(self) -> list[str]:
+        return self._last_words.read_text().split() if self._last_words.exists() else []
+
+    def _wait_for_progress(self, driver: subprocess.Popen[bytes]) -> None:
+        """Until the table moved, or the driver is gone."""
+        before, deadline = marks_of(self.table, self._key), time.monotonic() + PATIENCE_S
+        while driver.poll() is None and marks_of(self.table, self._key) == before:
+            assert time.monotonic() < deadline, "the driver gets nowhere"
+            time.sleep(0.1)
+
+    def _strike(self, driver: subprocess.Popen[bytes]) -> None:
+        """Kills something else than the driver; storage nodes and servers come back."""
+        kind = self._rng.choice(("worker", "storage", "server"))
+        time.sleep(self._rng.uniform(0, 1))
+        if kind == "worker":
+            workers = _python_workers(driver)
+            if not workers:
+                return
+            self._rng.choice(workers).kill()
+        else:
+            name = self._rng.choice(self._cluster.storage_names if kind == "storage" else self._cluster.server_names)
+            self._cluster.kill(name)
+            time.sleep(self._rng.uniform(0, 1))
+            self._cluster.start(name)
+        self._tell(f"killed a {kind}")
+        self.told.others[kind] += 1
+
+    def _kill_driver(self, driver: subprocess.Popen[bytes]) -> None:
+        """The JVM and the Python process are one driver; now and then only the JVM goes, and its other half notices."""
+        python = [] if self._rng.random() < 0.3 else _children(driver.pid)
+        for process in (psutil.Process(driver.pid), *python) if driver.poll() is None else ():
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+
+    def _tamper_with_checkpoint(self, number: int, lives: int) -> None:
+        """A third of the way in a copy is kept, which comes back at two thirds; in the middle the checkpoint is deleted."""
+        if number == lives // 3 and self.checkpoint.exists():
+            shutil.rmtree(self._older, ignore_errors=True)
+            shutil.copytree(self.checkpoint, self._older)
+        elif number == lives // 2 and self.checkpoint.exists():
+            shutil.rmtree(self.checkpoint)
+            self.told.checkpoints["deleted"] += 1
+        elif number == 2 * lives // 3 and self._older.exists():
+            shutil.rmtree(self.checkpoint, ignore_errors=True)
+            self._older.rename(self.checkpoint)
+            self.told.checkpoints["older"] += 1
+
+    def _race(self) -> None:
+        """Two drivers land what is left, each with a checkpoint of its own."""
+        with SyncWaltzClient(self._cluster.cluster) as client:
+            for number in range(300):
+                client.append_nowait(number % self._partitions, b"the last %d" % number)
+            client.flush()
+        racing = [submit(INGEST, *self._arguments(place, "available-now"), log=self._log) for place in (self.checkpoint, self._directory / "rival")]
+        try:
+            codes = [driver.wait(PATIENCE_S) for driver in racing]
+        finally:
+            for driver in racing:
+                _end(driver)
+        assert codes == [0, 0], f"a racing driver failed, see {self._log}:\n{self._log.read_text()[-3000:]}"
+
+    def _tell(self, text: str) -> None:
+        if self._say:
+            print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def _last(folder: Path) -> int:
+    return max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=-1) if folder.exists() else -1
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+        return found
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _python_workers(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """What reads for the executor, and the source's planner."""
+    found = []
+    for child in _children(driver.pid):
+        try:
+            if {"pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner"} & set(child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _end(driver: subprocess.Popen[bytes]) -> None:
+    """Nothing of it runs on."""
+    left = _children(driver.pid)
+    driver.kill()
+    driver.wait()
+    for process in left:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(left, timeout=30)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.chaos", description="Kills a Spark driver and all around it, and compares every row.")
+    parser.add_argument("--kills", type=int, default=100, help="of the driver; a third as many of other processes come on top (100)")
+    parser.add_argument("--seed", type=int, default=None, help="what happens; another each time where it is not given")
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
+    print(f"seed {seed}", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="waltz-chaos-"))
+    chaos = Chaos(directory, seed, say=True)
+    began_s = time.monotonic()
+    wrong = chaos.run(lives_of(arguments.kills, random.Random(seed)), strikes=arguments.kills // 3)
+    print(chaos.told)
+    print(f"{len(table_rows(chaos.table))} rows, {time.monotonic() - began_s:.0f} s")
+    for line in wrong:
+        print(f"wrong: {line}")
+    if wrong:
+        print(f"seed {seed}; everything is kept in {directory}")
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
