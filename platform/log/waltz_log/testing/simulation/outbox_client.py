@@ -101,9 +101,9 @@ class _Service:
         await outbox.start()
 
         async def submitting() -> None:
-            while True:
+            while len(self.accepted) < self.actor.operations:
                 await self.submit(outbox)
-                await self.actor.pause(0.05)
+                await self.actor.pause(0.1)
 
         task = asyncio.ensure_future(submitting())
         try:
@@ -143,7 +143,7 @@ class _Service:
 
 @client_kind("outbox")
 async def forward_from_an_outbox(actor: Actor) -> None:
-    """Lives as long as the load does; ends when everything it accepted is in the log."""
+    """Lives as long as the load does, the later lives only to forward; ends when everything it accepted is in the log."""
     service = _Service(actor)
     while not actor.over.is_set():
         await service.live(actor.rng.choice((0.0, actor.rng.uniform(0, 0.2), actor.rng.uniform(0, 1.5))))
