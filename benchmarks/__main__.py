@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks import append, feed, journal, outbox, spark, storage
+from benchmarks import append, catch_up, failover, feed, journal, outbox, spark, storage
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
@@ -21,7 +21,7 @@ from waltz_log.errors import InvalidSetting, WaltzError
 
 __all__ = ["chosen", "main"]
 
-BENCHMARKS = ("journal", "append", "storage", "outbox", "feed", "spark", "delta")
+BENCHMARKS = ("journal", "append", "storage", "outbox", "failover", "catch_up", "feed", "spark", "delta")
 _HERE = Path(__file__).resolve().parent
 
 
@@ -45,6 +45,10 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from storage.run(directory, workload, conditions)
     if "outbox" in names:
         yield from outbox.run(directory, workload, conditions)
+    if "failover" in names:
+        yield from failover.run(directory, workload, conditions)
+    if "catch_up" in names:
+        yield from catch_up.run(directory, workload, conditions)
     if {"feed", "spark", "delta"}.isdisjoint(names):
         return
     with filled_log(directory, workload) as cluster:

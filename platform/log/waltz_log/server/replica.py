@@ -7,8 +7,7 @@ A replica that fails is tried again with growing pauses and comes back by catchi
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,12 @@ import structlog
 from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
-from waltz_log.core.ports import Channel, Stream
+from waltz_log.core.ports import Channel
 from waltz_log.core.recovery import Classification, ReplicaReport, lost
 from waltz_log.errors import ConnectionLost, Fenced, StorageFull, Unavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server.block_stream import BlockStream
 from waltz_log.server.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class ReplicaSession:
         self._classification: Classification | None = None
         self._reached = -1
         self._started = -1
+        self._takes_several = False
         self._told_session: int | None = None
         self._lost = False
         """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
@@ -100,6 +101,7 @@ class ReplicaSession:
         self._state = "recovering"
         opened = await self._call(methods.OPEN, pb.OpenRequest(cluster_key=self._key, partition=store.partition, session=store.session))
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
+        self._takes_several = opened.takes_several
         last = int(opened.last_transaction_id)
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._started else min(opened.session, -1)
@@ -204,41 +206,29 @@ class ReplicaSession:
 
     async def _copy_committed(self, last: int, target: int) -> int:
         """Copies what was committed in this session, from the replicas that acknowledged it."""
-        stream = await self._open_stream()
-        try:
-            async with aclosing(self._store.read(last + 1, target)) as blocks:
-                async for block in blocks:
-                    last = await self._send_and_wait(stream, block)
-            return last
-        finally:
-            await stream.cancel()
+        return await self._copy(self._store.runs(last + 1, target), last)
 
-    async def _send_and_wait(self, stream: Stream, block: Block) -> int:
-        await stream.send(pb.ReplicateRequest(block=_message(block)))
-        answer = await stream.receive()
-        if answer is None:
-            raise ConnectionLost(address=self.name, reason="replica ended the stream")
-        self._reached = int(answer.last_transaction_id)
-        return self._reached
+    async def _copy(self, runs: AsyncGenerator[list[Block], None], last: int) -> int:
+        """Sends them all and returns the last id that is on the replica's disk then. The stored bytes travel as they are; both nodes verify them."""
+        reached = last
+
+        def acknowledged(transaction_id: int) -> None:
+            nonlocal reached
+            reached = self._reached = transaction_id
+
+        await (await self._open_stream(acknowledged)).copy(runs)
+        return reached
 
     async def _open_again(self) -> Any:
         store = self._store
         return await self._call(methods.OPEN, pb.OpenRequest(cluster_key=self._key, partition=store.partition, session=store.session))
 
     async def _copy_from(self, source: str, last: int, target: int) -> int:
-        """One pass of copying `last+1 .. target` from a peer through the owner. The stored bytes travel as they are; both nodes verify them."""
-        peer = self._store.replica(source)
-        stream = await self._open_stream()
-        try:
-            reached = last
-            async with aclosing(peer.read(last + 1, target, recovering=True)) as blocks:
-                async for block in blocks:
-                    reached = await self._send_and_wait(stream, block)
-            if reached == last:
-                raise ConnectionLost(address=source, reason=f"nothing to copy above {last}")
-            return reached
-        finally:
-            await stream.cancel()
+        """One pass of copying `last+1 .. target` from a peer through the owner."""
+        reached = await self._copy(self._store.replica(source).runs(last + 1, target, recovering=True), last)
+        if reached == last:
+            raise ConnectionLost(address=source, reason=f"nothing to copy above {last}")
+        return reached
 
     # ---- the stream of blocks --------------------------------------------------------------------------------------------------------------------
 
@@ -250,61 +240,34 @@ class ReplicaSession:
             # It took all there is, so there is room for what there is. Nothing else would ever tell: what is refused is not sent.
             self.full = False
             store.advanced.notify()
-        stream = await self._open_stream()
-        sent: deque[tuple[int, int]] = deque()  # last id and bytes of what is not acknowledged
-        in_flight = 0
-        room = asyncio.Event()
-        room.set()
 
-        async def receive() -> None:
-            nonlocal in_flight
-            while (answer := await stream.receive()) is not None:
-                acknowledged = answer.last_transaction_id
-                while sent and sent[0][0] <= acknowledged:
-                    in_flight -= sent.popleft()[1]
-                if in_flight < store.settings.replica_bytes_in_flight:
-                    room.set()
-                self._reached = acknowledged
-                self.full = False
-                store.acknowledge(self.name, acknowledged)
-            raise ConnectionLost(address=self.name, reason="replica ended the stream")
+        def acknowledged(transaction_id: int) -> None:
+            self._reached = transaction_id
+            self.full = False
+            store.acknowledge(self.name, transaction_id)
 
-        async def send() -> None:
-            nonlocal next_id, in_flight
+        stream = await self._open_stream(acknowledged)
+        await stream.run(self._send_on(stream, next_id), forever=True)
 
-            async def send_block(block: Block) -> None:
-                nonlocal next_id, in_flight
-                await room.wait()
-                in_flight += len(block.records)
-                if in_flight >= store.settings.replica_bytes_in_flight:
-                    room.clear()
-                sent.append((block.last_transaction_id, len(block.records)))
-                await stream.send(pb.ReplicateRequest(block=_message(block)))
-                next_id = block.last_transaction_id + 1
+    async def _send_on(self, stream: BlockStream, next_id: int) -> None:
+        store = self._store
 
-            while True:
-                await store.appended.wait_for(lambda: store.window.last_transaction_id >= next_id)
-                block = store.window.find(next_id)
-                if block is not None:
-                    await send_block(block)
-                    continue
-                self._state = "catching up"
-                async with aclosing(store.read(next_id, store.window.first_transaction_id - 1)) as blocks:
-                    async for older in blocks:
-                        await send_block(older)
-                self._state = "live"
+        def has_more() -> bool:
+            return store.window.last_transaction_id >= next_id
 
-        tasks = [asyncio.ensure_future(receive()), asyncio.ensure_future(send())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            # The receiver meets the peer's own words; the sender often only the broken pipe.
-            for task in sorted(done, key=tasks.index):
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await stream.cancel()
+        while True:
+            await store.appended.wait_for(has_more)
+            blocks = store.window.blocks_from(next_id, store.window.last_transaction_id, store.settings.feed_bytes_max)
+            if blocks:
+                await stream.send(blocks)
+                next_id = blocks[-1].last_transaction_id + 1
+                continue
+            self._state = "catching up"
+            async with aclosing(store.runs(next_id, store.window.first_transaction_id - 1)) as runs:
+                async for run in runs:
+                    await stream.send(run)
+                    next_id = run[-1].last_transaction_id + 1
+            self._state = "live"
 
     # ---- calls -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -324,11 +287,12 @@ class ReplicaSession:
     async def _call(self, method: Any, request: Any) -> Any:
         return await self._connected().call(method, request, timeout_s=self._store.settings.rpc_timeout_s)
 
-    async def _open_stream(self) -> Stream:
+    async def _open_stream(self, acknowledged: Callable[[int], None]) -> BlockStream:
         stream = self._connected().open(methods.REPLICATE)
         opening = pb.ReplicateOpen(cluster_key=self._key, partition=self._store.partition, session=self._store.session)
         await stream.send(pb.ReplicateRequest(open=opening))
-        return stream
+        bytes_max = self._store.settings.replica_bytes_in_flight
+        return BlockStream(self.name, stream, several=self._takes_several, bytes_max=bytes_max, acknowledged=acknowledged)
 
     async def _truncate(self, last: int) -> int:
         store = self._store
@@ -340,23 +304,17 @@ class ReplicaSession:
         """Asks whether this session is still the newest the replica has seen; `Fenced` where it is not."""
         await self._open_again()
 
-    async def read(self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False) -> AsyncGenerator[Block, None]:
-        """Stored records of this replica. `recovering`: as the owner of a session that is not open yet, also above what is known to be clean."""
-        async with aclosing(self._runs(first, last, headers_only=headers_only, recovering=recovering)) as runs:
-            async for run in runs:
-                for block in run:
-                    yield block
-
     async def read_run(self, first: int, last: int, *, headers_only: bool = False) -> list[Block]:
         """One run of about `feed_bytes_max` from the beginning of the range; empty where the replica has nothing of it."""
-        async with aclosing(self._runs(first, last, headers_only=headers_only, runs_max=1)) as runs:
+        async with aclosing(self.runs(first, last, headers_only=headers_only, runs_max=1)) as runs:
             async for run in runs:
                 return run
         return []
 
-    async def _runs(
+    async def runs(
         self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0
     ) -> AsyncGenerator[list[Block], None]:
+        """Stored records of this replica. `recovering`: as the owner of a session that is not open yet, also above what is known to be clean."""
         store = self._store
         request = pb.ReadRequest(
             cluster_key=self._key,
@@ -387,15 +345,7 @@ class ReplicaSession:
         return {
             "state": "full" if self.full else self._state,
             "acknowledged": acknowledged,
+            "holds": self._reached,
             "error": self._error,
             "corrupt_reads": self.corrupt_reads,
         }
-
-
-def _message(block: Block) -> pb.Block:
-    return pb.Block(
-        first_transaction_id=block.first_transaction_id,
-        lengths=block.lengths,
-        records=block.records,
-        append_time_ms=block.append_time_ms,
-    )

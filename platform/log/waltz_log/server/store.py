@@ -233,7 +233,14 @@ class StoreSession:
     # ---- reading -------------------------------------------------------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int, *, headers_only: bool = False) -> AsyncGenerator[Block, None]:
-        """Committed records from any replica of this session, in blocks, verified by the storage node. Goes on at another replica where one fails."""
+        """As `runs`, block by block."""
+        async with aclosing(self.runs(first, last, headers_only=headers_only)) as runs:
+            async for run in runs:
+                for block in run:
+                    yield block
+
+    async def runs(self, first: int, last: int, *, headers_only: bool = False) -> AsyncGenerator[list[Block], None]:
+        """Committed records from any replica of this session, in runs of blocks, verified by the node. Goes on at another where one fails."""
         position = first
         last = min(last, self.committed)
         tried = 0
@@ -241,10 +248,10 @@ class StoreSession:
             sources = await self.sources(position)
             source = sources[tried % len(sources)]
             try:
-                async with aclosing(source.read(position, last, headers_only=headers_only)) as blocks:
-                    async for block in blocks:
-                        yield block
-                        position = block.last_transaction_id + 1
+                async with aclosing(source.runs(position, last, headers_only=headers_only)) as runs:
+                    async for run in runs:
+                        yield run
+                        position = run[-1].last_transaction_id + 1
                         tried = 0
             except Fenced as error:
                 self.fenced(error)

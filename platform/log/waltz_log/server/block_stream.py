@@ -1,0 +1,94 @@
+"""Blocks on their way to one replica: sent ahead of the acknowledgements up to a bound in bytes, several in a message where they are small.
+
+The bound is what a slow replica can hold up, and no more than that is sent before it says what it has on disk. Decides nothing about what is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from waltz_log.core.block import Block
+from waltz_log.core.ports import Stream
+from waltz_log.errors import ConnectionLost
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.server.pulse import Pulse
+
+__all__ = ["BlockStream"]
+
+
+class BlockStream:
+    """Over a Replicate stream that is open. `several`: the replica takes messages of several blocks. `acknowledged` is told of every answer."""
+
+    def __init__(self, name: str, stream: Stream, *, several: bool, bytes_max: int, acknowledged: Callable[[int], None]) -> None:
+        self._name = name
+        self._stream = stream
+        self._several = several
+        self._bytes_max = bytes_max
+        self._acknowledged = acknowledged
+        self._sent: deque[tuple[int, int]] = deque()  # last id and bytes of what is not acknowledged
+        self._changed = Pulse()
+        self.bytes_in_flight = 0
+
+    async def run(self, sending: Coroutine[Any, Any, None], *, forever: bool) -> None:
+        """Counts acknowledgements while `sending` runs; then, unless it is to last `forever`, until all is acknowledged."""
+        tasks = [asyncio.ensure_future(self._receive()), asyncio.ensure_future(sending if forever else self._send_all(sending))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # The receiver meets the peer's own words; the sender often only the broken pipe.
+            for task in sorted(done, key=tasks.index):
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stream.cancel()
+
+    async def copy(self, runs: AsyncGenerator[list[Block], None]) -> None:
+        """Everything that `runs` gives; returns once it is acknowledged."""
+        await self.run(self._send_runs(runs), forever=False)
+
+    async def _send_runs(self, runs: AsyncGenerator[list[Block], None]) -> None:
+        async with aclosing(runs) as found:
+            async for run in found:
+                await self.send(run)
+
+    async def _send_all(self, sending: Coroutine[Any, Any, None]) -> None:
+        await sending
+        await self._changed.wait_for(lambda: not self._sent)
+
+    async def send(self, blocks: Sequence[Block]) -> None:
+        """Waits for room. What is sent at once is at most one message of what one read gives."""
+        if self._several and len(blocks) > 1:
+            await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[_message(block) for block in blocks])), blocks)
+        else:
+            for block in blocks:
+                await self._send(pb.ReplicateRequest(block=_message(block)), (block,))
+
+    async def _send(self, message: pb.ReplicateRequest, blocks: Sequence[Block]) -> None:
+        await self._changed.wait_for(lambda: self.bytes_in_flight < self._bytes_max)
+        size = sum(len(block.records) for block in blocks)
+        self.bytes_in_flight += size
+        self._sent.append((blocks[-1].last_transaction_id, size))
+        await self._stream.send(message)
+
+    async def _receive(self) -> None:
+        while (answer := await self._stream.receive()) is not None:
+            reached = int(answer.last_transaction_id)
+            while self._sent and self._sent[0][0] <= reached:
+                self.bytes_in_flight -= self._sent.popleft()[1]
+            self._changed.notify()
+            self._acknowledged(reached)
+        raise ConnectionLost(address=self._name, reason="replica ended the stream")
+
+
+def _message(block: Block) -> pb.Block:
+    return pb.Block(
+        first_transaction_id=block.first_transaction_id,
+        lengths=block.lengths,
+        records=block.records,
+        append_time_ms=block.append_time_ms,
+    )
