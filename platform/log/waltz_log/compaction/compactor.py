@@ -1,0 +1,272 @@
+"""Folds a log into a compacted view, step by step, and keeps the view's files few and mostly alive.
+
+A step reads the log from the view's bound as far as its keys fit in the key cache, reads it again and writes what is the latest of its key; what
+older files hold of these keys is dead from then on. Files that lie side by side are merged so that their sizes fall by halves: each value is
+copied a number of times that grows with the logarithm of the view only. One with too much dead in it, or with tombstones whose time is over, is
+rewritten alone.
+
+Memory: the keys of one step, the keys of one chunk of an older file, a byte for each record of the view. Holds no lock while it reads or writes.
+Blocks; one at a time for each view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh64_intdigest
+
+from waltz_log.compaction.index import encode_index
+from waltz_log.compaction.manifest import Manifest, ViewFile
+from waltz_log.compaction.settings import CompactionSettings
+from waltz_log.compaction.view import CompactedView
+from waltz_log.core.envelope import split_keyed
+from waltz_log.core.ports import DiskFile
+from waltz_log.core.wal_records import WalRecord, encode_wal_record
+from waltz_log.errors import CorruptData
+
+__all__ = ["Compactor", "Folded", "LogRecord", "ReadLog"]
+
+ENTRY_BYTES: Final = 160
+"""What a key in the cache costs beside its bytes: two objects and a place in a table."""
+
+WRITE_BYTES: Final = 1 << 20
+
+
+class LogRecord(NamedTuple):
+    transaction_id: int
+    time_ms: int
+    header: int
+    data: bytes
+
+
+ReadLog = Callable[[int, int], Iterable[Sequence[LogRecord]]]
+"""(first id, end id) to the log's records of that range, in order, in batches of any size. The same each time: only committed ids are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """`transactions`: how many of the log were read; `kept`: how many of them are in the view; `copied_bytes`: written by merging."""
+
+    transactions: int
+    kept: int
+    written_bytes: int
+    copied_bytes: int
+
+
+class Compactor:
+    def __init__(self, view: CompactedView, settings: CompactionSettings) -> None:
+        self._view = view
+        self._settings = settings
+
+    def fold(self, read: ReadLog, until: int, now_ms: int) -> Folded:
+        """Brings the view to `until`, which must be committed, in as many steps as it takes. Raises `StorageFailed`, and `CorruptData` where the log
+        is not whole; what the steps before did stays."""
+        begun = self._view.bound
+        kept = written = copied = 0
+        while self._view.bound < until:
+            step = self._step(read, until, now_ms)
+            kept, written = kept + step[0], written + step[1]
+            copied += self.merge(now_ms)
+        return Folded(self._view.bound - begun, kept, written, copied)
+
+    # ---- a step --------------------------------------------------------------------------------------------------------------------------------
+
+    def _step(self, read: ReadLog, until: int, now_ms: int) -> tuple[int, int]:
+        manifest = self._view.manifest
+        latest, bound, not_keyed = self._gather(read, manifest.bound, until)
+        new = manifest.next(bound=bound, not_keyed=manifest.not_keyed + not_keyed)
+        writer = _FileWriter(self._view, new.commit, self._settings.segment_bytes, now_ms)
+        try:
+            if latest:
+                for batch in read(manifest.bound, bound):
+                    for transaction_id, time_ms, header, data in batch:
+                        keyed = split_keyed(data)
+                        if keyed is not None and latest.get(keyed.key) == transaction_id:
+                            record = WalRecord(transaction_id, time_ms, header, keyed.key, keyed.value)
+                            writer.put(record, encode_wal_record(record))
+            made = writer.finish()
+        except OSError as error:
+            raise self._view.fail(error) from error
+        finally:
+            writer.close()
+        older = self._superseded(manifest.files, latest)
+        self._view.change(replace(new, files=(*older, *made)))
+        return len(latest), sum(file.size_bytes for file in made)
+
+    def _gather(self, read: ReadLog, first: int, until: int) -> tuple[dict[bytes, int], int, int]:
+        """The last transaction of each key, as far as the cache holds the keys; where that ends; how many had none."""
+        latest: dict[bytes, int] = {}
+        room = self._settings.key_cache_bytes
+        not_keyed, bound = 0, first
+        for batch in read(first, until):
+            for record in batch:
+                keyed = split_keyed(record.data)
+                if keyed is None:
+                    not_keyed += 1
+                else:
+                    if keyed.key not in latest:
+                        room -= len(keyed.key) + ENTRY_BYTES
+                    latest[keyed.key] = record.transaction_id
+                if record.transaction_id != bound:
+                    raise _not_whole(bound, record.transaction_id)
+                bound += 1
+                if room <= 0:
+                    return latest, bound, not_keyed
+        if bound != until:
+            raise _not_whole(bound, until)
+        return latest, bound, not_keyed
+
+    def _superseded(self, files: Sequence[ViewFile], latest: dict[bytes, int]) -> list[ViewFile]:
+        """The files, with what newer values took the place of marked dead. One with nothing alive is left out."""
+        if not latest:
+            return list(files)
+        hashes = np.sort(np.fromiter(map(xxh64_intdigest, latest), np.uint64, len(latest)))
+        found = []
+        for file in files:
+            dead_offsets: list[int] = []
+            offsets: list[NDArray[np.int64]] = []
+            for chunk in self._view.index_of(file):
+                offsets.append(chunk.offsets)
+                for entry in np.flatnonzero(_contains(hashes, chunk.hashes)):
+                    if chunk.key(int(entry)) in latest:  # not the hash alone: another key may have the same
+                        dead_offsets.append(int(chunk.offsets[entry]))
+            found.append(_marked(file, np.sort(np.concatenate(offsets)), dead_offsets))
+        # Tombstones among the dead are still counted: at worst a file is rewritten sooner.
+        return [file for file in found if file.live]
+
+    # ---- merging -------------------------------------------------------------------------------------------------------------------------------
+
+    def merge(self, now_ms: int) -> int:
+        """Rewrites what should be. The bytes written."""
+        copied = 0
+        while (chosen := self._choose(self._view.manifest, now_ms)) is not None:
+            copied += self._rewrite(*chosen, now_ms)
+        return copied
+
+    def _choose(self, manifest: Manifest, now_ms: int) -> tuple[int, int] | None:
+        """(first, end) of the files to make one of."""
+        files = manifest.files
+        for at in range(len(files) - 1):
+            both = files[at].live_bytes + files[at + 1].live_bytes
+            if files[at].live_bytes < 2 * files[at + 1].live_bytes and both <= self._settings.segment_bytes:
+                return at, at + 2
+        for at, file in enumerate(files):
+            if file.size_bytes - file.live_bytes > self._settings.dead_ratio * file.size_bytes or self._over(file, now_ms):
+                return at, at + 1
+        return None
+
+    def _over(self, file: ViewFile, now_ms: int) -> bool:
+        return file.tombstones > 0 and file.oldest_tombstone_ms + self._settings.tombstone_retention_s * 1000 < now_ms
+
+    def _rewrite(self, first: int, end: int, now_ms: int) -> int:
+        manifest = self._view.manifest
+        new = manifest.next()
+        over_ms = now_ms - self._settings.tombstone_retention_s * 1000
+        writer = _FileWriter(self._view, new.commit, self._settings.segment_bytes, now_ms)
+        try:
+            with self._view.snapshot() as snapshot:
+                for record, whole in snapshot.walk(first, end):
+                    if not record.is_tombstone or record.time_ms >= over_ms:
+                        writer.put(record, whole)
+            made = writer.finish()
+        except OSError as error:
+            raise self._view.fail(error) from error
+        finally:
+            writer.close()
+        self._view.change(replace(new, files=(*manifest.files[:first], *made, *manifest.files[end:])))
+        return sum(file.size_bytes for file in made)
+
+
+def _not_whole(wanted: int, found: int) -> CorruptData:
+    return CorruptData(where="log", offset=0, transaction_id=wanted, reason=f"what was read goes on at {found}")
+
+
+def _contains(sorted_hashes: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    places = np.searchsorted(sorted_hashes, hashes)
+    places[places == len(sorted_hashes)] = 0
+    return np.asarray(sorted_hashes[places] == hashes)
+
+
+def _marked(file: ViewFile, offsets: NDArray[np.int64], dead_offsets: Sequence[int]) -> ViewFile:
+    if not dead_offsets:
+        return file
+    dead = file.dead.copy()
+    dead[np.searchsorted(offsets, np.array(dead_offsets, np.int64))] = True
+    lengths = np.diff(np.append(offsets, file.size_bytes))
+    return replace(file, dead=dead, live_bytes=int(lengths[~dead].sum()))
+
+
+class _FileWriter:
+    """The files of one change: in order, none above a size unless a single record is."""
+
+    def __init__(self, view: CompactedView, commit: int, segment_bytes: int, now_ms: int) -> None:
+        self._view = view
+        self._commit = commit
+        self._segment_bytes = segment_bytes
+        self._now_ms = now_ms
+        self._made: list[ViewFile] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._first = -1
+        self._handle: DiskFile | None = None
+        self._written = self._size = 0
+        self._pending: list[bytes] = []
+        self._keys: list[bytes] = []
+        self._offsets: list[int] = []
+        self._tombstones = 0
+        self._oldest_tombstone_ms = 0
+
+    def put(self, record: WalRecord, whole: bytes) -> None:
+        if self._keys and self._size + len(whole) > self._segment_bytes:
+            self._end()
+        if not self._keys:
+            self._first = record.transaction_id
+        if record.is_tombstone:
+            self._oldest_tombstone_ms = min(record.time_ms, self._oldest_tombstone_ms) if self._tombstones else record.time_ms
+            self._tombstones += 1
+        self._keys.append(record.key)
+        self._offsets.append(self._size)
+        self._pending.append(whole)
+        self._size += len(whole)
+        if self._size - self._written >= WRITE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._handle is None:
+            self._handle = self._view.create(f"{self._first}.wal", self._commit)
+        data = b"".join(self._pending)
+        self._handle.write(self._written, data)
+        self._written += len(data)
+        self._pending.clear()
+
+    def _end(self) -> None:
+        self._write()
+        assert self._handle is not None
+        self._handle.sync()
+        self._handle.close()
+        self._handle = None
+        index = encode_index(self._keys, self._offsets, self._now_ms)
+        handle = self._view.create(f"{self._first}.wal.index", self._commit)
+        try:
+            handle.write(0, index)
+            handle.sync()
+        finally:
+            handle.close()
+        alive = np.zeros(len(self._keys), np.bool_)
+        self._made.append(ViewFile(self._first, self._commit, self._size, len(index), alive, self._size, self._tombstones, self._oldest_tombstone_ms))
+        self._begin()
+
+    def finish(self) -> list[ViewFile]:
+        if self._keys:
+            self._end()
+        return self._made
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None

@@ -1,0 +1,132 @@
+"""The `metadata` file of a view: what the view is at this moment. One file that is replaced as a whole, and so the only place where a change of the
+view takes effect; what stands in the folder and is not named here is a leftover of a change that did not.
+
+One record (`core.wal_records`): its key `created: <time ms>`, its value JSON. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from waltz_log.core.wal_records import WalRecord, encode_wal_record, walk_wal_records
+from waltz_log.errors import CorruptData
+
+__all__ = ["METADATA", "Manifest", "ViewFile"]
+
+METADATA: Final = "metadata"
+LAYOUT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFile:
+    """`first`: the transaction id of its first record, and its name. `commit`: the change of the view that made it. `dead`: whether a newer value
+    took the place of its n-th record. `live_bytes`: of the others. `tombstones`: how many of its records end a key, the oldest of them at
+    `oldest_tombstone_ms`."""
+
+    first: int
+    commit: int
+    size_bytes: int
+    index_bytes: int
+    dead: NDArray[np.bool_]
+    live_bytes: int
+    tombstones: int
+    oldest_tombstone_ms: int
+
+    @property
+    def records(self) -> int:
+        return len(self.dead)
+
+    @property
+    def live(self) -> int:
+        return len(self.dead) - int(self.dead.sum())
+
+    @property
+    def name(self) -> str:
+        return f"{self.first}.wal"
+
+    @property
+    def index_name(self) -> str:
+        return f"{self.first}.wal.index"
+
+    def staged(self, name: str) -> str:
+        """What a file of this change is called until the change has taken effect."""
+        return f"{name}.{self.commit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`bound`: the view is the fold of all transactions below it. `start`: the first transaction that it ever read."""
+
+    topic: str
+    partition: int
+    properties: Mapping[str, str]
+    created_ms: int
+    start: int
+    bound: int
+    commit: int = 0
+    not_keyed: int = 0
+    """Transactions whose data does not begin with a key. They are in the log, not in the view."""
+    files: tuple[ViewFile, ...] = field(default=())
+    """In the order of their ids, which do not overlap."""
+
+    def next(self, **changes: Any) -> Manifest:
+        return replace(self, commit=self.commit + 1, **changes)
+
+    def to_bytes(self) -> bytes:
+        value = {
+            "layout": LAYOUT,
+            "topic": self.topic,
+            "partition": self.partition,
+            "properties": dict(self.properties),
+            "start": self.start,
+            "bound": self.bound,
+            "commit": self.commit,
+            "not_keyed": self.not_keyed,
+            "files": [
+                [f.first, f.commit, f.size_bytes, f.index_bytes, f.records, _pack(f.dead), f.live_bytes, f.tombstones, f.oldest_tombstone_ms]
+                for f in self.files
+            ],
+        }
+        told = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+        return encode_wal_record(WalRecord(self.bound, self.created_ms, 0, b"created: %d" % self.created_ms, told))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Raises `CorruptData`; also for a layout of a newer release, which is not for this one to change."""
+        records = list(walk_wal_records(data, where=METADATA))
+        if len(records) != 1:
+            raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=f"wants one record, has {len(records)}")
+        record = records[0][1]
+        found = json.loads(record.value)
+        if found["layout"] != LAYOUT:
+            raise CorruptData(where=METADATA, offset=0, transaction_id=-1, reason=f"layout {found['layout']} of another release")
+        return cls(
+            found["topic"],
+            found["partition"],
+            found["properties"],
+            record.time_ms,
+            found["start"],
+            found["bound"],
+            found["commit"],
+            found["not_keyed"],
+            tuple(
+                ViewFile(first, commit, size_bytes, index_bytes, _unpack(dead, records), live_bytes, tombstones, oldest)
+                for first, commit, size_bytes, index_bytes, records, dead, live_bytes, tombstones, oldest in found["files"]
+            ),
+        )
+
+
+def _pack(dead: NDArray[np.bool_]) -> str:
+    return b64encode(zlib.compress(np.packbits(dead).tobytes(), 1)).decode()
+
+
+def _unpack(text: str, records: int) -> NDArray[np.bool_]:
+    return np.unpackbits(np.frombuffer(zlib.decompress(b64decode(text)), np.uint8), count=records).astype(np.bool_)

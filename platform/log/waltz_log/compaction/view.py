@@ -1,0 +1,251 @@
+"""A compacted view on its disk: opening, reading, and the one way in which it changes.
+
+    <namespace>/<topic>/<partition>/metadata          what the view is (`manifest`), replaced as a whole
+                                   /N.wal             live and dead values, by transaction id, from N on
+                                   /N.wal.index       their keys
+
+A change writes its files under names of its own (`N.wal.<commit>`), syncs them and their names, and replaces `metadata`: that is the moment it
+takes effect. Then its files get their names and what they replaced goes. A crash before that leaves leftovers, after it names that are not given
+yet; opening removes the one and gives the other. Never a mix.
+
+Decides what is on the disk, never what is folded (`compactor`). A reader works on a snapshot: it has its files open, whatever takes their names
+meanwhile. Every record is checked when it is read. Blocks; any thread, one writer. After a failed write or sync nothing more is written: the
+view is opened anew, and has what took effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from waltz_log.compaction.index import IndexChunk, decode_index, encode_index
+from waltz_log.compaction.manifest import METADATA, Manifest, ViewFile
+from waltz_log.core.ports import Disk, DiskFile
+from waltz_log.core.topic_names import TopicName
+from waltz_log.core.wal_records import WalRecord, decode_wal_record, walk_wal_records
+from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
+
+__all__ = ["CompactedView", "ViewSnapshot", "walk_live"]
+
+READ_BYTES: Final = 1 << 20
+
+
+class CompactedView:
+    """`open` makes the view where there is none."""
+
+    def __init__(self, disk: Disk, folder: str, manifest: Manifest) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._manifest = manifest
+        self._lock = Lock()
+        self._failed: OSError | None = None
+
+    @classmethod
+    def open(cls, disk: Disk, topic: TopicName, partition: int, *, start: int, now_ms: int, properties: Mapping[str, str]) -> CompactedView:
+        """`start`: where the log begins for a view that is made now. Raises `InvalidRequest` where the folder is another topic's or has other
+        properties, `CorruptData` where what took effect is not readable, `StorageFailed` where the disk does not do it."""
+        folder = f"{topic.namespace}/{topic.topic}/{partition}"
+        path = f"{folder}/{METADATA}"
+        try:
+            if not disk.exists(path):
+                view = cls(disk, folder, Manifest(str(topic), partition, dict(properties), now_ms, start, start))
+                _make_folders(disk, folder)
+                view._replace_manifest(view._manifest)
+                view._tidy()
+                return view
+            view = cls(disk, folder, Manifest.from_bytes(_whole(disk, path)))
+            found = view._manifest
+            if (found.topic, found.partition) != (str(topic), partition) or dict(found.properties) != dict(properties):
+                told = f"topic {found.topic} partition {found.partition} with properties {dict(found.properties)}"
+                raise InvalidRequest(reason=f"{folder} is of {told}")
+            disk.sync_directory(folder)  # the name of a manifest that a killed process gave, before anything is removed for it
+            view._tidy()
+            return view
+        except OSError as error:
+            raise StorageFailed(partition=partition, reason=f"{folder}: {error}") from error
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    @property
+    def bound(self) -> int:
+        return self._manifest.bound
+
+    def snapshot(self) -> ViewSnapshot:
+        """What the view is now, to be read whatever happens to it. Close it."""
+        with self._lock:
+            manifest = self._manifest
+            handles: list[DiskFile] = []
+            try:
+                for file in manifest.files:
+                    handles.append(self._disk.open(self._path(file.name), "read"))
+            except OSError:
+                for handle in handles:
+                    handle.close()
+                raise
+        return ViewSnapshot(self._folder, manifest, handles)
+
+    def index_of(self, file: ViewFile) -> Iterator[IndexChunk]:
+        """The keys of a file. One that is damaged is made again from the file's records."""
+        try:
+            data = _whole(self._disk, self._path(file.index_name))
+            if len(data) != file.index_bytes:
+                raise CorruptData(where=self._path(file.index_name), offset=len(data), transaction_id=-1, reason=f"wants {file.index_bytes} bytes")
+            yield from list(decode_index(data, where=self._path(file.index_name)))
+        except CorruptData:
+            records = _whole(self._disk, self._path(file.name))
+            placed = [(record.key, offset) for offset, record, _ in walk_wal_records(records, where=self._path(file.name))]
+            again = encode_index([key for key, _ in placed], [offset for _, offset in placed], self._manifest.created_ms)
+            yield from decode_index(again, where=self._path(file.index_name))
+
+    def create(self, file_name: str, commit: int) -> DiskFile:
+        """A file of a change that has not taken effect."""
+        path = self._path(f"{file_name}.{commit}")
+        if self._disk.exists(path):  # of a change that failed before its files were named in a manifest
+            self._disk.remove(path)
+        return self._disk.open(path, "create")
+
+    def change(self, manifest: Manifest) -> None:
+        """Takes effect, whole. The files it adds are written and synced. Raises `StorageFailed`; the view is to be opened anew then."""
+        if self._failed is not None:
+            raise self._told(f"failed before: {self._failed}")
+        try:
+            with self._lock:
+                if any(file.commit == manifest.commit for file in manifest.files):
+                    self._disk.sync_directory(self._folder)
+                self._replace_manifest(manifest)
+                self._manifest = manifest
+                self._tidy()
+        except OSError as error:
+            self._failed = error
+            raise self._told(str(error)) from error
+
+    def fail(self, error: OSError) -> StorageFailed:
+        """What a writer of a change met. Nothing took effect."""
+        self._failed = error
+        return self._told(str(error))
+
+    def _told(self, reason: str) -> StorageFailed:
+        return StorageFailed(partition=self._manifest.partition, reason=f"{self._folder}: {reason}")
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def _replace_manifest(self, manifest: Manifest) -> None:
+        new = self._path(f"{METADATA}.new")
+        if self._disk.exists(new):
+            self._disk.remove(new)
+        handle = self._disk.open(new, "create")
+        try:
+            handle.write(0, manifest.to_bytes())
+            handle.sync()
+        finally:
+            handle.close()
+        self._disk.rename(new, self._path(METADATA))
+        self._disk.sync_directory(self._folder)
+
+    def _tidy(self) -> None:
+        """Gives the names that took effect and removes what did not, or does not any more."""
+        names = set(self._disk.list(self._folder))
+        wanted = {METADATA}
+        changed = False
+        for file in self._manifest.files:
+            for name in (file.name, file.index_name):
+                wanted.add(name)
+                if file.staged(name) in names:
+                    self._disk.rename(self._path(file.staged(name)), self._path(name))
+                    names.discard(file.staged(name))
+                    changed = True
+                elif name not in names:
+                    raise CorruptData(where=self._path(name), offset=0, transaction_id=file.first, reason="is not there")
+        for name in names - wanted:
+            self._disk.remove(self._path(name))
+            changed = True
+        if changed:
+            self._disk.sync_directory(self._folder)
+
+
+class ViewSnapshot:
+    """The latest value of each key as of `bound`, by transaction id. A tombstone is told until its time is over; then the key is not."""
+
+    def __init__(self, folder: str, manifest: Manifest, handles: Sequence[DiskFile]) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._handles = list(handles)
+
+    @property
+    def bound(self) -> int:
+        """Where the log goes on."""
+        return self._manifest.bound
+
+    def records(self, first: int = 0) -> Iterator[WalRecord]:
+        """From a transaction id on. Raises `CorruptData` at a record that is damaged."""
+        for number, (file, handle) in enumerate(zip(self._manifest.files, self._handles, strict=True)):
+            following = self._manifest.files[number + 1 : number + 2]
+            if following and following[0].first <= first:
+                continue
+            for record, _ in walk_live(handle, file, where=f"{self._folder}/{file.name}"):
+                if record.transaction_id >= first:
+                    yield record
+
+    def walk(self, first: int, end: int) -> Iterator[tuple[WalRecord, bytes]]:
+        """The live records, with their bytes, of the files from one place to another."""
+        for file, handle in list(zip(self._manifest.files, self._handles, strict=True))[first:end]:
+            yield from walk_live(handle, file, where=f"{self._folder}/{file.name}")
+
+    def close(self) -> None:
+        while self._handles:
+            self._handles.pop().close()
+
+    def __enter__(self) -> ViewSnapshot:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def walk_live(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tuple[WalRecord, bytes]]:
+    """The live records of a file with their bytes, in order. Raises `CorruptData`."""
+    dead: NDArray[np.bool_] = file.dead
+    number, data, base = 0, b"", 0
+    offset = 0
+    while base + offset < file.size_bytes or number < file.records:
+        try:
+            record, end = decode_wal_record(data, offset, where=where)
+        except CorruptData:
+            # Perhaps only cut by the end of what was read: from its beginning, twice as much.
+            more = handle.read(base + offset, max(READ_BYTES, 2 * (len(data) - offset)))
+            if len(more) <= len(data) - offset:
+                raise
+            base, data, offset = base + offset, more, 0
+            continue
+        if number >= file.records:
+            break
+        if not dead[number]:
+            yield record, data[offset:end]
+        number += 1
+        offset = end
+    if number != file.records or base + offset != file.size_bytes:
+        reason = f"wants {file.records} records in {file.size_bytes} bytes, has {number} in {base + offset}"
+        raise CorruptData(where=where, offset=base + offset, transaction_id=-1, reason=reason)
+
+
+def _whole(disk: Disk, path: str) -> bytes:
+    handle = disk.open(path, "read")
+    try:
+        return handle.read(0, handle.size())
+    finally:
+        handle.close()
+
+
+def _make_folders(disk: Disk, folder: str) -> None:
+    """With each name on the medium."""
+    parts = folder.split("/")
+    disk.make_directory(folder)
+    for depth in range(len(parts)):
+        disk.sync_directory("/".join(parts[:depth]))

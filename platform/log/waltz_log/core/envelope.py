@@ -1,0 +1,47 @@
+"""How the data of a transaction in a keyed topic begins: with the key.
+
+    byte version = 1 | int key length | key | value                      big-endian; an empty value ends the key, a tombstone
+
+The record around it stays as documented; that its data begins so is what the catalogue says of the topic. Pure.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["ENVELOPE_BYTES", "KEY_BYTES_MAX", "Keyed", "pack_keyed", "split_keyed"]
+
+VERSION: Final = 1
+KEY_BYTES_MAX: Final = 64 * 1024
+_START: Final = Struct(">Bi")
+ENVELOPE_BYTES: Final = _START.size
+
+
+class Keyed(NamedTuple):
+    key: bytes
+    value: bytes
+
+    @property
+    def is_tombstone(self) -> bool:
+        return not self.value
+
+
+def pack_keyed(key: bytes, value: bytes) -> bytes:
+    """Raises `InvalidRequest` for a key that is empty or too long."""
+    if not 1 <= len(key) <= KEY_BYTES_MAX:
+        raise InvalidRequest(reason=f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
+    return _START.pack(VERSION, len(key)) + key + value
+
+
+def split_keyed(data: bytes) -> Keyed | None:
+    """None where the data does not begin with a key: somebody appended it around the keyed interface."""
+    if len(data) <= ENVELOPE_BYTES:
+        return None
+    version, length = _START.unpack_from(data)
+    end = ENVELOPE_BYTES + length
+    if version != VERSION or not 1 <= length <= KEY_BYTES_MAX or end > len(data):
+        return None
+    return Keyed(data[ENVELOPE_BYTES:end], data[end:])
