@@ -162,7 +162,7 @@ def test_a_batch_lost_to_another_writer_is_judged_again_by_the_new_marks(spark: 
     path = tmp_path / "t"
     sink, rival = DeltaAppend(str(path), KEY), DeltaAppend(str(path), KEY)
     sink.write(rows(spark, 0, 0, 10))
-    original = internal.TableTransaction.append
+    original = internal.TableTransaction.commit
     raced: list[bool] = []
 
     def slow(self: Any, *arguments: Any, **named: Any) -> int:
@@ -171,7 +171,7 @@ def test_a_batch_lost_to_another_writer_is_judged_again_by_the_new_marks(spark: 
             rival.write(rows(spark, 0, 10, 15))
         return original(self, *arguments, **named)
 
-    monkeypatch.setattr(internal.TableTransaction, "append", slow)
+    monkeypatch.setattr(internal.TableTransaction, "commit", slow)
     sink.write(rows(spark, 0, 5, 20))
     assert held(spark, path) == ids(0, 0, 20)
     assert high_water_marks(str(path), KEY) == {0: 19}
@@ -184,7 +184,7 @@ def test_a_writer_that_always_loses_fails_clearly(spark: Any, tmp_path: Path, mo
     def lose(self: Any, *arguments: Any, **named: Any) -> int:
         raise conflicts.ConcurrentTransactionException("lost")
 
-    monkeypatch.setattr(internal.TableTransaction, "append", lose)
+    monkeypatch.setattr(internal.TableTransaction, "commit", lose)
     with pytest.raises(WriteContended):
         DeltaAppend(str(path), KEY, attempts=2).write(rows(spark, 0, 1, 2))
 

@@ -11,7 +11,13 @@ from delta.tables import DeltaTable
 
 from waltz_delta import internal
 
-APPEND: dict[str, Any] = {"partition_by": (), "properties": {}, "query": "q", "batch": 1, "metadata": ""}
+TOLD: dict[str, Any] = {"query": "q", "batch": 1, "metadata": ""}
+
+
+def append(
+    transaction: internal.TableTransaction, rows: Any, versions: dict[str, int], *, properties: dict[str, str] | None = None, **told: Any
+) -> int:
+    return transaction.commit(transaction.write(rows, partition_by=(), properties=properties or {}), versions, **{**TOLD, **told})
 
 
 def rows(spark: Any, first: int, end: int) -> Any:
@@ -28,9 +34,7 @@ def test_rows_and_identifiers_stand_in_one_commit_that_makes_the_table(spark: An
     transaction = internal.TableTransaction(spark, path)
     assert not transaction.exists
     assert transaction.version("a") is None
-    version = transaction.append(
-        rows(spark, 0, 10), {"a": 9, "b": 2**40}, **{**APPEND, "metadata": "told", "properties": {"delta.appendOnly": "false"}}
-    )
+    version = append(transaction, rows(spark, 0, 10), {"a": 9, "b": 2**40}, metadata="told", properties={"delta.appendOnly": "false"})
     assert version == 0
     actions = [json.loads(line) for line in (tmp_path / "t" / "_delta_log" / "00000000000000000000.json").read_text().splitlines()]
     assert {a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a} == {"a": 9, "b": 2**40}
@@ -42,21 +46,21 @@ def test_rows_and_identifiers_stand_in_one_commit_that_makes_the_table(spark: An
 
 def test_another_schema_is_refused_by_the_writer_itself(spark: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
-    internal.TableTransaction(spark, path).append(rows(spark, 0, 1), {"a": 1}, **APPEND)
+    append(internal.TableTransaction(spark, path), rows(spark, 0, 1), {"a": 1})
     with pytest.raises(Exception, match="DELTA_METADATA_MISMATCH"):
-        internal.TableTransaction(spark, path).append(spark.range(1).selectExpr("id AS other"), {"a": 2}, **APPEND)
+        append(internal.TableTransaction(spark, path), spark.range(1).selectExpr("id AS other"), {"a": 2})
     assert internal.transaction_versions(spark, path) == {"a": 1}
 
 
 def test_two_transactions_that_read_one_identifier_cannot_both_commit(spark: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
-    internal.TableTransaction(spark, path).append(rows(spark, 0, 1), {"a": 0}, **APPEND)
+    append(internal.TableTransaction(spark, path), rows(spark, 0, 1), {"a": 0})
     first, second, apart = (internal.TableTransaction(spark, path) for _ in range(3))
     for transaction, name in ((first, "a"), (second, "a"), (apart, "c")):
         transaction.version(name)
-    first.append(rows(spark, 1, 2), {"a": 1}, **APPEND)
+    append(first, rows(spark, 1, 2), {"a": 1})
     with pytest.raises(Exception, match="DELTA_CONCURRENT_TRANSACTION") as caught:
-        second.append(rows(spark, 1, 2), {"a": 1}, **APPEND)
+        append(second, rows(spark, 1, 2), {"a": 1})
     assert second.lost_to_another(caught.value)
     apart.mark({"c": 5}, query="q", batch=1, metadata="")
     assert internal.transaction_versions(spark, path) == {"a": 1, "c": 5}
@@ -67,9 +71,7 @@ def test_identifiers_of_the_checksum_file_are_those_of_the_state(spark: Any, tmp
     path = str(tmp_path / "t")
     for n in range(12):
         transaction = internal.TableTransaction(spark, path)
-        transaction.mark({"a": n, f"b{n}": 7}, query="q", batch=1, metadata="") if n else transaction.append(
-            rows(spark, 0, 1), {"a": 0, "b0": 7}, **APPEND
-        )
+        transaction.mark({"a": n, f"b{n}": 7}, query="q", batch=1, metadata="") if n else append(transaction, rows(spark, 0, 1), {"a": 0, "b0": 7})
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     fresh = internal.TableTransaction(spark, path)
     state = dict(spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(fresh._transaction.snapshot().transactions()))
@@ -85,16 +87,16 @@ def test_two_transactions_that_make_the_table_conflict(spark: Any, tmp_path: Pat
     first, second = (internal.TableTransaction(spark, path) for _ in range(2))
     for transaction in (first, second):
         transaction.version("a")
-    first.append(rows(spark, 0, 1), {"a": 0}, **APPEND)
+    append(first, rows(spark, 0, 1), {"a": 0})
     with pytest.raises(Exception, match="DELTA_") as caught:
-        second.append(rows(spark, 0, 1), {"a": 0}, **APPEND)
+        append(second, rows(spark, 0, 1), {"a": 0})
     assert second.lost_to_another(caught.value)
 
 
 def test_identifiers_survive_user_writes_compaction_and_vacuum(spark: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     for n in range(3):
-        internal.TableTransaction(spark, path).append(rows(spark, n, n + 1), {"a": n}, **APPEND)
+        append(internal.TableTransaction(spark, path), rows(spark, n, n + 1), {"a": n})
     table = DeltaTable.forPath(spark, path)
     table.update("transaction_id = 0", {"partition": "partition + 1"})
     table.optimize().executeCompaction()

@@ -13,6 +13,7 @@ import pytest
 from delta.tables import DeltaTable
 
 from waltz_delta import DeltaUpsert, SchemaMismatch, high_water_marks, internal
+from waltz_delta.merge import MergedTable
 from waltz_log.errors import InvalidRequest
 
 KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
@@ -98,23 +99,23 @@ def test_a_driver_that_died_between_merge_and_marks_is_finished_by_the_next(spar
     assert held(spark, path) == fold(log)
 
 
-def test_two_writers_of_disjoint_partitions_lose_nothing_though_positions_collide(
+def test_two_writers_of_disjoint_partitions_lose_nothing_though_they_merge_at_once(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "t"
     start = [(0, 0, "N0", 1), (1, 0, "N1", 1)]
     DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, start))
     mine, theirs = [(0, 1, "N0", 2)], [(1, 1, "N1", 2)]
-    original = DeltaUpsert._merge
+    original = MergedTable.merge
     raced: list[bool] = []
 
-    def slow(self: Any, *arguments: Any, **named: Any) -> bool:
+    def slow(self: Any, *arguments: Any, **named: Any) -> Any:
         if not raced:
             raced.append(True)
             DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, theirs))
         return original(self, *arguments, **named)
 
-    monkeypatch.setattr(DeltaUpsert, "_merge", slow)
+    monkeypatch.setattr(MergedTable, "merge", slow)
     DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, mine))
     assert held(spark, path) == fold([*start, *mine, *theirs])
     assert high_water_marks(str(path), KEY) == {0: 1, 1: 1}

@@ -10,17 +10,19 @@ Invariant: a row of partition p is in the table exactly if its id is at or below
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from waltz_delta import internal
-from waltz_delta.batch import above, batch_range, require_columns
-from waltz_delta.errors import WriteContended
-from waltz_delta.marks import app_id, overlap, refuse_gaps
-from waltz_delta.table import check_target
+from waltz_delta.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
+from waltz_delta.evolution import Evolution, fit
+from waltz_delta.marks import BatchRange, app_id, overlap, refuse_gaps
+from waltz_delta.table import check_layout, create_empty, is_table
 
-__all__ = ["DeltaAppend"]
+__all__ = ["ATTEMPTS", "DeltaAppend"]
 
 ATTEMPTS = 8
 """Each lost race means that another writer committed; two drivers on one table settle in two."""
@@ -29,61 +31,104 @@ ATTEMPTS = 8
 class DeltaAppend:
     """For `foreachBatch`: `rows.writeStream.foreachBatch(DeltaAppend(path, cluster_key)).start()`. Also `write(rows)` for a batch DataFrame.
 
-    The rows keep `partition` and `transaction_id` as the source gave them. `partition_by` and `properties` shape the table when the first batch
-    makes it."""
+    The rows keep `partition` and `transaction_id` as the source gave them. `partition_by`, `cluster_by` and `properties` shape the table when the
+    first batch makes it."""
 
     def __init__(
-        self, path: str, cluster_key: str, *, partition_by: Sequence[str] = (), properties: Mapping[str, str] | None = None, attempts: int = ATTEMPTS
+        self,
+        path: str,
+        cluster_key: str,
+        *,
+        partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        evolution: Evolution = "fail",
+        attempts: int = ATTEMPTS,
     ) -> None:
         self.path = path
         self.cluster_key = cluster_key
         self._partition_by = tuple(partition_by)
+        self._cluster_by = tuple(cluster_by)
         self._properties = dict(properties or {})
+        self._evolution = evolution
         self._attempts = attempts
+        self._fitted: tuple[str, StructType, list[str]] | None = None
         self._prepared = False
 
     def prepare(self, spark: SparkSession, schema: StructType) -> None:
         """Refuses what can never work, before the first batch: `UnsupportedDelta`, `NotADeltaTable`, `SchemaMismatch`, `InvalidRequest`."""
         require_columns(schema.fieldNames())
         internal.check_versions(spark)
-        check_target(spark, self.path, schema)
+        check_layout(schema, self._partition_by, self._cluster_by)
+        if is_table(spark, self.path):
+            fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
+        elif self._cluster_by:
+            create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
         self._prepared = True
 
+    def table_schema(self, schema: StructType) -> StructType:
+        """The columns of the table that rows of `schema` make: the same."""
+        return schema
+
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        self._write(batch, batch_id)
+        self._land(batch, batch_id)
 
     def write(self, rows: DataFrame) -> None:
         """A batch DataFrame, by the same rule; nothing that the table holds is written again."""
-        self._write(rows, None)
+        self._land(rows, None)
 
-    def _write(self, batch: DataFrame, batch_id: int | None) -> None:
-        spark = batch.sparkSession
+    def _land(self, batch: DataFrame, batch_id: int | None) -> None:
         if not self._prepared:
-            self.prepare(spark, batch.schema)
-        covered = batch_range(batch, batch_id)
+            self.prepare(batch.sparkSession, batch.schema)
+        land(self, batch, batch_id, self._attempts)
+
+    def stage(self, spark: SparkSession, covered: BatchRange, rows: Rows, batch_id: int | None) -> Staged | None:
+        """Writes the files of what the table lacks; `commit` makes them part of it."""
         ends = covered.marks()
-        for _ in range(self._attempts if ends else 0):
-            transaction = internal.TableTransaction(spark, self.path)
-            marks = {p: mark for p in sorted(ends) if (mark := transaction.version(app_id(self.cluster_key, p))) is not None}
-            refuse_gaps(self.path, covered, marks)
-            new = {partition: end for partition, end in ends.items() if end > marks.get(partition, -1)}
-            if not new:
-                return
-            versions = {app_id(self.cluster_key, partition): end for partition, end in new.items()}
-            try:
-                transaction.append(
-                    above(batch, overlap(covered, marks)),
-                    versions,
-                    partition_by=self._partition_by,
-                    properties=self._properties,
-                    query="waltz",
-                    batch=-1 if batch_id is None else batch_id,
-                    metadata="",
-                )
-            except Exception as error:
-                if not transaction.lost_to_another(error):
-                    raise
-            else:
-                return
-        if ends:
-            raise WriteContended(path=self.path, attempts=self._attempts)
+        if not ends:
+            return None
+        transaction = internal.TableTransaction(spark, self.path)
+        marks = {p: mark for p in sorted(ends) if (mark := transaction.version(app_id(self.cluster_key, p))) is not None}
+        refuse_gaps(self.path, covered, marks)
+        versions = {app_id(self.cluster_key, p): end for p, end in ends.items() if end > marks.get(p, -1)}
+        if not versions:
+            return None
+        frame = rows(overlap(covered, marks))
+        if transaction.exists:
+            frame = frame.select(*self._columns(spark, transaction, frame.schema))
+        try:
+            written = transaction.write(frame, partition_by=self._partition_by, properties=self._properties)
+        except Exception as error:
+            if not transaction.lost_to_another(error):
+                raise
+            raise LostRace from error
+        return _StagedAppend(transaction, written, versions, -1 if batch_id is None else batch_id)
+
+    def _columns(self, spark: SparkSession, transaction: internal.TableTransaction, schema: StructType) -> list[str]:
+        """Looks at the table's columns again only when they changed since the last batch, as by a user."""
+        text = transaction.schema_text()
+        if self._fitted is None or self._fitted[:2] != (text, schema):
+            columns = fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
+            if internal.TableTransaction(spark, self.path).schema_text() != text:
+                raise LostRace  # columns were added, here or by another; this transaction does not see them
+            self._fitted = (text, schema, columns)
+        return self._fitted[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedAppend:
+    transaction: internal.TableTransaction
+    written: Any
+    versions: Mapping[str, int]
+    batch: int
+
+    def commit(self) -> None:
+        try:
+            self.transaction.commit(self.written, self.versions, query="waltz", batch=self.batch, metadata="")
+        except Exception as error:
+            if not self.transaction.lost_to_another(error):
+                raise
+            raise LostRace from error
+
+    def release(self) -> None:
+        """Files of a lost race are nobody's; VACUUM removes them."""

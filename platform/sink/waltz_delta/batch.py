@@ -3,20 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_waltz.offsets import Offset, batch_starts
 from waltz_delta import internal
+from waltz_delta.errors import WriteContended
 from waltz_delta.marks import BatchRange
 from waltz_log.errors import InvalidRequest, InvalidSetting
 
-__all__ = ["PARTITION", "TRANSACTION_ID", "above", "batch_range", "require_columns"]
+__all__ = ["PARTITION", "ROW", "TRANSACTION_ID", "LostRace", "Rows", "Sink", "Staged", "above", "batch_range", "land", "require_columns"]
 
 PARTITION = "partition"
 TRANSACTION_ID = "transaction_id"
+ROW = "row"
+"""The place of a row within its transaction, where a transaction holds several."""
+
+Rows = Callable[[Mapping[int, int]], DataFrame]
+"""A batch's rows as a table gets them, without those at or below the given marks."""
+
+
+class LostRace(Exception):
+    """Another writer committed to the table first: nothing of this attempt is in it; look at the marks again. Never leaves this package."""
+
+
+class Staged(Protocol):
+    """A batch that is ready to be committed to one table."""
+
+    def commit(self) -> None:
+        """`LostRace` where another one came first."""
+
+    def release(self) -> None:
+        """Gives back what it held. Called once, whether it was committed or not."""
+
+
+class Sink(Protocol):
+    """One table, judged by its own marks."""
+
+    path: str
+
+    def stage(self, spark: SparkSession, covered: BatchRange, rows: Rows, batch_id: int | None) -> Staged | None:
+        """What the table lacks of the batch, ready to be committed. None where it holds all of it. May raise `LostRace`."""
+
+
+def land(sink: Sink, batch: DataFrame, batch_id: int | None, attempts: int) -> None:
+    """The batch into one table. `WriteContended` where others came first each time."""
+    covered = batch_range(batch, batch_id)
+    for _ in range(attempts):
+        try:
+            staged = sink.stage(batch.sparkSession, covered, lambda marks: above(batch, marks), batch_id)
+            if staged is not None:
+                try:
+                    staged.commit()
+                finally:
+                    staged.release()
+        except LostRace:
+            continue
+        return
+    raise WriteContended(path=sink.path, attempts=attempts)
 
 
 def require_columns(columns: list[str]) -> None:

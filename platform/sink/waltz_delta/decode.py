@@ -1,33 +1,214 @@
-"""From the source's raw columns to a table's: JSON data with a declared schema, a filter, a projection. Plans only; no row is touched here."""
+"""From the bytes of a transaction to columns, strictly: a transaction decodes whole or not at all, and what does not says why. Plans only.
+
+What does not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null. In JSON besides: bytes that are not
+UTF-8; text that is not one JSON object (nothing may follow it; no comments or NaN); a value that is not of the declared type or does not
+fit into it. As Spark reads JSON, a STRING takes any value as its text, a TIMESTAMP also a number of seconds, and a DECIMAL is rounded to
+its scale. In Avro and Protobuf: what Spark's own functions refuse.
+
+Fields keep the names they have in the data; the columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and what else the source was
+asked for) stand beside them, so a field may not be called like one of those. Sources: Spark's documentation of `from_json`, `from_avro` and
+`from_protobuf`, mode PERMISSIVE; what it does with each of these cases is held by tests.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from waltz_delta.batch import PARTITION, TRANSACTION_ID
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
+
+from waltz_delta import internal
+from waltz_delta.batch import PARTITION, ROW, TRANSACTION_ID
+from waltz_delta.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["shape"]
+__all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "project", "refuse", "required", "shape"]
 
-_KEPT = (PARTITION, TRANSACTION_ID, "timestamp", "header")
+PROBLEM = "_waltz_problem"
+"""Why the transaction did not decode; null where it did."""
+DATA = "_waltz_data"
+"""The data as it was."""
+VALUE = "_waltz_value"
+UNDECODABLE = "waltz_delta: does not decode: "
+"""What a query over undecodable data raises begins with this, where nothing else was declared."""
+
+_JSON = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": PROBLEM,
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+_AVRO = "org.apache.spark.sql.avro.functions"
+_PROTOBUF = "org.apache.spark.sql.protobuf.functions"
 
 
-def shape(rows: DataFrame, *, schema: str | None = None, where: str | None = None, select: str | None = None) -> DataFrame:
-    """`schema` (DDL) parses `data` as JSON into columns of its own; data that is not such JSON fails the query, naming the record. `where` is a SQL
-    condition over the columns; `select` a SQL select list. The place in the log is kept in any case, since the sink judges every row by it."""
-    if schema is not None:
-        fields = f.from_json(f.col("data").cast("string"), schema, {"mode": "FAILFAST"})
-        rows = rows.select(*_KEPT, fields.alias("data"))
-        parsed = rows.select("data.*").columns
-        for name in parsed:
-            if name.lower() in _KEPT:
-                raise InvalidSetting(name="schema", reason=f"field {name} is already a column of the log; rename it in the data", nearest=None)
-        rows = rows.select(*_KEPT, "data.*")
+def decode(rows: DataFrame, settings: DecodeSettings) -> DataFrame:
+    """The columns of the log, those of the data, `DATA` and `PROBLEM`. Required columns are checked by `required`, since a delete lacks them."""
+    if settings.format == "bytes":
+        return rows.withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
+    kept = [name for name in rows.columns if name != "data"]
+    if settings.format == "arrow":
+        from waltz_delta.decode_arrow import decode_arrow
+
+        found = declared_columns(rows.sparkSession, settings)
+        _refuse_names(found.fieldNames(), [*kept, ROW])
+        return decode_arrow(rows, kept, found)
+    value, problem = {"json": _json, "avro": _avro, "protobuf": _protobuf}[settings.format](rows, settings)
+    read = rows.select(*kept, f.col("data").alias(DATA), value.alias(VALUE))
+    fields = read.schema[VALUE].dataType
+    assert isinstance(fields, StructType)
+    if settings.format != "json":
+        _refuse_names(fields.fieldNames(), kept)
+        return read.select(*kept, DATA, f.col(f"{VALUE}.*"), problem.alias(PROBLEM))
+    found = declared_columns(rows.sparkSession, settings)
+    _refuse_names(found.fieldNames(), kept)
+    single = f.col(VALUE)["one"][0]
+    return read.select(*kept, DATA, *[single[name].alias(name) for name in found.fieldNames()], problem.alias(PROBLEM))
+
+
+def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructType:
+    try:
+        found = StructType.fromDDL(settings.columns or "")
+    except PySparkException as error:
+        told = str(error).strip().split("\n")[0]
+        raise InvalidSetting(name="columns", reason=f"are not SQL columns: {told}", nearest=None) from None
+    if not isinstance(found, StructType):
+        raise InvalidSetting(name="columns", reason=f"want names and types, as `tail STRING, leg INT`, got {settings.columns}", nearest=None)
+    return found
+
+
+def required(settings: DecodeSettings, spark: SparkSession, *, only: Sequence[str] | None = None) -> Column | None:
+    """Why a required column is not there, or null; None where nothing is required. `only`: of these columns alone."""
+    if settings.columns is None:
+        return None
+    found: list[Column] = []
+    for path in _required(declared_columns(spark, settings)):
+        if only is None or path[0] in only:
+            column, outer = f.col(f"`{path[0]}`"), None
+            for name in path[1:]:
+                outer = column.isNotNull() if outer is None else outer & column.isNotNull()
+                column = column.getField(name)
+            missing = column.isNull() if outer is None else outer & column.isNull()
+            found.append(f.when(missing, f"{'.'.join(path)} is missing or null"))
+    return f.coalesce(*found) if found else None
+
+
+def _required(struct: StructType) -> Iterable[tuple[str, ...]]:
+    for field in struct.fields:
+        if not field.nullable:
+            yield (field.name,)
+        if isinstance(field.dataType, StructType):
+            yield from ((field.name, *rest) for rest in _required(field.dataType))
+
+
+def _json(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
+    """The data is read as the single element of an array: so text after it is an error, which it is not to Spark otherwise."""
+    found = declared_columns(rows.sparkSession, settings)
+    outer = StructType([StructField("one", ArrayType(found)), StructField(PROBLEM, StringType())])
+    text = f.col("data").cast("string")
+    value = f.from_json(f.concat(f.lit('{"one":['), text, f.lit("]}")), outer, _JSON)
+    read, raw = f.col(VALUE), f.col(DATA).cast("string")
+    one = read["one"]
+    good = f.is_valid_utf8(raw) & read[PROBLEM].isNull() & (f.size(one) == 1) & one[0].isNotNull()
+    reason = (
+        f.when(f.col(DATA).isNull(), "no data")
+        .when(~f.is_valid_utf8(raw), "is not UTF-8")
+        .when(one.isNull() | (f.size(one) != 1) | one[0].isNull(), "is not one JSON object")
+    )
+    for field in found.fields:  # looked at only where something is wrong
+        told = f"{field.name} is not {_kind(field.dataType)}"
+        path = "$['" + field.name.replace("'", "\\'") + "']"
+        reason = reason.when(f.get_json_object(raw, path).isNotNull() & one[0][field.name].isNull(), told)
+    return value, f.when(~f.coalesce(good, f.lit(False)), reason.otherwise("a value is not of its declared type"))
+
+
+def _kind(kind: DataType) -> str:
+    return str(kind.simpleString()).upper()[:60]
+
+
+def _avro(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
+    """A record whose every field is null counts as undecodable: that is what Spark makes of one it cannot read."""
+    _need_jar(rows.sparkSession, _AVRO, "avro")
+    from pyspark.sql.avro.functions import from_avro
+
+    text = settings.avro_schema or ""
+    if text.strip().endswith(".avsc"):
+        text = _read(text.strip(), "avro_schema").decode("utf-8", "replace")
+    try:
+        names = [str(field["name"]) for field in json.loads(text)["fields"]]
+    except (ValueError, KeyError, TypeError):
+        raise InvalidSetting(name="avro_schema", reason="is not the schema of an Avro record", nearest=None) from None
+    read = f.col(VALUE)
+    nothing = f.col(DATA).isNull() | read.isNull() | f.coalesce(*[read[name].cast("string") for name in names]).isNull()
+    return from_avro(f.col("data"), text, {"mode": "PERMISSIVE"}), _told(nothing, "Avro record of the declared schema")
+
+
+def _protobuf(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
+    _need_jar(rows.sparkSession, _PROTOBUF, "protobuf")
+    from pyspark.sql.protobuf.functions import from_protobuf
+
+    descriptor = _read(settings.descriptor or "", "descriptor")
+    value = from_protobuf(f.col("data"), settings.message or "", options={"mode": "PERMISSIVE"}, binaryDescriptorSet=descriptor)
+    return value, _told(f.col(VALUE).isNull(), f"Protobuf message {settings.message}")
+
+
+def _told(wrong: Column, what: str) -> Column:
+    return f.when(f.col(DATA).isNull(), "no data").when(wrong, f"is not an {what}" if what.startswith("A") else f"is not a {what}")
+
+
+def _read(path: str, setting: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidSetting(name=setting, reason=f"cannot be read: {path}: {error.strerror}", nearest=None) from None
+
+
+def _need_jar(spark: SparkSession, name: str, kind: str) -> None:
+    if not internal.has_class(spark, name):
+        package = f"org.apache.spark:spark-{kind}_2.13:{spark.version}"
+        reason = f"{kind} needs a jar that the session lacks: add --packages {package}, or the jar itself to spark.jars"
+        raise InvalidSetting(name="format", reason=reason, nearest=None)
+
+
+def _refuse_names(names: Iterable[str], taken: Iterable[str]) -> None:
+    known = {name.lower() for name in taken}
+    for name in names:
+        if name.lower() in known or name.lower().startswith("_waltz_"):
+            raise InvalidSetting(name="columns", reason=f"field {name} is already a column of the log; rename it in the data", nearest=None)
+
+
+def refuse(rows: DataFrame) -> DataFrame:
+    """The same rows; a query over one with a problem fails and names it."""
+    place = f.format_string(f"{UNDECODABLE}partition=%d transaction_id=%d reason=%s", f.col(PARTITION), f.col(TRANSACTION_ID), f.col(PROBLEM))
+    return rows.withColumn(PROBLEM, f.when(f.col(PROBLEM).isNotNull(), f.raise_error(place).cast("string")))
+
+
+def project(rows: DataFrame, *, where: Column | None, select: str | None, kept: Sequence[str] = ()) -> DataFrame:
+    """Filter and select list. The place in the log is kept in any case, since the sink judges every row by it, and so are `kept`."""
     if where is not None:
         rows = rows.where(where)
     if select is not None:
-        chosen = rows.select(*_KEPT[:2], f.expr(f"struct({select})").alias("chosen"))
-        own = [name for name in (PARTITION, TRANSACTION_ID) if name not in chosen.select("chosen.*").columns]
-        rows = chosen.select(*own, "chosen.*")
+        own = [PARTITION, TRANSACTION_ID, *(name for name in (ROW,) if name in rows.columns), *kept]
+        chosen = rows.select(*own, f.expr(f"struct({select})").alias(VALUE))
+        given = {name.lower() for name in chosen.select(f"{VALUE}.*").columns}
+        rows = chosen.select(*[name for name in own if name.lower() not in given], f"{VALUE}.*")
     return rows
+
+
+def shape(rows: DataFrame, *, schema: str | None = None, where: str | None = None, select: str | None = None) -> DataFrame:
+    """The short way for one table without dead letters: `schema` (SQL columns) decodes JSON; data that is not such JSON fails the query, naming the
+    transaction. `where` is a SQL condition over the columns; `select` a SQL select list."""
+    if schema is not None:
+        settings = DecodeSettings(format="json", columns=schema)
+        decoded = decode(rows, settings)
+        missing = required(settings, rows.sparkSession)
+        if missing is not None:
+            decoded = decoded.withColumn(PROBLEM, f.coalesce(f.col(PROBLEM), missing))
+        # Counting also keeps the filter from being evaluated below, where it would decode everything twice.
+        counted = refuse(decoded).observe("undecodable", f.count(PROBLEM))
+        rows = counted.where(f.col(PROBLEM).isNull()).drop(PROBLEM, DATA)
+    return project(rows, where=f.expr(where) if where is not None else None, select=select)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from waltz_log.errors import WaltzError
 
-__all__ = ["GapInTable", "NotADeltaTable", "PositionForgotten", "PositionNotReached", "SchemaMismatch", "UnsupportedDelta", "WriteContended"]
+__all__ = [
+    "GapInTable",
+    "KeyMoved",
+    "NotADeltaTable",
+    "PositionForgotten",
+    "PositionNotReached",
+    "SchemaMismatch",
+    "Undecodable",
+    "UnsupportedDelta",
+    "WriteContended",
+]
 
 
 class NotADeltaTable(WaltzError):
@@ -65,6 +75,26 @@ class PositionForgotten(WaltzError):
     text = "the version that first held the log position was cleaned from the table's log"
     path: str
     oldest_version: int
+
+
+class KeyMoved(WaltzError):
+    """A key is in two log partitions, and transaction ids of different partitions have no order. Nothing of this batch was written.
+
+    Append a key to one partition always (hash it), or name a sequence of the data that orders its rows across partitions."""
+
+    text = "key in two log partitions"
+    path: str
+    reason: str
+
+
+class Undecodable(WaltzError):
+    """A transaction is not what was declared, and nothing was declared for that case. Nothing of this batch was written.
+
+    Correct the declared columns, or declare dead letters."""
+
+    text = "data does not decode"
+    path: str
+    reason: str
 
 
 class UnsupportedDelta(WaltzError):

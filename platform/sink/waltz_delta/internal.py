@@ -14,13 +14,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delta import exceptions as conflicts
-from pyspark.sql import DataFrame, SparkSession
+from py4j.java_gateway import JavaClass
+from pyspark.sql import DataFrame, Observation, SparkSession
 
 from waltz_delta.errors import UnsupportedDelta
 
-__all__ = ["DELTA_VERSION", "TableTransaction", "batch_offsets", "check_versions", "is_conflict", "transaction_versions"]
+__all__ = [
+    "DELTA_VERSION",
+    "TableTransaction",
+    "batch_offsets",
+    "check_versions",
+    "has_class",
+    "is_conflict",
+    "observed",
+    "transaction_versions",
+]
 
 DELTA_VERSION = "4.4.0"
+
+OBSERVED_WITHIN_S = 10.0
+"""Spark tells what it counted just after the job, from another thread. Beyond this the caller looks for itself."""
 
 _CONFLICTS = (
     conflicts.ConcurrentAppendException,
@@ -87,18 +100,12 @@ class TableTransaction:
         """Whether our commit failed because another one came first; also where the other one made the table, which shows as a mismatch only."""
         return is_conflict(error) or (not self.exists and bool(self._log.tableExists()))
 
-    def append(
-        self,
-        rows: DataFrame,
-        versions: Mapping[str, int],
-        *,
-        partition_by: Sequence[str],
-        properties: Mapping[str, str],
-        query: str,
-        batch: int,
-        metadata: str,
-    ) -> int:
-        """Rows and identifiers in one commit, which makes the table where there is none. The schema must fit. Gives the table version."""
+    def schema_text(self) -> str:
+        """The table's columns as Delta keeps them; equal texts are equal schemas. Empty where there is no table."""
+        return str(self._transaction.metadata().schemaString()) if self.exists else ""
+
+    def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> Any:
+        """Writes the rows' files, which nobody sees before `commit` names them. The schema must fit; where there is no table, the commit makes it."""
         sql, none = self._jvm.org.apache.spark.sql, self._option(None)
         options = sql.delta.DeltaOptions(self._jvm.PythonUtils.toScalaMap({}), self._session.sessionState().conf())
         writer = sql.delta.commands.WriteIntoDelta(
@@ -112,17 +119,17 @@ class TableTransaction:
             none,
             False,
         )
-        actions = writer.write(self._transaction, self._session, none, False)
-        return self._commit(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(actions), versions, query=query, batch=batch, metadata=metadata)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(writer.write(self._transaction, self._session, none, False))
 
     def mark(self, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
         """Identifiers alone."""
-        return self._commit((), versions, query=query, batch=batch, metadata=metadata)
+        return self.commit((), versions, query=query, batch=batch, metadata=metadata)
 
-    def _commit(self, actions: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+    def commit(self, written: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        """What `write` gave, and identifiers, in one commit. Gives the table version."""
         delta = self._jvm.org.apache.spark.sql.delta
         together = self._jvm.java.util.ArrayList()
-        for action in actions:
+        for action in written:
             together.add(action)
         now = self._option(int(time.time() * 1000))
         for name, version in sorted(versions.items()):
@@ -145,6 +152,26 @@ def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:
 def is_conflict(error: BaseException) -> bool:
     """Whether a commit failed because another one came first. The table is as the other one left it."""
     return isinstance(error, _CONFLICTS)
+
+
+def observed(observation: Observation) -> dict[str, int] | None:
+    """What the job that ran over the observed rows counted. None where it does not tell, as of a plan that Spark saw to be empty: `Observation.get`
+    would wait for ever."""
+    future: Any = observation._jo.future() if observation._jo is not None else None
+    deadline = time.monotonic() + OBSERVED_WITHIN_S
+    while future is not None and not future.isCompleted() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if future is None or not future.isCompleted():
+        return None
+    return {name: int(value) for name, value in observation.get.items()}
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Whether a class is on the driver's path, as those of jars that Spark does not bring."""
+    found: Any = spark._jvm
+    for part in name.split("."):
+        found = getattr(found, part)
+    return isinstance(found, JavaClass)
 
 
 def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | None:

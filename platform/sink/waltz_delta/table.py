@@ -1,64 +1,63 @@
-"""The table at a path, looked at before the first batch: what is not a Delta table, or holds other columns, is refused before anything is written."""
+"""The table at a path, looked at before the first batch: what is not a Delta table is refused before anything is written; and how one is made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from waltz_delta.errors import NotADeltaTable, SchemaMismatch
+from waltz_delta.errors import NotADeltaTable
+from waltz_log.errors import InvalidSetting
 
-__all__ = ["check_target", "create_empty"]
+__all__ = ["check_layout", "create_empty", "is_table"]
 
 
-def check_target(spark: SparkSession, path: str, schema: StructType) -> bool:
-    """Whether the table exists. `NotADeltaTable` where the path holds anything else; `SchemaMismatch` where rows of `schema` do not fit it.
-
-    A table may have columns that the rows lack (a user added them); every column of the rows must be in the table with its type."""
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether a table is there. `NotADeltaTable` where the path holds anything else."""
     from delta.tables import DeltaTable
 
-    if not DeltaTable.isDeltaTable(spark, path):
-        _refuse_other_content(spark, path)
-        return False
-    held = {field.name.lower(): field for field in DeltaTable.forPath(spark, path).toDF().schema.fields}
-    for field in schema.fields:
-        there = held.get(field.name.lower())
-        if there is None:
-            raise SchemaMismatch(path=path, column=field.name, reason=f"the table has no such column, only {', '.join(held)}")
-        if _shape(there.dataType) != _shape(field.dataType):
-            reason = f"is {there.dataType.simpleString()} in the table, {field.dataType.simpleString()} in the rows"
-            raise SchemaMismatch(path=path, column=field.name, reason=reason)
-    given = {field.name.lower() for field in schema.fields}
-    for name, field in held.items():
-        if name not in given and not field.nullable:
-            raise SchemaMismatch(path=path, column=field.name, reason="must not be null in the table, and the rows do not have it")
-    return True
-
-
-def _shape(kind: Any) -> str:
-    """The type without what may differ between a table and its rows: whether nulls are allowed within."""
-    return str(kind.simpleString()).lower()
-
-
-def _refuse_other_content(spark: SparkSession, path: str) -> None:
+    if DeltaTable.isDeltaTable(spark, path):
+        return True
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
     files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     if not files.exists(place):
-        return
+        return False
     if not files.getFileStatus(place).isDirectory():
         raise NotADeltaTable(path=path, reason="a file is there")
     inside = files.listStatus(place)
     if len(inside):
         raise NotADeltaTable(path=path, reason=f"the directory holds {inside[0].getPath().getName()} and no _delta_log")
+    return False
 
 
-def create_empty(spark: SparkSession, path: str, schema: StructType, properties: dict[str, str]) -> None:
+def check_layout(schema: StructType, partition_by: Sequence[str], cluster_by: Sequence[str]) -> None:
+    """`InvalidSetting` where the layout names a column that the rows do not have."""
+    for setting, names in (("partition_by", partition_by), ("cluster_by", cluster_by)):
+        for name in names:
+            if name.lower() not in {each.lower() for each in schema.fieldNames()}:
+                raise InvalidSetting.unknown(name, schema.fieldNames(), what=f"column for {setting}")
+
+
+def create_empty(
+    spark: SparkSession,
+    path: str,
+    schema: StructType,
+    properties: Mapping[str, str],
+    *,
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+) -> None:
     """The table with these columns and no rows, unless there is one."""
     from delta.tables import DeltaTable
 
     builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
+    if partition_by:
+        builder = builder.partitionedBy(*partition_by)
+    if cluster_by:
+        builder = builder.clusterBy(*cluster_by)
     for name, value in sorted(properties.items()):
         builder = builder.property(name, value)
     builder.execute()

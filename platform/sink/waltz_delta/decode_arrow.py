@@ -1,0 +1,91 @@
+"""Arrow: the data of a transaction is an Arrow IPC stream of any number of rows, as `pyarrow.ipc.new_stream` writes it.
+
+Each row gets its place within the transaction as the column `row`, from 0. A stream with no rows lands nothing and counts as seen. Columns are taken
+by name and cast where nothing is lost by it; further columns are passed over. Runs in Python workers, a record batch of transactions at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from waltz_delta.batch import ROW
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["decode_arrow"]
+
+_DATA, _PROBLEM = "_waltz_data", "_waltz_problem"
+
+
+def decode_arrow(rows: DataFrame, kept: Sequence[str], columns: StructType) -> DataFrame:
+    """The kept columns, `row`, the declared ones, the data of what does not decode, and why it does not."""
+    fields = [rows.schema[name] for name in kept]
+    nullable = [StructField(field.name, field.dataType) for field in columns.fields]
+    result = StructType([*fields, StructField(ROW, IntegerType()), *nullable, StructField(_DATA, BinaryType()), StructField(_PROBLEM, StringType())])
+    return rows.select(*kept, f.col("data").alias(_DATA)).mapInArrow(_decoder(tuple(kept), result, len(nullable)), result)
+
+
+def _decoder(kept: tuple[str, ...], result: StructType, count: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(result, timezone="UTC", prefers_large_types=False)
+        wanted = pa.schema([schema.field(len(kept) + 1 + n) for n in range(count)])
+        for batch in batches:
+            yield from _decoded(batch, kept, schema, wanted).to_batches()
+
+    return decode
+
+
+def _decoded(batch: pa.RecordBatch, kept: Sequence[str], schema: pa.Schema, wanted: pa.Schema) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+
+    tables, sizes, problems, raw = [], [], [], []
+    for data in batch.column(_DATA):
+        table, problem = _table(data, wanted)
+        tables.append(table)
+        sizes.append(table.num_rows)
+        problems += [problem] * table.num_rows
+        raw += [data.as_py() if problem is not None else None] * table.num_rows
+    counts = np.array(sizes, dtype=np.int64)
+    whole = pa.concat_tables(tables) if tables else wanted.empty_table()
+    of = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns: list[Any] = [batch.column(name).take(pa.array(of)) for name in kept]
+    columns += [pa.array(within, pa.int32()), *whole.columns, pa.array(raw, pa.binary()), pa.array(problems, pa.string())]
+    return pa.table([_cast(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _table(data: Any, wanted: pa.Schema) -> tuple[pa.Table, str | None]:
+    """The rows of one transaction in the declared columns; where that cannot be, one row of nulls and the reason."""
+    import pyarrow as pa
+
+    try:
+        if not data.is_valid:
+            raise ValueError("no data")
+        with pa.ipc.open_stream(data.as_buffer()) as stream:
+            found = stream.read_all()
+        missing = [name for name in wanted.names if name not in found.column_names]
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
+        columns = []
+        for field in wanted:
+            try:
+                columns.append(_cast(found[field.name], field.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                raise ValueError(f"{field.name} is {found[field.name].type}, not {field.type}") from None
+        return pa.table(columns, schema=wanted), None
+    except (pa.ArrowException, ValueError, OSError) as error:
+        told = str(error).split("\n")[0][:200] if type(error) is ValueError else "is not an Arrow IPC stream"
+        return pa.table([pa.nulls(1, field.type) for field in wanted], schema=wanted), told
