@@ -17,7 +17,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow sim mutants smoke outbox-kills crash demo dist bench doctor clean distclean
+.PHONY: help setup check format test test-slow sim mutants smoke outbox-kills crash demo chaos-spark soak-spark dist bench doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -80,6 +80,12 @@ fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=60 altogether
 
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle
 	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults)
+
+chaos-spark: setup ## Spark drivers, workers, nodes and servers killed, every row compared; KILLS=100 of drivers, SEED=7 chooses what happens
+	$(BIN)/python -m tests.e2e.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
+soak-spark: setup ## a driver's memory over micro-batches; BATCHES=10000, MINUTES=120 at most
+	$(BIN)/python -m benchmarks.soak $(if $(BATCHES),--batches $(BATCHES)) $(if $(MINUTES),--minutes $(MINUTES))
 
 dist: setup ## what spark-submit needs on a cluster, into dist/: wheel, environment, Delta's jars, jobs
 	$(BIN)/python tools/dist.py

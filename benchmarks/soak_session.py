@@ -1,0 +1,88 @@
+"""The driver of the soak: `spark-submit benchmarks/soak_session.py --cluster … --directory … --batches N --seconds S`.
+
+One streaming query from the log into a Delta table at the shortest trigger, until so many batches or seconds. Every `--every` batches the heap that
+is in use right after a full collection, and the resident memory of the JVM and of this process, are added to `memory.jsonl`.
+
+Stands alone: spark-submit does not put the project's root on the path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from waltz_delta import DeltaAppend
+from waltz_log.client.inspect import ClusterInspector
+
+
+def resident_bytes(pid: int) -> int:
+    """Of the process and no other; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+class Weighed:
+    """A sink that looks at the driver's memory every so many batches."""
+
+    def __init__(self, spark: SparkSession, sink: DeltaAppend, out: Path, every: int) -> None:
+        jvm: Any = spark._jvm
+        self._sink, self._out, self._every = sink, out, every
+        self._system, self._runtime = jvm.System, jvm.Runtime.getRuntime()
+        self._jvm = int(jvm.java.lang.ProcessHandle.current().pid())
+        self.batches = 0
+
+    def __call__(self, batch: Any, batch_id: int) -> None:
+        self._sink(batch, batch_id)
+        self.batches += 1
+        if self.batches % self._every == 0:
+            self.weigh()
+
+    def weigh(self) -> None:
+        gc.collect()
+        for _ in range(2):  # what the first collection finds, the cleaner's thread frees for the second
+            self._system.gc()
+        found = {
+            "batches": self.batches,
+            "at_s": round(time.monotonic(), 1),
+            "heap_bytes": int(self._runtime.totalMemory()) - int(self._runtime.freeMemory()),
+            "jvm_bytes": resident_bytes(self._jvm),
+            "python_bytes": resident_bytes(os.getpid()),
+        }
+        with self._out.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="soak_session.py")
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--batches", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--every", type=int, required=True)
+    arguments = parser.parse_args()
+    with ClusterInspector(arguments.cluster) as inspector:
+        key = str(inspector.parameters.key)
+    folder: Path = arguments.directory
+    spark = SparkSession.builder.appName("soak").getOrCreate()
+    sink = Weighed(spark, DeltaAppend(str(folder / "table"), key), folder / "memory.jsonl", arguments.every)
+    rows = spark.readStream.format("waltz").option("cluster", arguments.cluster).load()
+    writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(processingTime="0 seconds").start()
+    deadline = time.monotonic() + arguments.seconds
+    while sink.batches < arguments.batches and time.monotonic() < deadline and not query.awaitTermination(1):
+        pass
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""From the call of append to the row in the Delta table, as a reader without Spark sees it, at a trigger of one second.
+
+Single transactions at times that the trigger knows nothing of; the table is looked at with deltalake, over and over, and a transaction is visible
+once the table's mark of its partition reaches its id: rows and mark come in one commit. The job is `jobs/ingest.py` as anybody submits it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from benchmarks.log import PARTITIONS
+from benchmarks.measurement import Measurement, percentile
+from waltz_delta.marks import app_id
+from waltz_log.client import SyncWaltzClient
+from waltz_log.client.inspect import ClusterInspector
+from waltz_log.testing import launch
+from waltz_log.testing.local import LocalCluster
+
+__all__ = ["run"]
+
+TRIGGER = "1 second"
+PAUSES_S = (0.1, 0.7)
+"""Between two appends: uneven, so that they fall everywhere within a trigger."""
+
+WARM_UP = 10
+LOOK_EVERY_S = 0.03
+START_TIMEOUT_S, TIMEOUT_S = 180.0, 60.0
+_HERE = Path(__file__).resolve().parent
+
+
+class _Table:
+    """The marks of a table that another process writes."""
+
+    def __init__(self, path: Path, cluster_key: str) -> None:
+        self._path, self._key = path, cluster_key
+        self._table: DeltaTable | None = None
+
+    def mark(self, partition: int) -> int:
+        if self._table is None:
+            try:
+                self._table = DeltaTable(str(self._path))
+            except TableNotFoundError:
+                return -1
+        else:
+            self._table.update_incremental()
+        found = self._table.transaction_version(app_id(self._key, partition))
+        return -1 if found is None else int(found)
+
+
+def run(directory: Path, appends: int, conditions: Mapping[str, Any]) -> list[Measurement]:
+    with LocalCluster(directory / "visible-log", partitions=PARTITIONS, storages=3, servers=2) as cluster:
+        latencies_s = _measure(cluster.cluster, directory / "visible", appends)
+    own = {**conditions, "trigger": TRIGGER, "partitions": PARTITIONS, "transactions": appends, "looked_every_ms": round(LOOK_EVERY_S * 1000)}
+    return [
+        Measurement("delta.visible_p50_s", percentile(latencies_s, 0.5), "s", own),
+        Measurement("delta.visible_p95_s", percentile(latencies_s, 0.95), "s", {**own, "max_s": round(max(latencies_s), 2)}),
+    ]
+
+
+def _measure(cluster: str, folder: Path, appends: int) -> list[float]:
+    folder.mkdir(parents=True)
+    with ClusterInspector(cluster) as inspector:
+        key = str(inspector.parameters.key)
+    with SyncWaltzClient(cluster) as client, (folder / "driver.log").open("wb") as told:
+        client.append(0, b"the first makes the table")
+        driver = subprocess.Popen(_command(cluster, folder), cwd=_HERE.parent, env=_environment(), stdout=told, stderr=told)
+        try:
+            table = _Table(folder / "table", key)
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while table.mark(0) < 0:
+                if driver.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"the Spark driver does not run: code={driver.poll()}\n{(folder / 'driver.log').read_text()[-2000:]}")
+                time.sleep(LOOK_EVERY_S)
+            return _latencies(client, table, WARM_UP + appends)[WARM_UP:]
+        finally:
+            driver.terminate()
+            try:
+                driver.wait(30)
+            except subprocess.TimeoutExpired:
+                driver.kill()
+                driver.wait()
+
+
+def _latencies(client: SyncWaltzClient, table: _Table, appends: int) -> list[float]:
+    """In the order of the appends, which a thread of their own makes, so that looking delays none of them."""
+    pending: dict[tuple[int, int], float] = {}
+    found: dict[float, float] = {}
+    lock = threading.Lock()
+    failed: list[BaseException] = []
+
+    def append() -> None:
+        rng = random.Random(1)
+        try:
+            for _ in range(appends):
+                start_s = time.perf_counter()
+                receipt = client.append(rng.randrange(PARTITIONS), rng.randbytes(200))
+                with lock:
+                    pending[receipt.partition, receipt.transaction_id] = start_s
+                time.sleep(rng.uniform(*PAUSES_S))
+        except BaseException as error:
+            failed.append(error)
+
+    appender = threading.Thread(target=append)
+    appender.start()
+    quiet_s = time.monotonic()
+    while appender.is_alive() or pending:
+        marks = {partition: table.mark(partition) for partition in range(PARTITIONS)}
+        now_s = time.perf_counter()
+        with lock:
+            visible = [place for place in pending if place[1] <= marks[place[0]]]
+            for place in visible:
+                start_s = pending.pop(place)
+                found[start_s] = now_s - start_s
+        if visible or not pending:
+            quiet_s = time.monotonic()
+        if failed or time.monotonic() > quiet_s + TIMEOUT_S:
+            raise RuntimeError(f"transactions do not become visible: appended={len(found) + len(pending)} visible={len(found)} error={failed}")
+        time.sleep(LOOK_EVERY_S)
+    return [found[start_s] for start_s in sorted(found)]
+
+
+def _command(cluster: str, folder: Path) -> list[str]:
+    return [
+        *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends with this process, whatever ends it
+        *(
+            str(Path(sys.executable).parent / "spark-submit"),
+            f"--properties-file={_HERE.parent / 'conf' / 'spark-defaults.conf'}",
+            "--master=local[2]",
+        ),
+        *(str(_HERE.parent / "jobs" / "ingest.py"), f"--cluster={cluster}", f"--table={folder / 'table'}"),
+        *(f"--checkpoint={folder / 'checkpoint'}", f"--trigger={TRIGGER}"),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
