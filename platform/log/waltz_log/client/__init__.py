@@ -5,6 +5,7 @@ The outcomes of an append that are not a receipt stand here too; all other error
 Importing it brings neither numpy nor Spark nor Arrow.
 """
 
+from waltz_log.client.bulk import Appended, BulkReceipt, NotInLog
 from waltz_log.client.client import WaltzClient
 from waltz_log.client.context import Application, Context
 from waltz_log.client.follow import Follower
@@ -24,7 +25,9 @@ from waltz_log.client.transactional import TransactionContext
 from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
 
 __all__ = [
+    "Appended",
     "Application",
+    "BulkReceipt",
     "ClientSettings",
     "Context",
     "DeadLetter",
@@ -36,6 +39,7 @@ __all__ = [
     "Lock",
     "LockConflict",
     "NotAppended",
+    "NotInLog",
     "Outbox",
     "OutboxSettings",
     "OutboxStatistics",

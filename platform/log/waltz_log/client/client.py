@@ -7,7 +7,6 @@ Everything is refused before it is sent that the log could never take. An append
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -16,10 +15,12 @@ from typing import Any, Self
 from waltz_log.client import fork
 from waltz_log.client.admission import Admission
 from waltz_log.client.attempts import Attempts
+from waltz_log.client.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, outcomes
 from waltz_log.client.context import Application, Context
 from waltz_log.client.feed import feed_batches
 from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.owners import ConnectCoordinator, Owners
+from waltz_log.client.packing import MARK_MAX, pack, refuse
 from waltz_log.client.pending import Unacknowledged, unacknowledged
 from waltz_log.client.producer import Producer
 from waltz_log.client.resolve import resolve_foreign, resolve_own
@@ -28,10 +29,10 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.client.submitting import Submitting
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
 from waltz_log.client.transactional import transactional
-from waltz_log.client.window import AS_KNOWN, NO_LOCKS
+from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown, TransactionTooLarge, WaltzError
+from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import BOUND
 
@@ -170,8 +171,7 @@ class WaltzClient:
         timeout_s: float | None = None,
     ) -> Receipt:
         """Returns when the transaction is on disk at a majority. Raises `LockConflict`, `NotAppended`, `OutcomeUnknown`, `InvalidRequest`."""
-        future = await self.append_nowait(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s)
-        return await future
+        return await (await self.append_nowait(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s))
 
     async def append_nowait(
         self,
@@ -189,14 +189,14 @@ class WaltzClient:
         if producer is None or self._closed or self._fork != fork.COUNT[0]:
             producer = self._producer(partition)
         if not isinstance(data, bytes) or len(data) > self._settings.record_bytes_max or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
-            self._refuse(data, header)
+            refuse(data, header, self._settings.record_bytes_max)
         if write_locks or read_locks or append_locks:
             counts, locks = pack_locks(write_locks, read_locks, append_locks, self._settings.locks_max)
         else:
             counts, locks = NO_LOCKS, b""
         if high_water_mark is None:
             mark = self._mark(partition, producer) if locks else AS_KNOWN
-        elif not -1 <= high_water_mark <= 0x7FFF_FFFF_FFFF_FFFF:
+        elif not -1 <= high_water_mark <= MARK_MAX:
             raise InvalidRequest(reason=f"no such high-water mark: {high_water_mark}")
         else:
             mark = high_water_mark
@@ -204,26 +204,46 @@ class WaltzClient:
         return await producer.wait(taken) if isinstance(taken, tuple) else taken
 
     async def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
-        """Appends in order, pipelined, and returns what became of each once all are decided. Each stands for itself: a conflict of one does not
-        hold up the next. Raises the first outcome that is neither, after all are decided."""
-        futures = [
-            await self.append_nowait(
-                partition, draft.data, draft.header, draft.write_locks, draft.read_locks, draft.append_locks, draft.high_water_mark, timeout_s
-            )
-            for draft in drafts
-        ]
-        outcomes: list[Receipt | LockConflict] = []
-        failed: WaltzError | None = None
-        for future in futures:
-            try:
-                outcomes.append(await future)
-            except LockConflict as conflict:
-                outcomes.append(conflict)
-            except WaltzError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
-        return outcomes
+        """Appends in order, pipelined, and returns what became of each once all are decided, or raises the first outcome that is neither."""
+        return await outcomes([await self.append_nowait(partition, *draft, timeout_s) for draft in drafts])
+
+    async def append_bulk(
+        self,
+        partition: int,
+        source: Source,
+        *,
+        on_ack: Callable[[Appended], None] | None = None,
+        on_error: Callable[[NotInLog], None] | None = None,
+        timeout_s: float | None = None,
+    ) -> BulkReceipt:
+        """Appends all of a list, a generator or an asynchronous one, of bytes, drafts or Arrow record batches; or one such batch or table. In order,
+        and as there is room; see `bulk` for the rest. Raises what the source raises, once what was taken before is decided."""
+        bulk = self.bulk(partition, on_ack, on_error, timeout_s)
+        try:
+            await bulk.take(source)
+        except asyncio.CancelledError:
+            bulk.cancel()
+            raise
+        except BaseException:
+            await bulk.finish()
+            raise
+        return await bulk.finish()
+
+    def bulk(
+        self,
+        partition: int,
+        on_ack: Callable[[Appended], None] | None = None,
+        on_error: Callable[[NotInLog], None] | None = None,
+        timeout_s: float | None = None,
+    ) -> BulkAppend:
+        """The same for who has it in parts: `take` each, then `finish`."""
+        producer = self._producer(partition)
+
+        def item(draft: Draft, future: asyncio.Future[Receipt], deadline: float) -> Item:
+            mark, counts, locks = pack(draft, self._settings, lambda: self._mark(partition, producer))
+            return (future, draft.data, draft.header, mark, counts, locks, deadline)
+
+        return BulkAppend(producer, item, self._append_timeout_s if timeout_s is None else timeout_s, on_ack, on_error)
 
     async def flush(self) -> None:
         """Returns when everything appended or submitted before is decided, well or badly."""
@@ -302,17 +322,16 @@ class WaltzClient:
         return transactional(follower, self._attempts(attempts), timeout_s=chosen, locks=locks)
 
     async def mount(self, application: Application, partitions: Collection[int] | None = None) -> None:
-        """Feeds the application, at these partitions or all of them, from the mark that it states for each. Once mounted, `submit` is open. May be
-        called again with the same application to mount more."""
+        """Feeds the application, at these partitions or all of them, from the mark that it states for each. Once mounted, `submit` is open. Called
+        again with the same application it mounts more."""
+        self._check_usable()
         wanted = range(self._partitions) if partitions is None else partitions
         for partition in wanted:
             self._check(partition)
-        self._check_usable()
         if self._submitting is None:
-            begun = application.begin(self._owners.parameters)
-            if inspect.isawaitable(begun):
-                await begun
-            self._submitting = Submitting(application, self.follow, self._attempts, self._settings, self._rng)
+            submitting = Submitting(application, self.follow, self._attempts, self._settings, self._rng)
+            await submitting.begin(self._owners.parameters)
+            self._submitting = submitting
         elif self._submitting.application is not application:
             raise InvalidRequest(reason="another application is mounted: one for a client")
         await self._submitting.mount(wanted)
@@ -344,8 +363,7 @@ class WaltzClient:
             raise InvalidRequest(reason=f"attempts must be positive: attempts={attempts}")
 
         async def append(partition: int, draft: Draft, *, timeout_s: float) -> Receipt:
-            locks = draft.write_locks, draft.read_locks, draft.append_locks
-            return await self.append(partition, draft.data, draft.header, *locks, draft.high_water_mark, timeout_s)
+            return await self.append(partition, *draft, timeout_s)
 
         def backoff() -> Backoff:
             return Backoff(CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
@@ -372,13 +390,6 @@ class WaltzClient:
             producer = self._producers[partition] = Producer(partition, self._client_id, self._owners, self._settings, self._rng)
             producer.start()
         return producer
-
-    def _refuse(self, data: object, header: int) -> None:
-        if not isinstance(data, bytes):
-            raise InvalidRequest(reason=f"data must be bytes, not {type(data).__name__}")
-        if len(data) > self._settings.record_bytes_max:
-            raise TransactionTooLarge(what="data", size=len(data), limit=self._settings.record_bytes_max)
-        raise InvalidRequest(reason=f"header does not fit 32 bits, signed: header={header}")
 
     def _mark(self, partition: int, producer: Producer) -> int:
         """What locks are judged by where the caller does not say: what the followers of the partition have applied, else what this client knows."""

@@ -130,13 +130,14 @@ class Producer:
         self._taken(deadline)
         return future
 
-    def offer(self, item: Item) -> bool:
-        """Takes the transaction where there is room now. Its deadline is not watched: it stays until it is decided or the producer ends."""
+    def offer(self, item: Item, deadline: float = math.inf) -> bool:
+        """Takes the transaction where there is room now. Without `deadline` the item's own is not watched: it stays until it is decided or the
+        producer ends."""
         if self._dead is not None:
             raise self._dead
         if not self.window.take(item, len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES):
             return False
-        self._taken(math.inf)
+        self._taken(deadline)
         return True
 
     def _taken(self, deadline: float) -> None:

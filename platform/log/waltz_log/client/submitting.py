@@ -23,6 +23,7 @@ from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
+from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import InvalidRequest, LockConflict
 
 __all__ = ["Follow", "Submitting"]
@@ -52,6 +53,11 @@ class Submitting:
         self._room = asyncio.Semaphore(settings.contexts_max)
 
     # ---- mounting --------------------------------------------------------------------------------------------------------------------------------
+
+    async def begin(self, cluster: ClusterParameters) -> None:
+        begun = self.application.begin(cluster)
+        if inspect.isawaitable(begun):
+            await begun
 
     async def mount(self, partitions: Collection[int]) -> None:
         """Returns when each of them is being fed. Those that are stay as they are."""

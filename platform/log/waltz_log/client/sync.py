@@ -15,6 +15,7 @@ from functools import wraps
 from typing import Any, Self, TypeVar
 
 from waltz_log.client.background import Background
+from waltz_log.client.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, parts
 from waltz_log.client.client import ATTEMPTS, WaltzClient
 from waltz_log.client.context import Application, Context
 from waltz_log.client.follow import Follower
@@ -198,6 +199,34 @@ class SyncWaltzClient:
     def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
         """As `WaltzClient.append_many`: one crossing to the background thread for all of them, so the fast way to append much."""
         return self._background.call(self._client.append_many(partition, drafts, timeout_s))
+
+    def append_bulk(
+        self,
+        partition: int,
+        source: Source,
+        *,
+        on_ack: Callable[[Appended], None] | None = None,
+        on_error: Callable[[NotInLog], None] | None = None,
+        timeout_s: float | None = None,
+    ) -> BulkReceipt:
+        """As `WaltzClient.append_bulk`. The source is read in the caller's thread, the callbacks are called in the client's."""
+
+        async def begin() -> BulkAppend:
+            return self._client.bulk(partition, on_ack, on_error, timeout_s)
+
+        bulk = self._background.call(begin())
+        try:
+            for part in parts(source):
+                self._background.call(bulk.take(part))
+                if bulk.ended:
+                    break
+        except Exception:
+            self._background.call(bulk.finish())
+            raise
+        except BaseException:
+            self._background.loop.call_soon_threadsafe(bulk.cancel)
+            raise
+        return self._background.call(bulk.finish())
 
     def flush(self) -> None:
         """Returns when everything handed over before is decided."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from waltz_log.client import Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext
+from waltz_log.client import Appended, Application, Context, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext
 from waltz_log.client.background import Background
 from waltz_log.client.inspect import ClusterInspector, PartitionBound
 from waltz_log.client.settings import ClientSettings
@@ -106,6 +106,96 @@ def test_blocking_transactions_need_no_lock_around_their_state(scripted: Scripte
         with pytest.raises(TimeoutError):
             follower.wait(40, timeout_s=0.01)
         follower.close()
+
+
+def test_blocking_transactions_that_tell_their_locks_run_once_each(scripted: Scripted) -> None:
+    with scripted.client() as client:
+        count = runs = 0
+
+        def apply(batch: list[Transaction]) -> None:
+            nonlocal count
+            count = int(batch[-1].data)
+
+        follower = client.follow(0, apply)
+
+        @client.transactional(follower, locks=lambda: [Lock("counter", 1)])
+        def increment(tx: TransactionContext) -> None:
+            nonlocal runs
+            runs += 1
+            tx.append(b"%d" % (count + 1), write_locks=[Lock("counter", 1)])
+
+        threads = [threading.Thread(target=lambda: [increment() for _ in range(5)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=20)
+        assert (count, runs) == (20, 20)
+
+
+def test_a_blocking_client_feeds_an_application_and_takes_contexts(scripted: Scripted) -> None:
+    seen: dict[int, list[bytes]] = {0: [], 1: []}
+    told: list[object] = []
+
+    class Seats(Application):
+        def client_high_water_mark(self, partition: int) -> int:
+            return len(seen[partition]) - 1
+
+        def apply(self, partition: int, transactions: list[Transaction]) -> None:
+            seen[partition].extend(each.data for each in transactions)
+
+    class Take(Context):
+        def __init__(self, seat: bytes) -> None:
+            self.seat = seat
+
+        def partition(self, count: int) -> int:
+            return 1
+
+        def execute(self, tx: TransactionContext) -> None:
+            if self.seat not in seen[1]:
+                tx.append(self.seat, write_locks=[Lock("seat", self.seat.decode())])
+
+        def on_application(self) -> None:
+            told.append(threading.current_thread().name)
+
+    with scripted.client() as client:
+        with pytest.raises(InvalidRequest, match="no application"):
+            client.submit(Take(b"1A"))
+        client.mount(Seats())
+        futures = [client.submit(Take(seat)) for seat in (b"1A", b"1B", b"1A")]
+        outcomes = [future.result(timeout=10) for future in futures]
+        assert [None if each is None else each.transaction_id for each in outcomes] == [0, 1, None]
+        client.applied(1).wait(1, timeout_s=5)
+        assert seen == {0: [], 1: [b"1A", b"1B"]}
+        assert told == ["waltz client"] * 2
+        client.flush()
+        client.unmount()
+        with pytest.raises(InvalidRequest, match="not mounted"):
+            client.submit(Take(b"1C"))
+
+
+def test_a_blocking_bulk_append_reads_its_source_in_the_callers_thread(scripted: Scripted) -> None:
+    threads: set[str] = set()
+
+    def source() -> Iterator[bytes]:
+        for number in range(3000):
+            threads.add(threading.current_thread().name)
+            yield b"%d" % number
+
+    with scripted.client() as client:
+        told: list[Appended] = []
+        receipt = client.append_bulk(0, source(), on_ack=told.append)
+        assert receipt.appended == [Appended(0, 3000, 0)]
+        assert sum(each.length for each in told) == 3000
+        assert threads == {threading.current_thread().name}
+        assert client.unacknowledged() == []
+
+        def failing() -> Iterator[bytes]:
+            yield b"last"
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            client.append_bulk(0, failing())
+        assert client.append(0, b"").transaction_id == 3001
 
 
 def test_a_blocking_call_from_the_clients_own_thread_is_refused(scripted: Scripted) -> None:
@@ -210,6 +300,7 @@ def test_an_unknown_setting_is_refused_naming_the_nearest() -> None:
 
 
 def test_importing_the_client_brings_neither_numpy_nor_spark_nor_arrow() -> None:
-    code = "import sys, waltz_log.client, waltz_log.client.inspect; print([n for n in ('numpy', 'pyspark', 'pyarrow', 'pandas') if n in sys.modules])"
+    heavy = ("numpy", "pyspark", "pyarrow", "pandas", "sqlalchemy")
+    code = f"import sys, waltz_log.client, waltz_log.client.inspect; print([name for name in {heavy} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout.strip() == "[]"

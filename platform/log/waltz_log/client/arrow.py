@@ -1,0 +1,59 @@
+"""Rows of Arrow record batches as appends need them: bytes and headers, read from the batch's own buffers.
+
+Knows Arrow's types by name and its layout by the specification (columnar format), so it imports nothing: who has a record batch has Arrow.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import pairwise, repeat
+from typing import Any
+
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["is_batch", "rows"]
+
+DATA, HEADER = "data", "header"
+
+_OFFSETS = {"binary": "i", "string": "i", "large_binary": "q", "large_string": "q"}
+"""Type codes of the offsets by the type of the data."""
+
+
+def is_batch(source: object) -> bool:
+    """Whether it is a record batch: not a table, which is several, nor a list of them."""
+    return hasattr(source, "num_rows") and hasattr(source, "schema") and hasattr(source, "column") and not hasattr(source, "to_batches")
+
+
+def rows(batch: Any) -> Iterator[tuple[bytes, int]]:
+    """Data and header of each row. The batch has a column `data`, bytes or text, and may have `header`, 32-bit integers; no other, and no nulls: what
+    would be left out is refused with `InvalidRequest`."""
+    names = list(batch.schema.names)
+    if DATA not in names or not set(names) <= {DATA, HEADER} or len(set(names)) != len(names):
+        raise InvalidRequest(reason=f"a record batch to append has a column data and may have a column header: columns={','.join(names)}")
+    data = batch.column(names.index(DATA))
+    headers = repeat(0, batch.num_rows) if HEADER not in names else _numbers(batch.column(names.index(HEADER)))
+    return zip(_values(data), headers, strict=True)
+
+
+def _values(column: Any) -> Iterator[bytes]:
+    code = _OFFSETS.get(str(column.type))
+    if code is None or column.null_count:
+        raise InvalidRequest(reason=f"data of a record batch are bytes or text without nulls: type={column.type} nulls={column.null_count}")
+    count, start = len(column), column.offset
+    _, offsets_buffer, values_buffer = column.buffers()
+    if not count:
+        return iter(())
+    offsets: array[int] = array(code)
+    width = offsets.itemsize
+    offsets.frombytes(memoryview(offsets_buffer)[start * width : (start + count + 1) * width])
+    values = memoryview(b"" if values_buffer is None else values_buffer)
+    return (bytes(values[begin:end]) for begin, end in pairwise(offsets))
+
+
+def _numbers(column: Any) -> array[int]:
+    if str(column.type) != "int32" or column.null_count:
+        raise InvalidRequest(reason=f"headers of a record batch are int32 without nulls: type={column.type} nulls={column.null_count}")
+    numbers: array[int] = array("i")
+    numbers.frombytes(memoryview(column.buffers()[1])[4 * column.offset : 4 * (column.offset + len(column))])
+    return numbers
