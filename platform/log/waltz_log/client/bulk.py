@@ -268,8 +268,8 @@ def _entries(source: Any) -> Iterable[Entry]:
 
 
 def parts(source: Source) -> Iterator[Source]:
-    """The source in parts of some hundred entries, or single record batches, for who hands it to another thread. What the source gave before it raised
-    is a part too."""
+    """The source in parts of some hundred entries, or single record batches, for who hands it to another thread. What the source gave before it
+    raised is a part too."""
     part: list[Entry] = []
     try:
         for entry in _entries(source):
