@@ -19,6 +19,9 @@ from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
 from waltz_log.client.inspect import ClusterInspector
 from waltz_log.errors import WaltzError
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.testing.local import LocalCluster
 
 __all__ = ["longest_gap_s", "run"]
@@ -44,7 +47,9 @@ async def _measure(cluster: LocalCluster, rounds: int, conditions: Mapping[str, 
         with ClusterInspector(cluster.cluster) as seen:
             killed = [await _owner_gone(cluster, seen, client, kill=True) for _ in range(rounds)]
             stopped = [await _owner_gone(cluster, seen, client, kill=False) for _ in range(rounds)]
-        gaps = [await _storage_gone(cluster, client, name) for name in cluster.storage_names[:rounds]]
+            address = seen.owners()[0]
+            assert address is not None, "ready was said"
+            gaps = [await _storage_gone(cluster, client, address, name) for name in cluster.storage_names[:rounds]]
     steady_ms = round(1000 * max(before for before, _ in gaps), 1)
     return [
         Measurement("failover.kill_s", max(killed), "s", {**conditions, "all_s": [round(each, 2) for each in killed]}).compared_with(
@@ -91,7 +96,22 @@ def _owner(cluster: LocalCluster, seen: ClusterInspector) -> str | None:
     return next((name for name in cluster.server_names if address is not None and address.endswith(f":{ports[name]}")), None)
 
 
-async def _storage_gone(cluster: LocalCluster, client: WaltzClient, name: str) -> tuple[float, float]:
+async def _all_live(cluster: LocalCluster, owner: str) -> None:
+    """Returns when every replica follows the owner: one that is taken then leaves a majority."""
+    channel = GrpcNetwork().connect(owner)
+    try:
+        async with asyncio.timeout(APPEND_TIMEOUT_S):
+            while True:
+                answer = await channel.call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=10.0)
+                replicas = json.loads(answer.json)["partitions"]["0"].get("replicas", {})
+                if [name for name, each in replicas.items() if each["state"] == "live"] == list(cluster.storage_names):
+                    return
+                await asyncio.sleep(0.05)
+    finally:
+        await channel.close()
+
+
+async def _storage_gone(cluster: LocalCluster, client: WaltzClient, owner: str, name: str) -> tuple[float, float]:
     """The longest time without an answer before a storage node is killed, and from then on."""
     answered_s: list[float] = []
 
@@ -100,6 +120,7 @@ async def _storage_gone(cluster: LocalCluster, client: WaltzClient, name: str) -
             await _append(client)
             answered_s.append(time.perf_counter())
 
+    await _all_live(cluster, owner)
     appenders = [asyncio.ensure_future(appending()) for _ in range(APPENDERS)]
     try:
         await asyncio.sleep(STEADY_S)

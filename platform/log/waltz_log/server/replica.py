@@ -48,6 +48,7 @@ class ReplicaSession:
         self._classification: Classification | None = None
         self._reached = -1
         self._started = -1
+        self._entry_version: int | None = None
         self._takes_several = False
         self._told_session: int | None = None
         self._lost = False
@@ -81,12 +82,24 @@ class ReplicaSession:
                 log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
             if loop.time() - began > settings.replica_retry_max_s:
                 pause = settings.replica_retry_s
-            await asyncio.sleep(pause)
+            await self._pause(pause)
             pause = min(pause * 2, settings.replica_retry_max_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Until the next try: for so long, or until the node says that it was started anew."""
+        try:
+            async with asyncio.timeout(pause_s):
+                try:
+                    await self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._entry_version)
+                except WaltzError:
+                    await asyncio.get_running_loop().create_future()  # nobody to ask: the time must pass
+        except TimeoutError:
+            return
 
     async def _connect(self) -> None:
         self._state = "connecting"
         node = await self._store.coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
+        self._entry_version = None if node is None else node.version
         if node is None:
             raise Unavailable(reason=f"storage node has never been started name={self.name}")
         entry = StorageNodeEntry.from_bytes(node.data)
