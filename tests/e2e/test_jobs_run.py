@@ -165,7 +165,7 @@ def test_every_error_becomes_one_line_and_a_code(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(job, "_run", fail)
+    monkeypatch.setattr(job, "run_pipelines", fail)
     assert job.ingest(["--cluster=x", "--table=t", "--checkpoint=c"]) == code
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1

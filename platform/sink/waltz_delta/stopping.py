@@ -48,6 +48,10 @@ class StopRequest:
     def asked(self) -> bool:
         return self._event.is_set()
 
+    def wait(self, seconds: float) -> bool:
+        """Sleeps, until a stop is asked for at the latest; whether it is."""
+        return self._event.wait(seconds)
+
     def ask(self, number: int) -> None:
         if self._event.is_set() and number == signal.SIGTERM:
             os._exit(128 + number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from waltz_delta.arguments import parse_arguments
@@ -30,16 +32,29 @@ def test_everything_given_reaches_the_job() -> None:
         ],
         upsert=True,
     )
-    assert (found.table, found.checkpoint, found.keys, found.sequence, found.once) == ("/t", "/c", ("tail", "day"), "leg", True)
-    assert found.source == {"cluster": "h:1/w", "partitions": "0-1", "maxTransactionsPerTrigger": "60", "minPartitions": "4"}
-    assert found.options.starting.given == {1: 5}
-    assert (found.schema, found.where, found.select) == ("tail STRING", "tail IS NOT NULL", "tail, concat(a, ',') AS b")
+    (pipeline,) = found.pipelines
+    (output,) = pipeline.outputs
+    target = output.target
+    assert (pipeline.name, pipeline.checkpoint, pipeline.once, pipeline.restart.attempts_max) == ("upsert", "/c", True, 0)
+    assert (target.table, target.mode, target.keys, target.sequence) == ("/t", "upsert", ("tail", "day"), "leg")
+    assert pipeline.source == {
+        "cluster": "h:1/w",
+        "startingTransactionIds": '{"1": 5}',
+        "partitions": "0-1",
+        "maxTransactionsPerTrigger": "60",
+        "minPartitions": "4",
+    }
+    assert pipeline.options.starting.given == {1: 5}
+    assert (output.decode.format, output.decode.columns) == ("json", "tail STRING")
+    assert (output.projection.where, output.projection.select) == ("tail IS NOT NULL", "tail, concat(a, ',') AS b")
 
 
 def test_defaults_follow_the_log_from_its_beginning() -> None:
     found = parse_arguments("ingest", NEEDED, upsert=False)
-    assert (found.trigger, found.once, found.schema, found.partitions) == ("1 second", False, None, None)
-    assert found.source == {"cluster": "h:1/w"}
+    (pipeline,) = found.pipelines
+    assert (pipeline.trigger, pipeline.once, pipeline.outputs[0].target.mode) == ("1 second", False, "append")
+    assert pipeline.outputs[0].decode.format == "bytes"
+    assert pipeline.source == {"cluster": "h:1/w", "startingTransactionIds": "earliest"}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +80,24 @@ def test_a_wrong_argument_is_named_with_the_nearest_known_one(given: list[str], 
     assert caught.value.name == name
     if nearest is not None:
         assert caught.value.nearest == nearest
+
+
+def test_pipeline_files_stand_in_place_of_arguments(tmp_path: Path) -> None:
+    text = "source: {{cluster: h:1/w}}\ncheckpoint: /c/{0}\noutputs: [{{target: {{table: /t/{0}}}}}]\n"
+    for name in ("legs", "fleet"):
+        (tmp_path / f"{name}.yaml").write_text(text.format(name))
+    found = parse_arguments("ingest", [f"--pipeline={tmp_path}", "--trigger=available-now", "--metrics-port=9000"], upsert=False)
+    assert [(each.name, each.checkpoint, each.once, each.restart.attempts_max) for each in found.pipelines] == [
+        ("fleet", "/c/fleet", True, 10),
+        ("legs", "/c/legs", True, 10),
+    ]
+    assert found.metrics_port == 9000
+    with pytest.raises(InvalidSetting, match="--table reason=stands in the pipeline file"):
+        parse_arguments("ingest", [f"--pipeline={tmp_path}", "--table=/t"], upsert=False)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(InvalidSetting, match=r"no \.yaml in"):
+        parse_arguments("ingest", [f"--pipeline={empty}"], upsert=False)
 
 
 def test_an_upsert_needs_keys() -> None:

@@ -20,13 +20,20 @@ from typer.exceptions import TyperException
 from waltz_log.cli.exit_codes import CLOSED_PIPE, DEFECT, USAGE, exit_code_of
 from waltz_log.cli.journal_app import journal_app
 from waltz_log.cli.outputs import Output, checked_output
+from waltz_log.cli.plugins import PluginGroup
 from waltz_log.cli.replicas_app import replicas_app
 from waltz_log.cli.storage_app import storage_app
 from waltz_log.errors import WaltzError
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(name="waltz", help="A replicated, totally ordered log with optimistic locks.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="waltz",
+    help="A replicated, totally ordered log with optimistic locks.",
+    cls=PluginGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 cluster_app = typer.Typer(help="Make a cluster; see what it does.", no_args_is_help=True)
 app.add_typer(cluster_app, name="cluster")
 cluster_app.add_typer(replicas_app, name="replicas")

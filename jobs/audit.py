@@ -1,0 +1,10 @@
+"""Compares the log with a pipeline's tables, row by row: `spark-submit --properties-file conf/spark-defaults.conf jobs/audit.py --help`."""
+
+from __future__ import annotations
+
+import sys
+
+from waltz_delta.audit import audit
+
+if __name__ == "__main__":
+    sys.exit(audit(sys.argv[1:]))

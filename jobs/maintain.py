@@ -1,0 +1,10 @@
+"""Compacts, clusters and cleans a pipeline's tables: `spark-submit --properties-file conf/spark-defaults.conf jobs/maintain.py --help`."""
+
+from __future__ import annotations
+
+import sys
+
+from waltz_delta.maintain import maintain
+
+if __name__ == "__main__":
+    sys.exit(maintain(sys.argv[1:]))

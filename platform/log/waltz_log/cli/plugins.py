@@ -1,0 +1,47 @@
+"""Commands of `waltz` that other packages bring: an entry point in the group `waltz.cli` names each,
+`pipeline = "waltz_delta.pipeline_app:pipeline_app"`.
+
+The log knows nothing of who brings what. A package is imported only when its command runs or its help is shown; like `main`, it imports its component
+when it runs. One that cannot be imported (an extra that is not installed) is told when it is asked for, and takes no other command with it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+__all__ = ["GROUP", "CommandMissing", "PluginGroup"]
+
+GROUP = "waltz.cli"
+
+
+class CommandMissing(typer.BadParameter):
+    """The command is declared, and what it needs is not installed."""
+
+
+@cache
+def _declared() -> dict[str, EntryPoint]:
+    return {found.name: found for found in entry_points(group=GROUP)}
+
+
+class PluginGroup(TyperGroup):
+    """The commands of the log, then those that were declared."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *sorted(set(_declared()) - set(self.commands))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is not None or cmd_name not in _declared():
+            return found
+        try:
+            app = _declared()[cmd_name].load()
+        except ImportError as error:
+            raise CommandMissing(f"{cmd_name} needs a package that is not installed: {error}") from None
+        command = typer.main.get_command(app)
+        command.name = cmd_name
+        return command

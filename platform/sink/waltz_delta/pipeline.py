@@ -1,0 +1,117 @@
+"""What a pipeline is: a place in the log, a landing, and how often. Values only; `pipeline_file` reads them, `pipeline_run` runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import date
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from pyspark_waltz.options import SourceOptions
+from waltz_delta.settings import LandingSettings
+from waltz_log.errors import InvalidSetting
+from waltz_log.settings import Settings
+
+__all__ = ["AVAILABLE_NOW", "PipelineSettings", "RestartSettings", "batch_options", "checked_trigger"]
+
+AVAILABLE_NOW = "available-now"
+_INTERVAL = re.compile(r"\d+ *(milliseconds?|ms|seconds?|s|minutes?|m|hours?|h|days?|d)")
+
+
+def checked_trigger(given: str) -> str:
+    """Raises `ValueError`, which pydantic and argparse tell each in their way."""
+    text = " ".join(given.split())
+    if text != AVAILABLE_NOW and not _INTERVAL.fullmatch(text):
+        raise ValueError(f"wants {AVAILABLE_NOW} or an interval such as '2 seconds', got {given!r}")
+    return text
+
+
+def _texts(given: Any) -> Any:
+    """YAML's numbers, truths and mappings as the texts that Spark's options are."""
+    if not isinstance(given, dict):
+        return given
+    return {name: _text(value) for name, value in given.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, date):  # and a time: YAML reads what looks like one
+        return value.isoformat()
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"wants text, numbers, true or false, or mappings of them, got {type(value).__name__}") from None
+
+
+def _stream_options(given: dict[str, str]) -> dict[str, str]:
+    SourceOptions.parse(given).check_use("stream")
+    return given
+
+
+class RestartSettings(Settings):
+    """What happens when the query fails for a reason that may pass. One that cannot pass (a table of another schema) ends the pipeline at once."""
+
+    attempts_max: int = Field(
+        default=10, ge=0, description="Starts again so often in a row before the pipeline is given up. 0 where a supervisor restarts the whole job."
+    )
+    pause_s: float = Field(default=1.0, ge=0.0, le=3600.0, description="Before the first new start; doubled before each further one.")
+    pause_max_s: float = Field(default=60.0, ge=0.0, le=3600.0, description="At most so long: how late the tables may be after a long outage.")
+    healthy_s: float = Field(
+        default=300.0, gt=0.0, description="A query that ran so long counts as recovered: its next failure is a first one again."
+    )
+
+    def pause_after(self, failures: int) -> float:
+        """Seconds to wait after the given number of failures in a row, from 1."""
+        return float(min(self.pause_max_s, self.pause_s * 2.0 ** min(failures - 1, 32)))
+
+
+class PipelineSettings(LandingSettings):
+    """One streaming query: from the log into its tables."""
+
+    name: str = Field(
+        default="pipeline",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="Names the query, its metrics and its lines. The file's name where it is not given; every pipeline of a job needs another.",
+    )
+    source: Annotated[dict[str, str], BeforeValidator(_texts), AfterValidator(_stream_options)] = Field(
+        description="Options of `format('waltz')`, by their own names; `cluster` is required. A start counts only for partitions that the tables "
+        "hold nothing of: the tables' marks say where to go on.",
+    )
+    checkpoint: str = Field(
+        min_length=1, description="Directory for Spark's progress, one for each pipeline. May be deleted: the tables know better."
+    )
+    trigger: Annotated[str, AfterValidator(checked_trigger)] = Field(
+        default="1 second",
+        description="`available-now` ends when the log of the start is read; an interval such as `2 seconds` goes on. Longer intervals make fewer, "
+        "larger files and later rows.",
+    )
+    restart: RestartSettings = Field(default=RestartSettings(), description="When it is started again after a failure.")
+
+    @property
+    def options(self) -> SourceOptions:
+        return SourceOptions.parse(self.source)
+
+    @property
+    def once(self) -> bool:
+        return self.trigger == AVAILABLE_NOW
+
+    @property
+    def tables(self) -> list[str]:
+        return [output.target.table for output in self.outputs]
+
+
+def batch_options(source: dict[str, str]) -> dict[str, str]:
+    """Those of a stream's options that mean something to a batch read: without limits of a trigger, starts and ends."""
+    kept = {name: value for name, value in source.items() if not name.lower().startswith(("starting", "ending"))}
+    while True:
+        try:
+            SourceOptions.parse(kept).check_use("batch")
+        except InvalidSetting as error:
+            if error.name not in kept or error.name == "cluster":
+                raise
+            kept = {name: value for name, value in kept.items() if name != error.name}
+        else:
+            return kept
