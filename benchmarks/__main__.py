@@ -49,6 +49,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from failover.run(directory, workload, conditions)
     if "catch_up" in names:
         yield from catch_up.run(directory, workload, conditions)
+    if "feed" in names:
+        yield from feed.run_ten(directory, workload, conditions)
     if {"feed", "spark", "delta"}.isdisjoint(names):
         return
     with filled_log(directory, workload) as cluster:
@@ -58,6 +60,7 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         if "spark" in names:
             (noop,) = spark.run_noop(cluster, directory, workload, conditions)
             yield noop
+            yield from spark.run_trigger(cluster, directory, workload, conditions)
         if "delta" in names:
             yield from spark.run_delta(cluster, directory, workload, conditions, noop)
 

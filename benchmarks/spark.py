@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.log import PARTITIONS
-from benchmarks.measurement import Measurement
+from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import Workload
 from waltz_log.testing import launch
 
-__all__ = ["run_delta", "run_noop"]
+__all__ = ["run_delta", "run_noop", "run_trigger"]
 
 TIMEOUT_S = 150.0
 _HERE = Path(__file__).resolve().parent
@@ -23,6 +23,15 @@ _HERE = Path(__file__).resolve().parent
 
 def run_noop(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
     return [_measured("spark.noop", _submit("noop", cluster, directory, workload), workload, conditions, batch=workload.log)]
+
+
+def run_trigger(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    """How long a trigger takes that finds one transaction: what a query costs when there is nearly nothing to do."""
+    answer = _submit("trigger", cluster, directory, workload)
+    times = answer["triggers_ms"]
+    parts = {f"{name}_ms": value for name, value in answer["parts_ms"].items() if name != "triggerExecution"}
+    own = {**conditions, "partitions": PARTITIONS, "triggers": len(times), "p95_ms": percentile(times, 0.95), "max_ms": max(times), **parts}
+    return [Measurement("spark.empty_trigger_ms", percentile(times, 0.5), "ms", own)]
 
 
 def run_delta(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any], noop: Measurement | None) -> list[Measurement]:
