@@ -1,0 +1,28 @@
+"""What applications are tested with (docs/testing.md): a cluster inside the test's process, and a real one beside it.
+
+The rest of this package is what the platform itself is tested with. Nothing is imported before it is asked for: a cluster of real processes needs
+none of what the in-memory one is made of.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltz_log.testing.in_memory import InMemoryCluster, SyncInMemoryCluster
+    from waltz_log.testing.local import LocalCluster
+
+__all__ = ["InMemoryCluster", "LocalCluster", "SyncInMemoryCluster"]
+
+_WHERE = {
+    "InMemoryCluster": "waltz_log.testing.in_memory",
+    "LocalCluster": "waltz_log.testing.local",
+    "SyncInMemoryCluster": "waltz_log.testing.in_memory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

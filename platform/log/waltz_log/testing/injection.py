@@ -1,0 +1,224 @@
+"""Faults for tests of applications: what happens to the next append of a client of an in-memory cluster, and whether feeds go on.
+
+Each fault is one that a real cluster has, made at the moment that a test asks for: a refusal is sent as a server sends it, a rival's transaction is
+really in the log, and what became of an append whose answer was lost is what `resolve` says. Nothing here changes the client's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from waltz_log.client import ClientSettings, Lock, OutcomeUnknown, Receipt, WaltzClient
+from waltz_log.client.owners import Owners
+from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
+from waltz_log.core.records import decode_record
+from waltz_log.errors import InvalidRequest
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.encoded import Encoded
+
+__all__ = ["Fault", "Faults", "InjectedClient", "InjectedNetwork", "connect_injected"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Of the next append to `partition`, to any where it is None. `data`: what the rival of a conflict appends, None: the same as the append."""
+
+    kind: str
+    partition: int | None = None
+    data: bytes | None = None
+
+
+@dataclass
+class Faults:
+    """Shared by all clients of a cluster."""
+
+    planned: deque[Fault] = field(default_factory=deque)
+    feeds_go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    rival: Callable[[], Awaitable[WaltzClient]] | None = None
+    armed: dict[tuple[int, int], Callable[[int], bool]] = field(default_factory=dict)
+    """By client id and partition: asked once, with the sequence of the first append that is sent next, whether the server gets it."""
+
+    def __post_init__(self) -> None:
+        self.feeds_go_on.set()
+
+    def take(self, partition: int, *, locked: bool) -> Fault | None:
+        """The fault that this append meets. Conflicts wait for one that checks a lock."""
+        for fault in self.planned:
+            if fault.partition in (None, partition) and (locked or fault.kind != "conflict"):
+                self.planned.remove(fault)
+                return fault
+        return None
+
+
+# ---- the client ------------------------------------------------------------------------------------------------------------------------------------
+
+
+class InjectedClient(WaltzClient):
+    """A client that meets the planned faults. Made by `connect_injected`."""
+
+    def __init__(self, owners: Owners, client_id: int, settings: ClientSettings, rng: random.Random) -> None:
+        super().__init__(owners, client_id, settings, rng)
+        self.faults = Faults()
+
+    async def append_nowait(
+        self,
+        partition: int,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+        high_water_mark: int | None = None,
+        timeout_s: float | None = None,
+    ) -> asyncio.Future[Receipt]:
+        checked = (*write_locks, *read_locks)
+        fault = self.faults.take(partition, locked=bool(checked))
+        if fault is None:
+            return await super().append_nowait(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s)
+        if fault.kind == "conflict":
+            assert self.faults.rival is not None
+            # The mark first: from what this client saw before the rival came.
+            mark = self._seen(partition) if high_water_mark is None else high_water_mark
+            rival = await self.faults.rival()
+            await rival.append(partition, data if fault.data is None else fault.data, header, append_locks=checked)
+            return await super().append_nowait(partition, data, header, write_locks, read_locks, append_locks, mark, timeout_s)
+        while self.unacknowledged(partition):
+            await self.flush()  # alone on the wire, it is the first of the next frame
+        future = await super().append_nowait(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s)
+        self.faults.armed[self.client_id, partition] = lambda sequence: self._meet(fault, future, partition, sequence)
+        return future
+
+    def _seen(self, partition: int) -> int:
+        followers = self._followers.get(partition)
+        return min(follower.applied for follower in followers) if followers else -1
+
+    def _meet(self, fault: Fault, future: asyncio.Future[Receipt], partition: int, sequence: int) -> bool:
+        if fault.kind == "fail":
+            return False
+        if not future.done():
+            reason = "its answer was lost, as the test asked for"
+            future.set_exception(OutcomeUnknown(partition=partition, client_id=self.client_id, sequence=sequence, since=-1, reason=reason))
+        return fault.kind == "unknown, appended"
+
+
+async def connect_injected(
+    coordinator: Callable[[], Awaitable[Any]], network: Network, faults: Faults, settings: ClientSettings | None
+) -> InjectedClient:
+    client = await InjectedClient.connect_over(coordinator, InjectedNetwork(network, faults), settings)
+    client.faults = faults
+    return client
+
+
+# ---- the network between it and the servers --------------------------------------------------------------------------------------------------------
+
+
+class InjectedNetwork:
+    """Any network, as clients that meet faults have it."""
+
+    def __init__(self, network: Network, faults: Faults) -> None:
+        self._network = network
+        self._faults = faults
+
+    def connect(self, address: str) -> Channel:
+        return _Channel(self._network.connect(address), self._faults)
+
+    async def serve(self, address: str, service: Service) -> Listener:
+        return await self._network.serve(address, service)
+
+
+class _Channel:
+    def __init__(self, channel: Channel, faults: Faults) -> None:
+        self._channel = channel
+        self._faults = faults
+
+    @property
+    def address(self) -> str:
+        return self._channel.address
+
+    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+        return await self._channel.call(method, request, timeout_s=timeout_s)
+
+    def open(self, method: Method, request: Any | None = None) -> Stream:
+        return _Stream(self._channel.open(method, request), self._faults)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class _Stream:
+    def __init__(self, stream: Stream, faults: Faults) -> None:
+        self._stream = stream
+        self._faults = faults
+        self._own: deque[pb.ServerMessage] = deque()
+        """Answers that the test gives in the server's place, before the server's next one."""
+        self._answered = asyncio.Event()
+        self._receiving: asyncio.Task[Any] | None = None
+
+    async def send(self, message: Any) -> None:
+        plain = message.decoded() if isinstance(message, Encoded) else message
+        if self._faults.armed and isinstance(plain, pb.ClientMessage) and plain.WhichOneof("kind") == "append":
+            first, size = decode_record(plain.append.records)
+            meet = self._faults.armed.pop((first.client_id, first.partition), None)
+            if meet is not None and not meet(first.sequence):
+                refused = struct.pack(">2q", first.sequence, pb.REFUSAL_STORAGE_FULL)
+                self._own.append(pb.ServerMessage(result=pb.AppendResult(refused=refused)))
+                self._answered.set()
+                rest = _without_the_first(plain.append, size)
+                if rest is None:
+                    return
+                message = pb.ClientMessage(append=rest)
+        await self._stream.send(message)
+
+    async def receive(self) -> Any | None:
+        while True:
+            if self._own:
+                return self._own.popleft()
+            self._answered.clear()
+            if self._receiving is None:
+                self._receiving = asyncio.create_task(self._stream.receive())
+            answered = asyncio.create_task(self._answered.wait())
+            try:
+                await asyncio.wait((self._receiving, answered), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                answered.cancel()
+            if not self._own and self._receiving.done():
+                received, self._receiving = self._receiving, None
+                message = received.result()
+                if getattr(message, "WhichOneof", lambda _: None)("kind") == "feed":
+                    await self._faults.feeds_go_on.wait()
+                return message
+
+    async def finish(self) -> None:
+        await self._stream.finish()
+
+    async def cancel(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+        await self._stream.cancel()
+
+
+def _without_the_first(frame: pb.AppendFrame, size: int) -> pb.AppendFrame | None:
+    """The frame without its first transaction, whose record has `size` bytes; None where that was all."""
+    if size == len(frame.records):
+        return None
+    return pb.AppendFrame(
+        generation=frame.generation,
+        lengths=frame.lengths[4:],
+        marks=frame.marks[8:],
+        lock_counts=frame.lock_counts[3:],
+        locks=frame.locks[8 * sum(frame.lock_counts[:3]) :],
+        records=frame.records[size:],
+    )
+
+
+def expect_partition(partition: int | None, partitions: int) -> None:
+    """Raises `InvalidRequest` where a fault is planned for a partition that is not there: it would never come."""
+    if partition is not None and not 0 <= partition < partitions:
+        raise InvalidRequest(reason=f"no such partition: {partition}")
