@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.load import pipelined
 from benchmarks.measurement import Measurement
+from benchmarks.processor import processor_s
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
 from waltz_log.client.inspect import ClusterInspector
@@ -52,11 +53,13 @@ async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mappin
     channel = GrpcNetwork().connect(address)
     try:
         began_s, first = await _when_at(channel, 1)
+        before = {name: processor_s(pid) for name, pid in cluster.processes.items() if name != "zookeeper"}
         ended_s, last = await _when_at(channel, mark)
+        used = {name: round(processor_s(cluster.processes[name]) - began, 2) for name, began in before.items()}
     finally:
         await channel.close()
     copied = (last - first) * (DATA_BYTES + RECORD_OVERHEAD_BYTES)
-    own = {**conditions, "transactions": load.count, "memory_of_owner_mb": CACHE_BYTES >> 20}
+    own = {**conditions, "transactions": load.count, "processor_s": used, "memory_of_owner_mb": CACHE_BYTES >> 20}
     return [Measurement("catch_up.mb_s", copied / 1e6 / (ended_s - began_s), "MB/s", own).compared_with(100, "100 MB/s")]
 
 
