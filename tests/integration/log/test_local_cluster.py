@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from waltz_log.core.topic_names import name_id
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.testing.local import LocalCluster
 
@@ -74,6 +75,35 @@ def test_status_is_shown_as_a_table(cluster: LocalCluster) -> None:
     shown = _waltz("cluster", "status", cluster.cluster)
     assert shown.returncode == 0
     assert "storage-2" in shown.stdout
+
+
+def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> None:
+    def topic(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return _waltz("topic", command, cluster.cluster, *arguments)
+
+    made = ("shop/orders", "--partitions", "2", "--type", "compaction", "--property", "owner=shop", "--policy", "retention_bytes=1000000")
+    assert "would be: shop/orders" in topic("create", *made, "--dry-run").stdout
+    assert json.loads(topic("list", "--output", "json").stdout) == []
+    for _ in range(2):  # the second finds the same
+        assert topic("create", *made).stdout == "is: shop/orders type=compaction log_partitions=0-1\n"
+    other = topic("create", "shop/orders", "--partitions", "1")
+    assert (other.returncode, "another topic of that name" in other.stderr) == (2, True)
+    none_free = topic("create", "shop/seats", "--partitions", "1")
+    assert (none_free.returncode, "1 log partitions are wanted and 0 are free" in none_free.stderr) == (2, True)
+    told = json.loads(topic("describe", "shop/orders", "--output", "json").stdout)
+    assert (told["log_partitions"], told["keyed"], told["policies"]["retention_bytes"]) == ([0, 1], True, 1_000_000)
+    assert told["topic_id"] == f"{name_id('orders'):#018x}"
+    assert "on the disks of a majority" in topic("describe", "shop/orders").stdout
+    changed = topic("alter-policy", "shop/orders", "--policy", "durability=quorum_memory")
+    assert changed.stdout == "shop/orders durability: quorum_sync became quorum_memory\n"
+    assert "up to 10000 ms" in json.loads(topic("describe", "shop/orders", "--output", "json").stdout)["acknowledged_means"]
+    wrong = topic("alter-policy", "shop/orders", "--policy", "retention=5")
+    assert (wrong.returncode, "retention_ms" in wrong.stderr) == (2, True)
+    unknown = topic("describe", "shop/order")
+    assert (unknown.returncode, "shop/orders" in unknown.stderr) == (2, True)
+    assert "would be deleted" in topic("delete", "shop/orders", "--dry-run").stdout
+    assert topic("delete", "shop/orders").returncode == 0
+    assert "shop/orders" not in topic("list").stdout
 
 
 def test_a_killed_storage_node_is_told_and_comes_back(cluster: LocalCluster) -> None:

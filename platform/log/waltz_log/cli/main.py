@@ -23,6 +23,7 @@ from waltz_log.cli.outputs import Output, checked_output
 from waltz_log.cli.plugins import PluginGroup
 from waltz_log.cli.replicas_app import replicas_app
 from waltz_log.cli.storage_app import storage_app
+from waltz_log.cli.topics_app import topics_app
 from waltz_log.errors import WaltzError
 
 __all__ = ["app", "main"]
@@ -41,6 +42,7 @@ outbox_app = typer.Typer(help="Look into a service's outbox; decide about its de
 app.add_typer(outbox_app, name="outbox")
 app.add_typer(storage_app, name="storage")
 app.add_typer(journal_app, name="journal")
+app.add_typer(topics_app, name="topic")
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]

@@ -10,6 +10,7 @@
 | `/manager` | server id, ephemeral | the cluster manager in office |
 | `/assignment` | `Assignment` | the cluster manager, by compare-and-set |
 | `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
+| `/topics` | `Catalogue` (`core.catalogue`) | whoever makes or changes a topic, by compare-and-set |
 | `/outboxes/<client id>` | epoch, nonce, partitions used | the outbox, by compare-and-set |
 
 A replica is named by its storage node's name, not by an address as in the original, so that a node may come back at another address.

@@ -1,0 +1,183 @@
+"""`waltz topic`: asks the catalogue, changes it, and tells what is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from waltz_log.cli.clock import WallClock
+from waltz_log.cli.exit_codes import OK
+from waltz_log.core.catalogue import Catalogue, Policies, Topic
+from waltz_log.core.ports import Coordinator
+from waltz_log.core.topic_names import TopicName
+from waltz_log.errors import InvalidSetting
+from waltz_log.zookeeper.topics import change_catalogue, pool_of, read_catalogue
+
+__all__ = ["alter_policy", "create", "delete", "describe", "listing"]
+
+
+async def create(
+    address: str,
+    name: str,
+    *,
+    partitions: int,
+    type: str,
+    keyed: bool,
+    properties: Sequence[str],
+    policies: Sequence[str],
+    dry_run: bool,
+    timeout_s: float,
+) -> int:
+    wanted = TopicName.parse(name)
+    own, agreed = _pairs("--property", properties), Policies().changed(_values(policies))
+    async with _connected(address, timeout_s) as coordinator:
+        pool = await pool_of(coordinator)
+
+        def change(catalogue: Catalogue) -> tuple[Catalogue, Topic]:
+            now_ms = WallClock().now_ms()
+            return catalogue.with_new(
+                wanted,
+                type=type,  # type: ignore[arg-type]  # the catalogue refuses another
+                partitions=partitions,
+                pool=pool,
+                now_ms=now_ms,
+                keyed=keyed,
+                properties=own,
+                policies=agreed,
+            )
+
+        topic = await change_catalogue(coordinator, change, dry_run=dry_run)
+    print(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={_ranges(topic.partitions)}")
+    return OK
+
+
+async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
+    changes = _values(policies)
+    if not changes:
+        raise InvalidSetting(name="--policy", reason="is required: name=value", nearest=None)
+    async with _connected(address, timeout_s) as coordinator:
+        before = (await read_catalogue(coordinator)).find(TopicName.parse(name))
+        topic = await change_catalogue(coordinator, lambda catalogue: catalogue.with_policies(before.name, changes), dry_run=dry_run)
+    for policy in changes:
+        print(
+            f"{topic.name} {policy}: {getattr(before.policies, policy)} {'would become' if dry_run else 'became'} {getattr(topic.policies, policy)}"
+        )
+    return OK
+
+
+async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) -> int:
+    wanted = TopicName.parse(name)
+    async with _connected(address, timeout_s) as coordinator:
+        topic = await change_catalogue(coordinator, lambda catalogue: catalogue.without(wanted), dry_run=dry_run)
+    print(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {_ranges(topic.partitions)} are not used again")
+    return OK
+
+
+async def listing(address: str, *, output: str, timeout_s: float) -> int:
+    async with _connected(address, timeout_s) as coordinator:
+        found = sorted((await read_catalogue(coordinator)).topics.values(), key=lambda topic: topic.name)
+    if output == "json":
+        print(json.dumps([_told(topic) for topic in found], indent=2))
+        return OK
+    _table(
+        ("topic", "type", "keyed", "partitions", "log partitions"),
+        [(str(t.name), t.type, "yes" if t.keyed else "no", str(len(t.partitions)), _ranges(t.partitions)) for t in found],
+    )
+    return OK
+
+
+async def describe(address: str, name: str, *, output: str, timeout_s: float) -> int:
+    async with _connected(address, timeout_s) as coordinator:
+        topic = (await read_catalogue(coordinator)).find(TopicName.parse(name))
+    if output == "json":
+        print(json.dumps(_told(topic), indent=2))
+        return OK
+    told = _told(topic)
+    rows = [(key, str(value)) for key, value in told.items() if key not in ("policies", "properties", "log_partitions")]
+    rows += [("log partitions", _ranges(topic.partitions))]
+    rows += [(f"property {key}", value) for key, value in topic.properties.items()]
+    rows += [(f"policy {key}", str(value)) for key, value in told["policies"].items()]
+    _table(("of the topic", ""), rows)
+    return OK
+
+
+def _told(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": str(topic.name),
+        "namespace_id": f"{topic.name.namespace_id:#018x}",
+        "topic_id": f"{topic.name.topic_id:#018x}",
+        "type": topic.type,
+        "keyed": topic.keyed,
+        "created": datetime.fromtimestamp(topic.created_ms / 1000, UTC).isoformat(),
+        "log_partitions": list(topic.partitions),
+        "acknowledged_means": acknowledged_means(topic.policies),
+        "properties": dict(topic.properties),
+        "policies": asdict(topic.policies),
+    }
+
+
+def acknowledged_means(policies: Policies) -> str:
+    if policies.durability == "quorum_sync":
+        return "on the disks of a majority of the replicas"
+    window = f"{policies.flush_period_ms} ms or {policies.flush_bytes} bytes"
+    return f"in the memory of a majority of the replicas: up to {window} are lost if a majority fails at once"
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals) or name in found:
+            raise InvalidSetting(name=option, reason=f"wants name=value, each name once, got {text!r}", nearest=None)
+        found[name] = value
+    return found
+
+
+def _values(policies: Sequence[str]) -> dict[str, Any]:
+    """Policies with whole numbers and truths as such; `core.catalogue` says what is wrong with them."""
+    found: dict[str, Any] = {}
+    for name, text in _pairs("--policy", policies).items():
+        if text in ("true", "false"):
+            found[name] = text == "true"
+        elif text.removeprefix("-").isdecimal():
+            found[name] = int(text)
+        else:
+            found[name] = text
+    return found
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`0-3,7`"""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*row)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
+
+
+@asynccontextmanager
+async def _connected(address: str, timeout_s: float) -> AsyncIterator[Coordinator]:
+    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()

@@ -1,0 +1,45 @@
+"""The catalogue of topics in a coordinator: read, and changed by compare-and-set. What a change may be is decided in `core.catalogue`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from waltz_log.core.catalogue import CATALOGUE, Catalogue, Topic
+from waltz_log.core.metadata import CLUSTER, ClusterParameters
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["Change", "change_catalogue", "pool_of", "read_catalogue"]
+
+Change = Callable[[Catalogue], tuple[Catalogue, Topic]]
+"""From the catalogue there is to the one wanted, and the topic it is about."""
+
+
+async def read_catalogue(coordinator: Coordinator) -> Catalogue:
+    """Empty where no topic was ever made."""
+    node = await coordinator.get(CATALOGUE)
+    return Catalogue() if node is None else Catalogue.from_bytes(node.data)
+
+
+async def pool_of(coordinator: Coordinator) -> range:
+    """All log partitions. Raises `InvalidRequest` where there is no cluster."""
+    node = await coordinator.get(CLUSTER)
+    if node is None:
+        raise InvalidRequest(reason="there is no cluster at this address: make one first")
+    return range(ClusterParameters.from_bytes(node.data).partitions)
+
+
+async def change_catalogue(coordinator: Coordinator, change: Change, *, dry_run: bool = False) -> Topic:
+    """The topic after the change, which is asked again when somebody else was faster. `dry_run`: asks only whether it could be. Raises what the
+    change raises."""
+    while True:
+        node = await coordinator.get(CATALOGUE)
+        found = Catalogue() if node is None else Catalogue.from_bytes(node.data)
+        wanted, topic = change(found)
+        if dry_run or wanted is found:
+            return topic
+        if node is None:
+            if await coordinator.create(CATALOGUE, wanted.to_bytes()):
+                return topic
+        elif await coordinator.set(CATALOGUE, wanted.to_bytes(), node.version) is not None:
+            return topic

@@ -1,0 +1,148 @@
+"""The rules of the catalogue of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltz_log.core import catalogue as module
+from waltz_log.core.catalogue import HOUR_MS, Catalogue, Policies, Topic, TopicType
+from waltz_log.core.topic_names import TopicName
+from waltz_log.errors import InvalidRequest, InvalidSetting
+
+ORDERS = TopicName("shop", "orders")
+SEATS = TopicName("air-line", "seats")
+
+
+def made(
+    found: Catalogue, name: TopicName, partitions: int = 2, *, type: TopicType = "regular", pool: int = 8, **more: Any
+) -> tuple[Catalogue, Topic]:
+    return found.with_new(name, type=type, partitions=partitions, pool=range(pool), now_ms=more.pop("now_ms", 5), **more)
+
+
+def test_topics_get_log_partitions_that_nobody_has() -> None:
+    found, orders = made(Catalogue(), ORDERS, 3)
+    found, seats = made(found, SEATS, 4)
+    assert (orders.partitions, seats.partitions) == ((0, 1, 2), (3, 4, 5, 6))
+    assert found.owner_of(4) == (seats, 1)
+    assert found.owner_of(7) is None
+    assert orders.log_partition(2) == 2
+    for partition in (-1, 3):
+        with pytest.raises(InvalidRequest, match="partitions 0 to 2"):
+            orders.log_partition(partition)
+
+
+def test_more_partitions_than_are_free_are_refused() -> None:
+    found, _ = made(Catalogue(), ORDERS, 6)
+    with pytest.raises(InvalidRequest, match="3 log partitions are wanted and 2 are free"):
+        made(found, SEATS, 3)
+    made(found, SEATS, 3, pool=9)
+
+
+def test_the_same_topic_again_is_the_one_there_is() -> None:
+    found, orders = made(Catalogue(), ORDERS, properties={"owner": "shop"})
+    assert made(found, ORDERS, properties={"owner": "shop"}, now_ms=99) == (found, orders)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"partitions": 3}, {"type": "compaction"}, {"keyed": True}, {"properties": {"a": "b"}}, {"policies": Policies(retention_ms=-1)}],
+)
+def test_another_topic_of_the_same_name_is_refused(other: Mapping[str, Any]) -> None:
+    found, _ = made(Catalogue(), ORDERS)
+    with pytest.raises(InvalidRequest, match="another topic of that name: type=regular partitions=2"):
+        made(found, ORDERS, **other)
+
+
+def test_two_names_with_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = made(Catalogue(), ORDERS)
+    monkeypatch.setattr(module, "name_id", lambda name: len(name))
+    with pytest.raises(InvalidRequest, match="the id of seller is that of orders"):
+        made(found, TopicName("shop", "seller"))
+    with pytest.raises(InvalidRequest, match="the id of shed is that of shop"):
+        made(found, TopicName("shed", "other-topic"))
+    made(found, TopicName("shop", "another"))
+
+
+def test_a_deleted_topics_log_partitions_are_not_used_again() -> None:
+    found, _ = made(Catalogue(), ORDERS, 3)
+    found, _ = found.without(ORDERS)
+    found, seats = made(found, SEATS, 2)
+    assert seats.partitions == (3, 4)
+    assert found.retired == (0, 1, 2)
+    with pytest.raises(InvalidSetting, match="no such topic"):
+        found.without(ORDERS)
+
+
+def test_an_unknown_topic_is_refused_with_the_nearest() -> None:
+    found, orders = made(Catalogue(), ORDERS)
+    with pytest.raises(InvalidSetting, match="shop/orders"):
+        found.find(TopicName("shop", "order"))
+    assert found.find_by_ids(ORDERS.namespace_id, ORDERS.topic_id) is orders
+    with pytest.raises(InvalidRequest, match="no topic has these ids"):
+        found.find_by_ids(ORDERS.topic_id, ORDERS.namespace_id)
+
+
+def test_a_compaction_topic_is_keyed() -> None:
+    assert made(Catalogue(), ORDERS, type="compaction")[1].keyed
+
+
+def test_policies_change_and_nothing_else() -> None:
+    found, orders = made(Catalogue(), ORDERS)
+    found, changed = found.with_policies(ORDERS, {"retention_bytes": 1 << 30, "durability": "quorum_memory"})
+    assert (changed.policies.retention_bytes, changed.policies.durability, changed.partitions) == (1 << 30, "quorum_memory", orders.partitions)
+    with pytest.raises(InvalidSetting, match="retention_ms"):
+        found.with_policies(ORDERS, {"retention": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention_ms", HOUR_MS - 1),
+        ("retention_ms", 0),
+        ("retention_ms", "168h"),
+        ("retention_bytes", -2),
+        ("flush_period_ms", 1),
+        ("flush_bytes", 0),
+        ("tombstone_retention_ms", -1),
+        ("keep_for_subscribers", 1),
+        ("durability", "none"),
+        ("retention_ms", True),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(InvalidSetting, match=name):
+        Policies().changed({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("retention_ms", HOUR_MS + 59 * 60_000), ("retention_ms", -1), ("flush_period_ms", 2), ("retention_bytes", 0)]
+)
+def test_the_edges_of_policies_are_taken(name: str, value: int) -> None:
+    assert getattr(Policies().changed({name: value}), name) == value
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4), st.booleans()), max_size=12))
+def test_whatever_is_made_and_deleted_no_log_partition_has_two_topics_and_the_bytes_tell_all(steps: list[tuple[str, int, bool]]) -> None:
+    found = Catalogue()
+    used: list[int] = []
+    for topic, partitions, delete in steps:
+        name = TopicName("n", topic)
+        try:
+            if delete:
+                found, _ = found.without(name)
+            else:
+                before = found
+                found, new = made(found, name, partitions, pool=12)
+                used += new.partitions if found is not before else ()
+        except InvalidRequest:
+            pass
+        held = [each for topic in found.topics.values() for each in topic.partitions]
+        assert len(held) == len(set(held))
+        assert not set(held) & set(found.retired)
+        assert Catalogue.from_bytes(found.to_bytes()) == found
+    assert len(used) == len(set(used))
