@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,8 @@ import pytest
 from pyspark_waltz.cluster import Location, LogView
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
+from pyspark_waltz.planner import Range, Size
+from waltz_log.client.locating import Place, Question
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidSetting, OutOfRange, Unavailable
 
 KEY = UUID(int=7)
@@ -22,6 +24,7 @@ class Bound:
     high_water_mark: int
     session: int = 1
     first_transaction_id: int = 0
+    generation: int = 1
 
 
 @dataclass
@@ -40,6 +43,9 @@ class FakeCluster:
     refuses: bool = False
     asked: list[tuple[int, ...] | None] = field(default_factory=list)
     opened: int = 0
+    told_replicas: int = 0
+    questions: list[Mapping[int, Question]] = field(default_factory=list)
+    trimmed: dict[int, int] = field(default_factory=dict)
 
     def connect(self, address: str, timeout_s: float) -> FakeCluster:
         if self.refuses:
@@ -60,7 +66,18 @@ class FakeCluster:
         return {p: bound for p, bound in self.bounds_now.items() if partitions is None or p in self.asked[-1]}  # type: ignore[operator]
 
     def replicas(self) -> dict[int, list[str]]:
+        self.told_replicas += 1
         return {0: ["a", "b"], 1: ["b", "c"]}
+
+    def owners(self) -> dict[int, str | None]:
+        return {0: "s", 1: None}
+
+    def locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
+        self.questions.append(questions)
+        for p, first in self.trimmed.items():
+            if p in questions and questions[p].first < first:
+                raise OutOfRange(partition=p, asked=questions[p].first, first=first, last=99)
+        return {p: Place((7,) * len(asked.times_ms), 100, asked.first) for p, asked in questions.items()}
 
 
 class Clock:
@@ -152,3 +169,43 @@ def test_a_partition_beyond_the_cluster_and_another_cluster_at_the_address_are_r
     cluster.troubles = [Unavailable(reason="gone")]
     with pytest.raises(InvalidSetting, match="became another one"):
         log.extents()
+
+
+def test_replicas_are_asked_for_again_only_after_some_seconds(clock: Clock) -> None:
+    cluster = FakeCluster({0: Bound(9)})
+    log = view(cluster, clock)
+    for _ in range(3):
+        log.cover({0: 5})
+    assert cluster.told_replicas == 1
+    clock.now += 6
+    log.cover({0: 5})
+    assert cluster.told_replicas == 2
+    log.close()
+    log.cover({0: 5})
+    assert cluster.told_replicas == 3
+
+
+def test_questions_about_places_carry_the_bound_that_they_are_for(clock: Clock) -> None:
+    cluster = FakeCluster({0: Bound(9, session=3), 1: Bound(4, session=2)})
+    log = view(cluster, clock)
+    log.extents()
+    assert log.positions_at({}) == {}
+    assert log.positions_at({0: 1000, 1: 2000}) == {0: 7, 1: 7}
+    assert cluster.questions == [{0: Question(3, 9, (1000,)), 1: Question(2, 4, (2000,))}]
+    assert log.measure({1: Range(2, 4, 50)}) == {1: Size(100, 2)}
+    assert cluster.questions[-1] == {1: Question(2, 4, (), 2, 4, 50)}
+
+
+def test_what_was_trimmed_since_the_bound_was_asked_is_measured_as_the_loss_it_is(clock: Clock) -> None:
+    cluster = FakeCluster({0: Bound(9), 1: Bound(9)}, trimmed={0: 6})
+    log = view(cluster, clock)
+    log.extents()
+    assert log.measure({0: Range(2, 9, 50), 1: Range(2, 9, 50)}) == {0: Size(0, 5), 1: Size(100, 2)}
+    assert log.measure({0: Range(2, 4, 50)}) == {0: Size(0, 4)}
+
+
+def test_owners_are_those_of_the_partitions_asked_for(clock: Clock) -> None:
+    log = view(FakeCluster({0: Bound(9), 1: Bound(4)}), clock, partitions="1")
+    assert log.owners() == {1: None}
+    assert list(log.bounds_of([1])) == [1]
+    assert log.bounds_of([]) == {}

@@ -37,6 +37,86 @@ def test_every_option_is_read_whatever_its_case() -> None:
     assert (found.max_records_per_partition, found.fetch_timeout_ms) == (50, 1500)
 
 
+def test_the_options_of_limits_times_and_modes_are_read() -> None:
+    found = SourceOptions.parse(
+        {
+            "cluster": "h:1/w",
+            "startingtransactionids": '{"2": 5}',
+            "startingtimestamp": "2023-11-14T22:13:20Z",
+            "startingtransactionidsbytimestamp": '{"0": 1700000000001, "1": "2023-11-15T00:13:20.002+02:00"}',
+            "startingtransactionidsbytimestampstrategy": "LATEST",
+            "endingtimestamp": "1700000000005",
+            "maxbytespertrigger": "64m",
+            "mintransactionspertrigger": "10",
+            "maxtransactionspertrigger": "100",
+            "maxtriggerdelay": "30s",
+            "includemetadata": "true",
+        }
+    )
+    assert found.starting_times is not None
+    assert found.ending_times is not None
+    assert [found.starting_times.of(p) for p in (0, 1, 3)] == [1_700_000_000_001, 1_700_000_000_002, 1_700_000_000_000]
+    assert (found.starting_times.strict, found.starting_times.otherwise) == (False, EARLIEST)
+    assert found.starting.given == {2: 5}
+    assert (found.ending_times.of(0), found.ending_times.otherwise, found.bounded) == (1_700_000_000_005, LATEST, True)
+    assert found.limits == Limits(100, 64 << 20, 10, 30_000)
+    assert (found.include_metadata, found.metadata_mode) == (True, False)
+    assert parse(mode="Metadata").metadata_mode
+
+
+def test_without_a_strategy_nothing_as_new_as_the_start_is_an_error() -> None:
+    times = parse(startingTimestamp="0").starting_times
+    assert times is not None
+    assert times.strict
+
+
+@pytest.mark.parametrize(("text", "delay_ms"), [("500ms", 500), ("2 s", 2000), ("15m", 900_000), ("1min", 60_000), ("1h", 3_600_000)])
+def test_delays_are_told_with_their_unit(text: str, delay_ms: int) -> None:
+    assert parse(minTransactionsPerTrigger="1", maxTriggerDelay=text).limits.delay_ms == delay_ms
+
+
+@pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("4k", 4096), ("1 GB", 1 << 30)])
+def test_bytes_may_be_told_with_a_unit(text: str, size: int) -> None:
+    assert parse(maxBytesPerTrigger=text).limits.max_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"startingTimestamp": "5", "startingTransactionIds": "latest"}, "cannot be together with startingTransactionIds=latest"),
+        ({"endingTimestamp": "5", "endingTransactionIds": "latest"}, "cannot be together with endingTransactionIds=latest"),
+        ({"startingTransactionIdsByTimestampStrategy": "latest"}, "does nothing without a timestamp"),
+        ({"maxTriggerDelay": "5s"}, "does nothing without minTransactionsPerTrigger"),
+        ({"minTransactionsPerTrigger": "5", "maxTransactionsPerTrigger": "4"}, "is above maxTransactionsPerTrigger=4"),
+        ({"partitions": "0", "startingTransactionIdsByTimestamp": '{"1": 5}'}, "names partition 1, which option partitions leaves out"),
+        ({"bootstrap": "h:1"}, "found through its coordinator"),
+        ({"bootstrap.servers": "h:1"}, "found through its coordinator"),
+        ({"tls.caFile": "/ca.pem"}, "do not speak TLS yet"),
+        ({"TLS": "true"}, "do not speak TLS yet"),
+        ({"ssl.enabled": "true"}, "do not speak TLS yet"),
+    ],
+)
+def test_options_that_cannot_be_so_are_refused_with_the_reason(options: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidSetting, match=told):
+        parse(**options)
+
+
+def test_an_end_of_a_stream_is_a_bounded_replay() -> None:
+    for options in ({"endingTransactionIds": '{"0": 7}'}, {"endingTimestamp": "5"}):
+        found = parse(**options)
+        found.check_use("stream")
+        assert found.bounded
+    assert not parse().bounded
+
+
+def test_modes_refuse_the_options_that_do_nothing_in_them() -> None:
+    parse(mode="metadata", partitions="0").check_use("batch")
+    with pytest.raises(InvalidSetting, match="is for batch reads only"):
+        parse(mode="metadata").check_use("stream")
+    with pytest.raises(InvalidSetting, match="name=startingTimestamp reason=does nothing with mode=metadata"):
+        parse(mode="metadata", startingTimestamp="5").check_use("batch")
+
+
 def test_defaults_read_everything_and_fail_on_loss() -> None:
     found = parse()
     assert found.starting == Positions(EARLIEST)
@@ -93,6 +173,22 @@ def test_the_address_is_required(options: dict[str, str]) -> None:
         ("minPartitions", "-1"),
         ("maxRecordsPerPartition", "1.5"),
         ("fetchTimeoutMs", "0"),
+        ("startingTimestamp", "2023-11-14T22:13:20"),
+        ("startingTimestamp", "yesterday"),
+        ("startingTimestamp", "-5"),
+        ("startingTimestamp", "999999999999999999"),
+        ("endingTimestamp", ""),
+        ("startingTransactionIdsByTimestamp", "5"),
+        ("startingTransactionIdsByTimestamp", '{"0": true}'),
+        ("startingTransactionIdsByTimestamp", '{"a": 5}'),
+        ("endingTransactionIdsByTimestamp", "{"),
+        ("startingTransactionIdsByTimestampStrategy", "earliest"),
+        ("maxBytesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "5 apples"),
+        ("minTransactionsPerTrigger", "x"),
+        ("maxTriggerDelay", "15"),
+        ("includeMetadata", "1"),
+        ("mode", "topics"),
     ],
 )
 def test_an_unusable_value_is_refused_by_name(name: str, value: str) -> None:
