@@ -3,7 +3,8 @@
     measurement   one figure with its unit, conditions and what it is compared with; the table and the file
     setting       how much each benchmark does, and what stands in every figure's conditions
     floor         what the disk alone can do with the same bytes, in the same run
-    load          an appending client: one in flight, many in flight, several partitions
+    load          an appending client: one in flight, many in flight, several partitions, a rate
+    cpu           processor time by kind of process, which other users of the machine hardly change
     append  feed  spark  delta    the benchmarks, by the name that `--only` takes
     spark_session the part of `spark` and `delta` that runs inside a Spark driver
 

@@ -1,4 +1,4 @@
-"""Appends: one in flight, a thousand, sixteen thousand, over four partitions, and under few locks; acknowledged on disk at a majority."""
+"""Appends: one in flight, a thousand, sixteen thousand, over four partitions, at a rate, and under few locks; acknowledged on disk at a majority."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hot_locks
+from benchmarks.cpu import Processors
 from benchmarks.floor import BLOCK_BYTES, pipelined_floor, single_floor_ms
-from benchmarks.load import Load, lock_cycle, pipelined, single
+from benchmarks.load import Load, lock_cycle, offered, pipelined, prepare, single
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
@@ -22,41 +23,63 @@ RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
 CASES = (("append.pipelined", 16_000, 1), ("append.pipelined_1000", 1_000, 1), ("append.pipelined_4p", 16_000, 4))
 
 
+OFFERED_RATE = 50_000
+
+
 def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
     with LocalCluster(directory / "append", partitions=4, storages=3, servers=2) as cluster:
-        return asyncio.run(_measure(cluster.cluster, directory, workload, conditions))
+        return asyncio.run(_measure(cluster, directory, workload, conditions))
 
 
-async def _measure(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    found = []
-    async with WaltzClient.open(cluster) as client:
-        await single(client, workload.single // 10)
-        one = await single(client, workload.single)
-    floor_ms = single_floor_ms(directory, record_bytes=RECORD_BYTES, replicas=3, count=workload.single // 2)
-    measured = _one_figure(one, "append.single_p50_ms", percentile(one.latencies_ms, 0.5), conditions)
-    found.append(measured.compared_with(floor_ms, f"write+fdatasync of {RECORD_BYTES} B to 3 files in turn, {floor_ms:.3g} ms"))
-    found.append(_one_figure(one, "append.single_p99_ms", percentile(one.latencies_ms, 0.99), conditions))
+async def _measure(cluster: LocalCluster, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    prepare([1, workload.pipelined, *(window for _, window, _ in CASES)])
+    processors = Processors(cluster)
+    found = await _single(cluster, processors, directory, workload, conditions)
     floor = pipelined_floor(directory, record_bytes=RECORD_BYTES, replicas=3, count=workload.pipelined // 2)
     for name, window, partitions in CASES:
-        async with WaltzClient.open(cluster) as client:
+        async with WaltzClient.open(cluster.cluster) as client:
             spread = range(partitions)
             await pipelined(client, workload.pipelined // 10, window=window, partitions=spread)
+            processors.start()
             load = await pipelined(client, workload.pipelined, window=window, partitions=spread)
-        own = {
-            **conditions,
-            "in_flight": window,
-            "partitions": partitions,
-            "transactions": load.count,
-            "locks": f"1 write of {len(lock_cycle(window))}",
-            "p50_ms": round(percentile(load.latencies_ms, 0.5), 1),
-            "p99_ms": round(percentile(load.latencies_ms, 0.99), 1),
-        }
-        measured = Measurement(name, load.rate, "txn/s", own)
+        own = {**conditions, "in_flight": window, "partitions": partitions, "locks": f"1 write of {len(lock_cycle(window))}"}
+        measured = Measurement(name, load.rate, "txn/s", {**own, **_told(load), **processors.conditions(load.count)})
         found.append(measured.compared_with(floor, f"write+fdatasync of {BLOCK_BYTES >> 10} KiB blocks to 3 files in turn, {floor:,.0f} txn/s"))
-    found.append(await hot_locks.measure(cluster, workload, conditions))
+    found.append(await _offered(cluster, processors, workload, conditions))
+    found.append(await hot_locks.measure(cluster.cluster, workload, conditions))
     return found
 
 
-def _one_figure(load: Load, name: str, value: float, conditions: Mapping[str, Any]) -> Measurement:
-    own = {**conditions, "in_flight": 1, "partitions": 1, "transactions": load.count, "locks": f"1 write of {len(lock_cycle(1))}"}
-    return Measurement(name, value, "ms", own)
+async def _single(
+    cluster: LocalCluster, processors: Processors, directory: Path, workload: Workload, conditions: Mapping[str, Any]
+) -> list[Measurement]:
+    async with WaltzClient.open(cluster.cluster) as client:
+        await single(client, workload.single // 10)
+        processors.start()
+        one = await single(client, workload.single)
+    own = {**conditions, "in_flight": 1, "partitions": 1, "transactions": one.count, "locks": f"1 write of {len(lock_cycle(1))}"}
+    own |= processors.conditions(one.count)
+    floor_ms = single_floor_ms(directory, record_bytes=RECORD_BYTES, replicas=3, count=workload.single // 2)
+    half = Measurement("append.single_p50_ms", percentile(one.latencies_ms, 0.5), "ms", own)
+    return [
+        half.compared_with(floor_ms, f"write+fdatasync of {RECORD_BYTES} B to 3 files in turn, {floor_ms:.3g} ms"),
+        Measurement("append.single_p99_ms", percentile(one.latencies_ms, 0.99), "ms", own),
+    ]
+
+
+async def _offered(cluster: LocalCluster, processors: Processors, workload: Workload, conditions: Mapping[str, Any]) -> Measurement:
+    async with WaltzClient.open(cluster.cluster) as client:
+        await offered(client, workload.pipelined // 10, rate=OFFERED_RATE)
+        processors.start()
+        load = await offered(client, workload.pipelined, rate=OFFERED_RATE)
+    own = {**conditions, "offered_per_s": OFFERED_RATE, "reached_per_s": round(load.rate), "partitions": 1}
+    own = {**own, **_told(load), **processors.conditions(load.count)}
+    return Measurement("append.p99_ms_at_50k", percentile(load.latencies_ms, 0.99), "ms", own)
+
+
+def _told(load: Load) -> dict[str, Any]:
+    return {
+        "transactions": load.count,
+        "p50_ms": round(percentile(load.latencies_ms, 0.5), 1),
+        "p99_ms": round(percentile(load.latencies_ms, 0.99), 1),
+    }

@@ -1,4 +1,7 @@
-"""An appending client as an application would be one: a future for every transaction, a bound on those in flight, a write lock on each.
+"""An appending client as an application would be one: a future for every transaction, a bound on those in flight or a rate, a write lock on each.
+
+`offered` is an open loop: each transaction has a time at which it is due, whether or not those before it were answered, and its latency counts from
+then. A server that stalls is charged for everything that was due meanwhile; a client that waits for answers would only have sent less.
 
 Lock keys go round in a cycle that is longer than what can be in flight, so no lock meets itself before this client has learnt of the last writer; a
 conflict would be a false figure and raises.
@@ -7,19 +10,28 @@ conflict would be a false figure and raises.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from benchmarks.setting import DATA_BYTES, LOCK_NAME, LOCKS
 from waltz_log.client import Lock
 
-__all__ = ["Appending", "Load", "lock_cycle", "pipelined", "single"]
+__all__ = ["Appending", "Load", "lock_cycle", "offered", "pipelined", "prepare", "single"]
 
 SAMPLE_EVERY = 50
 """Every so many transactions one latency is kept."""
+
+
+LOCKS_MAX = 64_000
+"""Four times what is in flight at most."""
+
+TICK_S = 0.001
+"""How often an open loop looks what is due: its own share of the latencies."""
 
 
 class Appending(Protocol):
@@ -41,8 +53,17 @@ class Load:
         return self.count / self.took_s
 
 
+@cache
 def lock_cycle(window: int) -> list[tuple[Lock]]:
-    return [(Lock(LOCK_NAME, key),) for key in range(max(LOCKS, 4 * window))]
+    return [(Lock(LOCK_NAME, key),) for key in range(min(LOCKS_MAX, max(LOCKS, 4 * window)))]
+
+
+def prepare(windows: Sequence[int]) -> None:
+    """Makes the locks and tells the garbage collector to leave them alone: what is measured is not the walk over the load's own objects."""
+    for window in windows:
+        lock_cycle(window)
+    gc.collect()
+    gc.freeze()
 
 
 async def single(client: Appending, count: int) -> Load:
@@ -69,7 +90,7 @@ async def pipelined(client: Appending, count: int, *, window: int, partitions: S
     for number in range(count):
         future = await client.append_nowait(partitions[number % lanes], data, write_locks=locks[number // lanes % keys])
         if number % SAMPLE_EVERY == 0:
-            future.add_done_callback(_timing(latencies_ms))
+            future.add_done_callback(_timing(latencies_ms, time.perf_counter()))
         flying.append(future)
         if len(flying) >= window:
             await flying.popleft()
@@ -78,6 +99,25 @@ async def pipelined(client: Appending, count: int, *, window: int, partitions: S
     return Load(count, time.perf_counter() - began_s, latencies_ms)
 
 
-def _timing(latencies_ms: list[float]) -> Callable[[asyncio.Future[Any]], None]:
-    start_s = time.perf_counter()
+async def offered(client: Appending, count: int, *, rate: float) -> Load:
+    """`count` transactions on partition 0, one due every `1 / rate` seconds."""
+    locks = lock_cycle(count)
+    data = bytes(range(DATA_BYTES))
+    futures: list[asyncio.Future[Any]] = []
+    latencies_ms: list[float] = []
+    began_s = time.perf_counter()
+    while len(futures) < count:
+        due = min(count, int((time.perf_counter() - began_s) * rate))
+        for number in range(len(futures), due):
+            future = await client.append_nowait(0, data, write_locks=locks[number % len(locks)])
+            if number % SAMPLE_EVERY == 0:
+                future.add_done_callback(_timing(latencies_ms, began_s + number / rate))
+            futures.append(future)
+        await asyncio.sleep(TICK_S)
+    for future in futures:
+        await future
+    return Load(count, time.perf_counter() - began_s, latencies_ms)
+
+
+def _timing(latencies_ms: list[float], start_s: float) -> Callable[[asyncio.Future[Any]], None]:
     return lambda _: latencies_ms.append((time.perf_counter() - start_s) * 1000)

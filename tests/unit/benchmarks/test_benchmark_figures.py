@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks.__main__ import BENCHMARKS, chosen
 from benchmarks.feed import drain
 from benchmarks.floor import pipelined_floor, single_floor_ms
-from benchmarks.load import lock_cycle, pipelined, single
+from benchmarks.load import lock_cycle, offered, pipelined, single
 from benchmarks.measurement import Measurement, merge, percentile, read, table, write
 from benchmarks.setting import DATA_BYTES, LOCKS, machine_conditions
 from waltz_log.client import Lock, Transaction
@@ -142,6 +142,19 @@ async def test_one_at_a_time_means_one_in_flight() -> None:
     client = MemoryClient()
     load = await single(client, 20)
     assert (len(load.latencies_ms), client.in_flight_max) == (20, 1)
+
+
+async def test_a_stall_is_charged_to_all_that_was_due_meanwhile() -> None:
+    class Stalling(MemoryClient):
+        async def append_nowait(self, partition: int, data: bytes, *, write_locks: Sequence[Lock]) -> asyncio.Future[Any]:
+            if self.counts.get(partition) == 500:
+                await asyncio.sleep(0.2)
+            return await super().append_nowait(partition, data, write_locks=write_locks)
+
+    load = await offered(Stalling(), 2_000, rate=5_000)
+    assert load.count == 2_000
+    assert percentile(load.latencies_ms, 0.75) > 50  # 1,000 of the 2,000 were due in those 200 ms
+    assert percentile(load.latencies_ms, 0.99) > 150
 
 
 def test_locks_do_not_come_round_within_the_window() -> None:

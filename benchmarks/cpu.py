@@ -1,0 +1,41 @@
+"""Processor time by kind of process: what a transaction costs, whoever else uses the machine.
+
+Rates of a machine that is shared are not comparable from one minute to the next; this is, but for what a cold cache costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from waltz_log.testing.local import LocalCluster
+
+__all__ = ["Processors"]
+
+
+class Processors:
+    """Of one cluster and this process, which is its client. ZooKeeper does nothing for a transaction and is left out."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        pids = cluster.processes
+        self._processes = {name: psutil.Process(pids[name]) for name in (*cluster.server_names, *cluster.storage_names)}
+        self._started_s = self._spent_s()
+
+    def _spent_s(self) -> dict[str, float]:
+        found = {"client": time.process_time(), "server": 0.0, "storage": 0.0}
+        for name, process in self._processes.items():
+            times = process.cpu_times()
+            found[name.partition("-")[0]] += times.user + times.system
+        return found
+
+    def start(self) -> None:
+        self._started_s = self._spent_s()
+
+    def conditions(self, transactions: int) -> Mapping[str, Any]:
+        """Since `start`: microseconds a transaction, all together and by kind of process; those of all servers and of all storage nodes together."""
+        spent_us = {kind: (now - self._started_s[kind]) * 1e6 / transactions for kind, now in self._spent_s().items()}
+        told = ", ".join(f"{kind} {value:.1f}" for kind, value in spent_us.items())
+        return {"cpu_us_per_txn": round(sum(spent_us.values()), 1), "cpu_us": told}
