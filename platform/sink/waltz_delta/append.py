@@ -20,7 +20,7 @@ from waltz_delta import internal
 from waltz_delta.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.evolution import Evolution, fit
 from waltz_delta.marks import BatchRange, app_id, overlap, refuse_gaps
-from waltz_delta.table import check_layout, create_empty, is_table
+from waltz_delta.table import check_layout, create_empty, is_table, reserve
 
 __all__ = ["ATTEMPTS", "DeltaAppend"]
 
@@ -64,6 +64,8 @@ class DeltaAppend:
             fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
         elif self._cluster_by:
             create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
+        else:
+            reserve(spark, self.path)
         self._prepared = True
 
     def table_schema(self, schema: StructType) -> StructType:
@@ -103,6 +105,18 @@ class DeltaAppend:
                 raise
             raise LostRace from error
         return _StagedAppend(transaction, written, versions, -1 if batch_id is None else batch_id)
+
+    def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged | None:
+        """Rows from below the marks, which are put through again: of each transaction only what is not there. None where all is there. Moves no mark;
+        a second replay at the same time loses the race."""
+        transaction = internal.TableTransaction(spark, self.path)
+        number = transaction.version(f"waltz:{self.cluster_key}:replayed") or 0
+        there = spark.read.format("delta").load(self.path).select(PARTITION, TRANSACTION_ID).distinct()
+        missing = rows.join(there, [PARTITION, TRANSACTION_ID], "left_anti").select(*self._columns(spark, transaction, rows.schema))
+        if missing.isEmpty():
+            return None
+        written = transaction.write(missing, partition_by=self._partition_by, properties={})
+        return _StagedAppend(transaction, written, {f"waltz:{self.cluster_key}:replayed": number + 1}, -1)
 
     def _columns(self, spark: SparkSession, transaction: internal.TableTransaction, schema: StructType) -> list[str]:
         """Looks at the table's columns again only when they changed since the last batch, as by a user."""

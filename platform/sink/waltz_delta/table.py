@@ -11,11 +11,13 @@ from pyspark.sql.types import StructType
 from waltz_delta.errors import NotADeltaTable
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["check_layout", "create_empty", "is_table"]
+__all__ = ["check_layout", "create_empty", "is_table", "reserve"]
+
+LOG = "_delta_log"
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
-    """Whether a table is there. `NotADeltaTable` where the path holds anything else."""
+    """Whether a table is there. `NotADeltaTable` where the path holds anything else, but what `reserve` and a first batch that died left behind."""
     from delta.tables import DeltaTable
 
     if DeltaTable.isDeltaTable(spark, path):
@@ -27,10 +29,21 @@ def is_table(spark: SparkSession, path: str) -> bool:
         return False
     if not files.getFileStatus(place).isDirectory():
         raise NotADeltaTable(path=path, reason="a file is there")
-    inside = files.listStatus(place)
-    if len(inside):
-        raise NotADeltaTable(path=path, reason=f"the directory holds {inside[0].getPath().getName()} and no _delta_log")
+    inside = [str(each.getPath().getName()) for each in files.listStatus(place)]
+    if inside and LOG not in inside:
+        raise NotADeltaTable(path=path, reason=f"the directory holds {min(inside)} and no {LOG}")
+    kept = [str(each.getPath().getName()) for each in files.listStatus(jvm.org.apache.hadoop.fs.Path(place, LOG))] if inside else []
+    if any(name[0].isdigit() for name in kept):  # commits and checkpoints are numbered; folders that Delta makes before the first are not
+        raise NotADeltaTable(path=path, reason=f"its {LOG} has files and no commit that can be read")
     return False
+
+
+def reserve(spark: SparkSession, path: str) -> None:
+    """Says whose the path is before there is a table: a driver that dies in the first batch leaves files that no commit names, and that the next one
+    would otherwise have to take for somebody else's."""
+    jvm: Any = spark._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path, LOG)
+    place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).mkdirs(place)
 
 
 def check_layout(schema: StructType, partition_by: Sequence[str], cluster_by: Sequence[str]) -> None:
