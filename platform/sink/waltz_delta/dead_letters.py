@@ -26,7 +26,7 @@ from waltz_delta.errors import WriteContended
 from waltz_delta.evolution import fitting_columns
 from waltz_delta.table import create_empty, is_table
 
-__all__ = ["SCHEMA", "DeadLetters", "Letters"]
+__all__ = ["NOWHERE", "SCHEMA", "DeadLetters", "Letters"]
 
 SCHEMA = StructType(
     [
@@ -43,6 +43,9 @@ SCHEMA = StructType(
     ]
 )
 """`target`: path of the table they were meant for, empty for what no route takes. `replayed_at`: when it was put through after all."""
+
+NOWHERE = ""
+"""The target of what no route takes."""
 
 Letters = Callable[[Mapping[int, int]], DataFrame]
 """What did not decode of a batch on the way to one target, above the given marks."""

@@ -20,8 +20,8 @@ __all__ = ["Failure", "run_job"]
 
 _CODES = {"NotADeltaTable": USAGE, "SchemaMismatch": USAGE, "GapInTable": REFUSED, "WriteContended": UNAVAILABLE, "RangeUnreadable": UNAVAILABLE}
 _TOLD = re.compile(r"(?:waltz_log|waltz_delta|pyspark_waltz)\.errors\.(\w+): ([^\n]*)")
-_LOST = frozenset({"DataLost", "UnsupportedDelta"})
-"""Neither passes by itself."""
+_LOST = frozenset({"DataLost", "KeyMoved", "Undecodable", "UnsupportedDelta"})
+"""None of them passes by itself."""
 
 
 @dataclass(frozen=True, slots=True)

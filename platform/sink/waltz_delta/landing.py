@@ -8,7 +8,7 @@ hold it drop it. The dead letters of a batch are committed before the first tabl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from pyspark_waltz.options import Positions
 from waltz_delta import internal
 from waltz_delta.append import ATTEMPTS, DeltaAppend
 from waltz_delta.batch import LostRace, Staged, above, batch_range
-from waltz_delta.dead_letters import DeadLetters, Letters
+from waltz_delta.dead_letters import NOWHERE, DeadLetters, Letters
 from waltz_delta.decode import DATA, PROBLEM, UNDECODABLE, refuse
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.history import DeltaHistory
@@ -33,9 +33,6 @@ from waltz_delta.start import FROM_THE_EARLIEST
 from waltz_delta.upsert import DeltaUpsert
 
 __all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
-
-NOWHERE = ""
-"""The target of dead letters that no route takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +83,10 @@ class Landing:
     def write(self, rows: DataFrame, covered: BatchRange | None = None) -> None:
         """`covered`: the range of the log that the rows were read from, where it is known; the rows tell otherwise, which costs a pass over them."""
         self._land(rows, None, covered)
+
+    @property
+    def outputs(self) -> Sequence[tuple[Way, DeltaAppend | MergeSink]]:
+        return list(zip(self._ways, self._sinks, strict=True))
 
     def statistics(self) -> LandingStatistics:
         return self._statistics

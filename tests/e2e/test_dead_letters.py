@@ -1,0 +1,184 @@
+"""What does not decode: out of the way exactly once, whatever is cut off between which commits, and put through again after a fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_waltz.source import SCHEMA
+from waltz_delta import internal
+from waltz_delta.dead_letters_replay import Replayed, replay
+from waltz_delta.errors import Undecodable
+from waltz_delta.landing import Landing, resulting_schemas
+from waltz_delta.settings import LandingSettings
+from waltz_log.errors import InvalidSetting
+
+KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
+Row = tuple[int, int, int, bytes]
+PUT, DELETE, STRAY = 1, 9, 7
+
+
+def raw(spark: Any, rows: list[Row]) -> Any:
+    made = spark.createDataFrame([(p, at, None, header, bytearray(data)) for p, at, header, data in rows], SCHEMA)
+    return made.selectExpr("partition", "transaction_id", "timestamp_seconds(transaction_id) AS timestamp", "header", "data")
+
+
+def landing(path: Path, *, columns: str = "k STRING NOT NULL, n INT", **changes: Any) -> LandingSettings:
+    """Everything appended, and the newest row of each key; deletes by header."""
+    decode = {"format": "json", "columns": columns}
+    append = {"target": {"table": str(path / "all")}, "decode": decode, "projection": {"select": "k, n"}, "route": {"headers": [PUT]}}
+    keyed = {"mode": "upsert", "keys": ["k"], "deletes": {"headers": [DELETE]}}
+    upsert = {"target": {"table": str(path / "keyed"), **keyed}, "decode": decode, "route": {"headers": [PUT, DELETE]}}
+    return LandingSettings(**{"outputs": [append, upsert], "dead_letters": {"table": str(path / "dead")}, "unrouted": "dead_letter", **changes})
+
+
+ROWS: list[Row] = [
+    (0, 0, PUT, b'{"k": "a", "n": 1}'),
+    (0, 1, PUT, b'{"k": "a", "n": "two"}'),
+    (0, 2, STRAY, b'{"k": "s", "n": "7"}'),
+    (0, 3, PUT, b'{"k": "b", "n": "three"}'),
+    (0, 4, DELETE, b'{"k": "b"}'),
+    (1, 0, PUT, b"\xff"),
+    (1, 1, PUT, b'{"k": "c", "n": 4} and more'),
+]
+
+
+def table(spark: Any, path: Path, *columns: str) -> list[tuple[Any, ...]]:
+    found = spark.read.format("delta").load(str(path)).select(*columns).collect()
+    return sorted((tuple(row) for row in found), key=repr)
+
+
+def letters(spark: Any, path: Path) -> list[tuple[Any, ...]]:
+    found = table(spark, path / "dead", "target", "partition", "transaction_id", "reason")
+    return [(Path(target).name, *rest) for target, *rest in found]
+
+
+BURIED = [
+    ("", 0, 2, "no route takes header 7"),
+    ("all", 0, 1, "n is not INT"),
+    ("all", 0, 3, "n is not INT"),
+    ("all", 1, 0, "is not UTF-8"),
+    ("all", 1, 1, "is not one JSON object"),
+    ("keyed", 0, 1, "n is not INT"),
+    ("keyed", 0, 3, "n is not INT"),
+    ("keyed", 1, 0, "is not UTF-8"),
+    ("keyed", 1, 1, "is not one JSON object"),
+]
+
+
+class Died(BaseException):
+    pass
+
+
+def one_commit_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on a driver dies before its second commit."""
+    original = internal.TableTransaction.commit
+    made: list[int] = []
+
+    def commit(self: Any, *arguments: Any, **named: Any) -> int:
+        if made:
+            raise Died
+        made.append(1)
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(internal.TableTransaction, "commit", commit)
+
+
+def test_letters_are_told_once_and_before_any_table_moves_past_them_wherever_drivers_die(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = raw(spark, ROWS)
+    reached = []
+    for _ in range(6):
+        with monkeypatch.context() as patched:
+            one_commit_each(patched)
+            try:
+                Landing(landing(tmp_path), KEY).write(batch)
+            except Died:
+                finished = False
+            else:
+                finished = True
+        reached.append([bool(internal.transaction_versions(spark, str(tmp_path / name))) for name in ("dead", "all", "keyed")])
+        assert letters(spark, tmp_path) == BURIED
+        if finished:
+            break
+    assert finished
+    assert reached[:2] == [[True, False, False], [True, True, True]], "letters first; then the table, and the merge that misses its marks"
+    assert table(spark, tmp_path / "all", "partition", "transaction_id", "k", "n") == [(0, 0, "a", 1)]
+    assert table(spark, tmp_path / "keyed", "transaction_id", "k", "n") == [(0, "a", 1)]
+    _fixed_letters_go_through_once(spark, tmp_path, monkeypatch)
+
+
+def _fixed_letters_go_through_once(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goes on with the tables above: `n` may be text now, and what was astray has a route."""
+    wrong = landing(tmp_path).model_dump()
+    for output in wrong["outputs"]:
+        output["decode"]["columns"] = "k STRING NOT NULL, n STRING"
+        output["projection"]["select"] = "k, try_cast(n AS INT) AS n" + ("" if output["target"]["mode"] == "append" else ", timestamp, header")
+        output["route"]["headers"] = (*output["route"]["headers"], STRAY)
+    fixed = LandingSettings(**wrong)
+    before = letters(spark, tmp_path)
+    expected = [
+        Replayed(str(tmp_path / "all"), 3, 2, 0, {"is not UTF-8": 1, "is not one JSON object": 1}),
+        Replayed(str(tmp_path / "keyed"), 3, 2, 0, {"is not UTF-8": 1, "is not one JSON object": 1}),
+    ]
+    assert replay(spark, fixed, dry_run=True) == expected
+    assert table(spark, tmp_path / "all", "transaction_id") == [(0,)], "a dry run changes nothing"
+    with monkeypatch.context() as patched:
+
+        def die(*_: Any) -> None:
+            raise Died
+
+        patched.setattr("waltz_delta.dead_letters_replay._mark", die)
+        with pytest.raises(Died):
+            replay(spark, fixed)
+    for again in (expected, None):
+        reports = replay(spark, fixed)
+        assert [(each.landed, each.still) for each in reports] == ([(3, 2), (3, 2)] if again else [(0, 2), (0, 2)])
+        assert table(spark, tmp_path / "all", "partition", "transaction_id", "k", "n") == [
+            (0, 0, "a", 1),
+            (0, 1, "a", None),
+            (0, 2, "s", 7),
+            (0, 3, "b", None),
+        ]
+        assert table(spark, tmp_path / "keyed", "transaction_id", "k", "n") == [(1, "a", None), (2, "s", 7)], "what was deleted later stays so"
+    assert letters(spark, tmp_path) == before
+    waiting = spark.read.format("delta").load(str(tmp_path / "dead")).where("replayed_at IS NULL")
+    assert sorted((row.transaction_id, Path(row.target).name) for row in waiting.collect()) == [(0, "all"), (0, "keyed"), (1, "all"), (1, "keyed")]
+
+
+def test_a_letter_beyond_its_table_is_left_to_the_stream(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = landing(tmp_path, outputs=landing(tmp_path).model_dump()["outputs"][:1], unrouted="skip")
+    with monkeypatch.context() as patched:
+        one_commit_each(patched)
+        with pytest.raises(Died):
+            Landing(settings, KEY).write(raw(spark, ROWS[:2]))
+    assert replay(spark, settings) == [Replayed(str(tmp_path / "all"), 0, 0, 1, {})]
+
+
+def test_without_dead_letters_the_query_fails_and_names_the_transaction_and_skip_forgets_it(spark: Any, tmp_path: Path) -> None:
+    failing = landing(tmp_path, dead_letters=None, unrouted="skip")
+    with pytest.raises(Undecodable, match="partition=0 transaction_id=1 reason=n is not INT"):
+        Landing(failing, KEY).write(raw(spark, ROWS[:2]))
+    with pytest.raises(Undecodable, match="reason=no route takes header 7"):
+        Landing(landing(tmp_path, dead_letters=None, unrouted="fail"), KEY).write(raw(spark, ROWS[2:3]))
+    forgetting = failing.model_dump()
+    forgetting["outputs"] = forgetting["outputs"][:1]
+    forgetting["outputs"][0]["decode"]["undecodable"] = "skip"
+    landed = Landing(LandingSettings(**forgetting), KEY)
+    landed.write(raw(spark, ROWS[:2]))
+    assert table(spark, tmp_path / "all", "transaction_id", "n") == [(0, 1)]
+    assert landed.statistics().dead_letters == 0
+    with pytest.raises(InvalidSetting, match="are not declared"):
+        replay(spark, failing)
+
+
+def test_the_resulting_columns_need_no_data(spark: Any, tmp_path: Path) -> None:
+    found = resulting_schemas(spark, landing(tmp_path))
+    assert {Path(path).name: schema.simpleString() for path, schema in found.items()} == {
+        "all": "struct<partition:int,transaction_id:bigint,k:string,n:int>",
+        "keyed": "struct<partition:int,transaction_id:bigint,timestamp:timestamp,header:int,k:string,n:int>",
+    }
+    assert not (tmp_path / "keyed").exists()
