@@ -81,13 +81,12 @@ class Compactor:
         new = manifest.next(bound=bound, not_keyed=manifest.not_keyed + not_keyed)
         writer = _FileWriter(self._view, new.commit, self._settings.segment_bytes, now_ms)
         try:
-            if latest:
-                for batch in read(manifest.bound, bound):
-                    for transaction_id, time_ms, header, data in batch:
-                        keyed = split_keyed(data)
-                        if keyed is not None and latest.get(keyed.key) == transaction_id:
-                            record = WalRecord(transaction_id, time_ms, header, keyed.key, keyed.value)
-                            writer.put(record, encode_wal_record(record))
+            last = set(latest.values())
+            for batch in read(manifest.bound, bound) if last else ():
+                for transaction_id, time_ms, header, data in batch:
+                    if transaction_id in last and (keyed := split_keyed(data)) is not None:
+                        record = WalRecord(transaction_id, time_ms, header, keyed.key, keyed.value)
+                        writer.put(record, encode_wal_record(record))
             made = writer.finish()
         except OSError as error:
             raise self._view.fail(error) from error

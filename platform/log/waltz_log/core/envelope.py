@@ -17,6 +17,7 @@ __all__ = ["ENVELOPE_BYTES", "KEY_BYTES_MAX", "Keyed", "pack_keyed", "split_keye
 VERSION: Final = 1
 KEY_BYTES_MAX: Final = 64 * 1024
 _START: Final = Struct(">Bi")
+_unpack = _START.unpack_from
 ENVELOPE_BYTES: Final = _START.size
 
 
@@ -38,10 +39,11 @@ def pack_keyed(key: bytes, value: bytes) -> bytes:
 
 def split_keyed(data: bytes) -> Keyed | None:
     """None where the data does not begin with a key: somebody appended it around the keyed interface."""
-    if len(data) <= ENVELOPE_BYTES:
+    size = len(data)
+    if size <= ENVELOPE_BYTES:
         return None
-    version, length = _START.unpack_from(data)
+    version, length = _unpack(data)
     end = ENVELOPE_BYTES + length
-    if version != VERSION or not 1 <= length <= KEY_BYTES_MAX or end > len(data):
+    if version != VERSION or not 1 <= length <= KEY_BYTES_MAX or end > size:
         return None
     return Keyed(data[ENVELOPE_BYTES:end], data[end:])
