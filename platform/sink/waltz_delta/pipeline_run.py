@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -35,6 +36,14 @@ __all__ = ["PipelineRun", "contact", "run_pipelines", "start_options"]
 
 BATCH_PATIENCE_S = 15.0
 """A batch that runs when a stop is asked for may end; beyond this it is broken off, and its rows land at the next start."""
+
+
+class Stopping(Protocol):
+    """A `StopRequest`."""
+
+    @property
+    def asked(self) -> bool: ...
+    def wait(self, seconds: float) -> bool: ...
 
 
 def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], *, metrics_port: int | None = None, metrics_file: Path | None = None) -> int:
@@ -83,12 +92,16 @@ def contact(address: str) -> tuple[str, int]:
 class PipelineRun(threading.Thread):
     """One pipeline from its start to its end. After that, `failure` says why it was given up, `error` with what; both None where it ended well."""
 
+    source = "waltz"
+    contact = staticmethod(contact)
+    """How the log is read, and its cluster reached. A subclass may bring other ways (tests do)."""
+
     def __init__(
         self,
         spark: SparkSession,
         settings: PipelineSettings,
         board: StatusBoard,
-        stop: StopRequest,
+        stop: Stopping,
         tell: Callable[[str, str], None],
         *,
         ready: Callable[[PipelineSettings], None] = lambda settings: None,
@@ -127,12 +140,12 @@ class PipelineRun(threading.Thread):
 
     def _query_once(self) -> None:
         settings = self._settings
-        key, count = contact(settings.options.cluster)
+        key, count = self.contact(settings.options.cluster)
         landing = Landing(settings, key)
         chosen = settings.options.partitions
         partitions = chosen if chosen is not None else tuple(range(count))
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
-        rows = self._spark.readStream.format("waltz").options(**start_options(settings, starting)).load()
+        rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
         landing.prepare(self._spark, rows.schema)
         self._board.add(self.name, lambda: landing.statistics().dead_letters)
         writer = rows.writeStream.queryName(self.name).option("checkpointLocation", settings.checkpoint).foreachBatch(landing)

@@ -167,7 +167,8 @@ def test_no_text_ends_in_anything_but_settings_or_problems(tmp_path_factory: pyt
 
 def test_columns_are_told_without_spark_where_no_sql_makes_them() -> None:
     def columns(ddl: str) -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] | None = declared_columns(OutputSettings(target=TargetSettings(table="t"), decode=DecodeSettings(format="json", columns=ddl)))
+        output = OutputSettings(target=TargetSettings(table="t"), decode=DecodeSettings(format="json", columns=ddl))
+        found = declared_columns(output)
         assert found is not None
         return found[4:]
 

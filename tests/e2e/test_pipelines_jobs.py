@@ -1,0 +1,374 @@
+"""Pipelines, backfill, audit and maintenance on a real local Spark, over a log of storage stubs: each fault is planted, and found by name."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from pyspark_waltz.testing import StubCluster
+from waltz_delta import dataframe_at, high_water_marks, internal, wait_reached
+from waltz_delta.audit import audit_pipeline
+from waltz_delta.audit_report import Audited, print_report
+from waltz_delta.backfill import fill, pieces, where_to_begin
+from waltz_delta.errors import NotADeltaTable, PositionNotReached
+from waltz_delta.landing import Landing, resulting_schemas
+from waltz_delta.listener import PipelineListener, StatusBoard
+from waltz_delta.maintain import Needs, maintain_table, reader_version
+from waltz_delta.pipeline import PipelineSettings, RestartSettings
+from waltz_delta.pipeline_check import declared_columns
+from waltz_delta.pipeline_run import PipelineRun
+from waltz_delta.settings import DeadLetterSettings, DecodeSettings, OutputSettings, ProjectionSettings, TargetSettings
+from waltz_log.cli.exit_codes import USAGE
+from waltz_log.errors import ClusterUnavailable, InvalidSetting
+
+pytestmark = pytest.mark.timeout(600)
+
+Stub = Callable[..., StubCluster]
+PATIENCE_S = 240
+JSON = DecodeSettings(format="json", columns="tail STRING, n BIGINT")
+
+
+def fill_log(cluster: StubCluster, partition: int, count: int) -> None:
+    """Ten keys for each partition; their rows count up."""
+    first = cluster.marks().get(partition, -1) + 1
+    rows = [json.dumps({"tail": f"{partition}-{at % 10}", "n": at}).encode() for at in range(first, first + count)]
+    cluster.append(partition, rows, headers=lambda at: at % 3)
+
+
+def pipeline(cluster: StubCluster, directory: Path, name: str = "legs", **more: Any) -> PipelineSettings:
+    outputs = (
+        OutputSettings(target=TargetSettings(table=str(directory / name)), decode=JSON, projection=ProjectionSettings(where="n % 7 != 0")),
+        OutputSettings(
+            target=TargetSettings(table=str(directory / f"{name}-newest"), mode="upsert", keys=("tail",)),
+            decode=JSON,
+            projection=ProjectionSettings(select="tail, n, map(tail, n) AS held"),
+        ),
+    )
+    given = {"name": name, "source": {"cluster": cluster.address}, "outputs": outputs, "checkpoint": str(directory / f"{name}-checkpoint")}
+    return PipelineSettings(**{**given, "trigger": "available-now", **more})
+
+
+def extents(cluster: StubCluster) -> dict[int, tuple[int, int]]:
+    return {partition: (cluster.first.get(partition, 0), mark) for partition, mark in cluster.marks().items()}
+
+
+def backfill(spark: Any, cluster: StubCluster, settings: PipelineSettings, most: int, done: Callable[[Any], bool] = lambda _: True) -> int:
+    landing = Landing(settings, str(cluster.key))
+    starts = where_to_begin(spark, landing, {partition: first for partition, (first, _) in extents(cluster).items()})
+    todo = list(pieces(starts, {partition: mark + 1 for partition, mark in cluster.marks().items()}, most))
+    fill(spark, settings, landing, todo, source="waltz_stub", done=done)
+    return len(todo)
+
+
+def held(path: str) -> list[tuple[int, int]]:
+    found = DeltaTable(path).to_pyarrow_table(columns=["partition", "transaction_id"])
+    return sorted(zip(found["partition"].to_pylist(), found["transaction_id"].to_pylist(), strict=True))
+
+
+def check(cluster: StubCluster, settings: PipelineSettings) -> None:
+    """Exactly the rows that the declaration asks for, and the marks of the whole log."""
+    kept, newest = settings.tables
+    assert held(kept) == [(p, at) for p, mark in sorted(cluster.marks().items()) for at in range(mark + 1) if at % 7]
+    rows = DeltaTable(newest).to_pyarrow_table(columns=["tail", "n"])
+    want = {f"{p}-{at % 10}": at for p, mark in cluster.marks().items() for at in range(mark + 1)}
+    assert dict(zip(rows["tail"].to_pylist(), rows["n"].to_pylist(), strict=True)) == want
+    assert rows.num_rows == len(want)
+    assert high_water_marks(kept) == high_water_marks(newest) == cluster.marks()
+
+
+class Run(PipelineRun):
+    source = "waltz_stub"
+
+    @staticmethod
+    def contact(address: str) -> tuple[str, int]:
+        if not Path(address).exists():
+            raise ClusterUnavailable(address=address, reason="no such file")
+        return str(json.loads(Path(address).read_text())["key"]), 2
+
+
+class Stop:
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.waits: list[float] = []
+
+    @property
+    def asked(self) -> bool:
+        return self._event.is_set()
+
+    def ask(self) -> None:
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return self._event.wait(min(seconds, 0.1))
+
+
+@pytest.fixture
+def board(spark: Any) -> Iterator[StatusBoard]:
+    board = StatusBoard()
+    listener = PipelineListener(board)
+    spark.streams.addListener(listener)
+    yield board
+    spark.streams.removeListener(listener)
+
+
+def run_to_end(*runs: Run) -> None:
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(PATIENCE_S)
+        assert not run.is_alive()
+
+
+def test_a_backfill_that_dies_and_a_stream_after_it_leave_each_row_once(
+    spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = stub()
+    fill_log(cluster, 0, 90)
+    fill_log(cluster, 1, 30)
+    settings = pipeline(cluster, tmp_path)
+    original = internal.TableTransaction.commit
+    commits: list[str] = []
+
+    def dying(self: Any, *arguments: Any, **named: Any) -> int:
+        commits.append("tried")
+        if len(commits) == 4:
+            raise KeyboardInterrupt("before a commit")
+        version = original(self, *arguments, **named)
+        if len(commits) == 7:
+            raise KeyboardInterrupt("after a commit")
+        return version
+
+    monkeypatch.setattr(internal.TableTransaction, "commit", dying)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            backfill(spark, cluster, settings, 40)
+    monkeypatch.undo()
+    backfill(spark, cluster, settings, 40, done=lambda piece: False)
+    assert high_water_marks(settings.tables[0]) != cluster.marks(), "a stop that is asked for is one between two commits"
+    backfill(spark, cluster, settings, 40)
+    assert backfill(spark, cluster, settings, 40) == 0
+    check(cluster, settings)
+    per_version = [
+        sum(json.loads(json.loads(line)["add"]["stats"])["numRecords"] for line in path.read_text().splitlines() if line.startswith('{"add"'))
+        for path in (tmp_path / "legs" / "_delta_log").glob("*.json")
+    ]
+    assert max(per_version) <= 41, "at most so many of one commit, but one of each partition"
+    versions = DeltaTable(settings.tables[0]).version()
+    fill_log(cluster, 0, 25)
+    for node in cluster.nodes:
+        node.reads.clear()
+    run = Run(spark, settings, board, Stop(), lambda name, line: None)
+    run_to_end(run)
+    assert (run.failure, run.error) == (None, None)
+    check(cluster, settings)
+    assert DeltaTable(settings.tables[0]).version() == versions + 1
+    assert min(first for node in cluster.nodes for partition, first, _ in node.reads if partition == 0) == 90, "the stream began at the marks"
+
+
+def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path) -> None:
+    cluster = stub()
+    fill_log(cluster, 0, 40)
+    (tmp_path / "blocked").write_text("a file")
+    told: list[str] = []
+    stop = Stop()
+    missing = tmp_path / "not yet"
+    later = pipeline(cluster, tmp_path, "later", source={"cluster": str(missing)}, restart=RestartSettings(pause_s=1, attempts_max=3))
+    never = pipeline(cluster, tmp_path, "never", source={"cluster": "nowhere"}, restart=RestartSettings(pause_s=2, attempts_max=2))
+    runs = {
+        settings.name: Run(spark, settings, board, stop, lambda name, line: told.append(f"{name}: {line}"))
+        for settings in (pipeline(cluster, tmp_path), pipeline(cluster, tmp_path, "blocked"), later, never)
+    }
+
+    def appear() -> None:
+        while not any(line.startswith("later: ") for line in told):
+            time.sleep(0.01)
+        missing.write_text(cluster.path.read_text())
+
+    appearing = threading.Thread(target=appear)
+    appearing.start()
+    run_to_end(*runs.values())
+    appearing.join()
+    check(cluster, pipeline(cluster, tmp_path))
+    check(cluster, later)
+    blocked, given_up = runs["blocked"].failure, runs["never"].failure
+    assert runs["legs"].failure is None
+    assert runs["later"].failure is None
+    assert blocked is not None
+    assert given_up is not None
+    assert (blocked.code, blocked.final) == (USAGE, True)
+    assert isinstance(runs["blocked"].error, NotADeltaTable)
+    assert [line for line in told if line.startswith("never")] == [
+        "never: cluster unavailable: address=nowhere reason=no such file (starting again in 2 s)",
+        "never: cluster unavailable: address=nowhere reason=no such file (starting again in 4 s)",
+    ]
+    assert not any(line.startswith("blocked") for line in told), "what cannot pass is not tried again"
+    deadline = time.monotonic() + PATIENCE_S
+    while (status := board.statuses()["legs"]).landed != {0: 40, 1: 0}:
+        assert time.monotonic() < deadline, status
+        time.sleep(0.05)
+    assert (status.rows, status.lag_transactions, status.lag_s, status.running, status.failures) == (status.rows, 0, 0, False, 0)
+    assert status.rows >= 40
+    assert status.batch_s > 0
+    assert "addBatch" in status.phases_s
+
+
+def test_a_running_pipeline_stops_when_asked(spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path) -> None:
+    cluster = stub()
+    fill_log(cluster, 0, 20)
+    stop = Stop()
+    settings = pipeline(cluster, tmp_path, trigger="100 milliseconds")
+    run = Run(spark, settings, board, stop, lambda name, line: None)
+    run.start()
+    wait_reached(settings.tables[1], {0: 19}, PATIENCE_S)
+    stop.ask()
+    run.join(PATIENCE_S)
+    assert not run.is_alive()
+    assert (run.failure, run.error) == (None, None)
+    check(cluster, settings)
+
+
+@pytest.fixture
+def landed(spark: Any, stub: Stub, tmp_path: Path) -> tuple[StubCluster, PipelineSettings]:
+    cluster = stub()
+    fill_log(cluster, 0, 60)
+    fill_log(cluster, 1, 20)
+    settings = pipeline(cluster, tmp_path)
+    backfill(spark, cluster, settings, 50)
+    return cluster, settings
+
+
+def audited(spark: Any, cluster: StubCluster, settings: PipelineSettings, **more: Any) -> list[Audited]:
+    return list(audit_pipeline(spark, settings, str(cluster.key), extents(cluster), source="waltz_stub", per_piece=50, **more))
+
+
+def test_an_audit_names_what_was_planted(spark: Any, landed: tuple[StubCluster, PipelineSettings], capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, settings = landed
+    kept, newest = settings.tables
+    clean = audited(spark, cluster, settings)
+    assert [each.differences for each in clean] == [[], []]
+    assert {p: (found.transactions, found.expected, found.found) for p, found in clean[0].partitions.items()} == {0: (60, 51, 51), 1: (20, 17, 17)}
+    for statement in (
+        f"DELETE FROM delta.`{kept}` WHERE partition = 0 AND transaction_id BETWEEN 10 AND 12",
+        f"INSERT INTO delta.`{kept}` SELECT * FROM delta.`{kept}` WHERE partition = 1 AND transaction_id = 5",
+        f"UPDATE delta.`{kept}` SET n = 0 WHERE partition = 1 AND transaction_id = 8",
+        f"INSERT INTO delta.`{kept}` SELECT 0, 14L, timestamp, header, tail, n FROM delta.`{kept}` WHERE partition = 0 AND transaction_id = 15",
+        f"UPDATE delta.`{newest}` SET held = map('x', 1L) WHERE tail = '0-1'",
+        f"DELETE FROM delta.`{newest}` WHERE tail = '0-2'",
+        f"UPDATE delta.`{newest}` SET tail = 'stranger' WHERE tail = '1-3'",
+    ):
+        spark.sql(statement)
+    found = audited(spark, cluster, settings)
+    assert sorted(map(str, found[0].differences)) == [
+        "changed: partition=1 transaction_id=8",
+        "extra: partition=0 transaction_id=14",
+        "missing: partition=0 transaction_id=10-12",
+        "repeated: partition=1 transaction_id=5",
+    ]
+    assert sorted(map(str, found[1].differences)) == [
+        'changed: key={"tail":"0-1"}',
+        'extra: key={"tail":"stranger"}',
+        'missing: key={"tail":"0-2"}',
+        'missing: key={"tail":"1-3"}',
+    ]
+    within = audited(spark, cluster, settings, first={0: 13, 1: 9}, last={0: 13})
+    assert within[0].differences == [], "only the range that was asked for"
+    print_report(found, "table", 3)
+    out = capsys.readouterr().out
+    assert "missing: partition=0 transaction_id=10-12" in out
+    assert "and 1 more" in out
+    print_report(found, "json", 3)
+    told = json.loads(capsys.readouterr().out)
+    assert [len(table["differences"]) for table in told] == [4, 4]
+    assert told[0]["partitions"]["1"] | {"checksum": 0} == {
+        "first": 0,
+        "last": 19,
+        "transactions": 20,
+        "dense": True,
+        "expected": 17,
+        "found": 18,
+        "checksum": 0,
+        "agrees": False,
+    }
+
+
+def test_an_audit_names_a_log_with_holes_a_mark_ahead_of_it_and_a_table_that_is_not_there(
+    spark: Any, landed: tuple[StubCluster, PipelineSettings], tmp_path: Path
+) -> None:
+    cluster, settings = landed
+    ahead = list(audit_pipeline(spark, settings, str(cluster.key), {0: (0, 40), 1: (0, 19)}, source="waltz_stub"))
+    assert [str(difference) for difference in ahead[0].differences] == [
+        "mark: partition=0 the table's mark 59 is above the log's 40: another log, or one that was reset"
+    ]
+    cluster.trim(0, 30)
+    trimmed = audited(spark, cluster, settings)
+    assert [each.differences for each in trimmed] == [[], []], "what is trimmed cannot be judged"
+    assert trimmed[0].notes == ["partition 0: ids below 30 were trimmed from the log and cannot be audited"]
+    nothing = pipeline(cluster, tmp_path, "nothing")
+    assert [str(each.differences[0]) for each in audited(spark, cluster, nothing)] == ["table: there is no table"] * 2
+
+
+def test_maintenance_compacts_keeps_marks_and_what_a_reader_needs(spark: Any, landed: tuple[StubCluster, PipelineSettings], tmp_path: Path) -> None:
+    cluster, settings = landed
+    kept, _ = settings.tables
+    first_version = DeltaTable(kept).version()
+    position = high_water_marks(kept)
+    copy = spark.readStream.format("delta").load(kept).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "reader"))
+    query = copy.trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S)
+    for _ in range(2):
+        fill_log(cluster, 0, 10)
+        backfill(spark, cluster, settings, 50)
+    assert reader_version(spark, str(tmp_path / "reader"), kept) <= first_version + 1
+    before = maintain_table(spark, kept, Needs(hours=0.0), small_bytes=1 << 20, dry_run=True)
+    assert before.after is None
+    assert before.before.files == before.before.small_files >= 4
+    assert DeltaTable(kept).version() == first_version + 2, "a dry run changes nothing"
+    for needs, why in (
+        (Needs(hours=0.0, readers=(str(tmp_path / "reader"),)), "the reader"),
+        (Needs(hours=0.0, positions=(position,)), "log position"),
+        (Needs(hours=0.0, versions=(0,)), "version 0"),
+        (Needs(), "the table's own"),
+    ):
+        done = maintain_table(spark, kept, needs, small_bytes=1 << 20)
+        assert done.because.startswith(why)
+        assert done.after is not None
+        assert done.after.files < before.before.files
+        assert dataframe_at(spark, kept, position).count() == 68, "the old version's files are there"
+    check(cluster, settings)
+    done = maintain_table(spark, kept, Needs(hours=0.0), small_bytes=1 << 20)
+    assert (done.retained_hours, done.because, done.warnings) == (0.0, "asked for", [])
+    check(cluster, settings)
+    with pytest.raises(Exception, match=r"does not exist|FILE_NOT_EXIST|FAILED_READ_FILE"):
+        dataframe_at(spark, kept, position).collect()
+    spark.sql(f"ALTER TABLE delta.`{kept}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 2 days')")
+    warned = maintain_table(spark, kept, Needs(), small_bytes=1 << 20, optimize=False, vacuum=False)
+    assert len(warned.warnings) == 1
+    assert "forget its marks" in warned.warnings[0]
+    with pytest.raises(PositionNotReached):
+        maintain_table(spark, kept, Needs(positions=({0: 10_000},)), small_bytes=1)
+    with pytest.raises(InvalidSetting, match="holds no offsets"):
+        reader_version(spark, str(tmp_path / "nobody"), kept)
+
+
+def test_columns_that_are_told_without_spark_are_those_that_spark_makes(spark: Any) -> None:
+    outputs = tuple(
+        OutputSettings(target=TargetSettings(table=f"t{number}"), decode=decode)
+        for number, decode in enumerate(
+            (DecodeSettings(), JSON, DecodeSettings(format="json", columns="a DECIMAL(5, 2) NOT NULL, `b` ARRAY<STRING>, c STRUCT<x: INT>"))
+        )
+    )
+    settings = PipelineSettings(source={"cluster": "c"}, checkpoint="c", outputs=outputs, dead_letters=DeadLetterSettings(table="dead"))
+    schemas = resulting_schemas(spark, settings)
+    for output in outputs:
+        declared = declared_columns(output)
+        assert declared is not None
+        plain = [(name, "".join(kind.lower().split())) for name, kind in declared]
+        assert plain == [(field.name, field.dataType.simpleString()) for field in schemas[output.target.table]]
