@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks import append, catch_up, failover, feed, journal, outbox, spark, storage
+from benchmarks import append, catch_up, delta, failover, feed, journal, outbox, spark, storage, topics
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
@@ -21,7 +21,7 @@ from waltz_log.errors import InvalidSetting, WaltzError
 
 __all__ = ["chosen", "main"]
 
-BENCHMARKS = ("journal", "append", "storage", "outbox", "failover", "catch_up", "feed", "spark", "delta")
+BENCHMARKS = ("journal", "append", "storage", "outbox", "failover", "catch_up", "topics", "feed", "spark", "delta")
 _HERE = Path(__file__).resolve().parent
 
 
@@ -49,6 +49,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from failover.run(directory, workload, conditions)
     if "catch_up" in names:
         yield from catch_up.run(directory, workload, conditions)
+    if "topics" in names:
+        yield from topics.run(directory, workload, conditions)
     if "feed" in names:
         yield from feed.run_ten(directory, workload, conditions)
     if {"feed", "spark", "delta"}.isdisjoint(names):
@@ -56,13 +58,11 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
     with filled_log(directory, workload) as cluster:
         if "feed" in names:
             yield from feed.run(cluster, workload, conditions)
-        noop = None
         if "spark" in names:
-            (noop,) = spark.run_noop(cluster, directory, workload, conditions)
-            yield noop
+            yield from spark.run_noop(cluster, directory, workload, conditions)
             yield from spark.run_trigger(cluster, directory, workload, conditions)
         if "delta" in names:
-            yield from spark.run_delta(cluster, directory, workload, conditions, noop)
+            yield from delta.run(cluster, directory, workload, conditions)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
