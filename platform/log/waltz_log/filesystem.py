@@ -8,9 +8,11 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from waltz_log.core.ports import Disk, DiskFile, Offload
 
@@ -204,16 +206,68 @@ class ReadOnlyFileSystemDisk(FileSystemDisk):
 
 
 class ThreadOffload:
-    """Blocking calls on threads of their own, so that a slow disk never takes the threads that something else waits for."""
+    """Blocking calls on threads of their own, so that a slow disk never takes the threads that something else waits for.
+
+    Bare threads and one queue: a storage node makes one call for each write round, and an executor's own futures and locks cost as much as the rest
+    of the hop. A call that was begun is carried out; one that nobody waits for any more is not begun."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="waltz-disk")
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._threads = [Thread(target=self._work, name=f"waltz-disk-{number}", daemon=True) for number in range(threads)]
+        self._started = self._closed = False
 
     async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+        if self._closed:
+            raise RuntimeError("the threads for disk calls have ended")
+        if not self._started:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._calls.put(_Call(loop, done, call, arguments))
+        return await done
+
+    def _work(self) -> None:
+        while (work := self._calls.get()) is not None:
+            work.run()
+            del work  # what it holds must not live until the next one comes
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True)
+        """Returns when all that was asked for is done."""
+        self._closed = True
+        if self._started:
+            for _ in self._threads:
+                self._calls.put(None)
+            for thread in self._threads:
+                thread.join()
+
+
+class _Call(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    def run(self) -> None:
+        if self.done.cancelled():
+            return
+        outcome: Any = None
+        error: BaseException | None = None
+        try:
+            outcome = self.call(*self.arguments)
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+            self.loop.call_soon_threadsafe(self.tell, outcome, error)
+
+    def tell(self, outcome: Any, error: BaseException | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(outcome)
+        else:
+            self.done.set_exception(error)
 
 
 _disk: type[Disk] = FileSystemDisk  # holds the classes to the ports when types are checked

@@ -1,6 +1,7 @@
-"""A signal that many tasks wait for: each waits until a condition of its own holds, and is woken once per change.
+"""A signal that many tasks wait for: each waits until a condition of its own holds, and is woken when a change made it hold.
 
-One future per change however many wait, and none while nobody does, so that a block costs the same with one reader or a hundred.
+A condition is looked at where the change is told, so whoever is not concerned sleeps on: a block that is committed wakes who waits for it and nobody
+else. Conditions are cheap, without effect, and about state that changed before `notify`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ __all__ = ["Pulse"]
 
 class Pulse:
     def __init__(self) -> None:
-        self._future: asyncio.Future[None] | None = None
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._error: BaseException | None = None
 
     def notify(self) -> None:
-        """Something changed: every waiter looks again."""
-        if self._future is not None:
-            future, self._future = self._future, None
-            if not future.done():
-                future.set_result(None)
+        """Something changed: every waiter whose condition holds goes on."""
+        if not self._waiting:
+            return
+        for future, condition in list(self._waiting.items()):
+            if self._error is not None or condition():
+                del self._waiting[future]
+                if not future.done():
+                    future.set_result(None)
 
     def fail(self, error: BaseException) -> None:
         """Nothing changes any more: every waiter, now and later, gets the error unless its condition holds."""
@@ -32,6 +36,9 @@ class Pulse:
         while not condition():
             if self._error is not None:
                 raise self._error
-            if self._future is None:
-                self._future = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._future)
+            future = asyncio.get_running_loop().create_future()
+            self._waiting[future] = condition
+            try:
+                await future
+            finally:
+                self._waiting.pop(future, None)
