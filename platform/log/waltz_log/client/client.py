@@ -29,7 +29,7 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.client.submitting import Submitting
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
 from waltz_log.client.transactional import transactional
-from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item
+from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown
@@ -396,4 +396,4 @@ class WaltzClient:
         followers = self._followers.get(partition)
         if followers:
             return min(follower.applied for follower in followers)
-        return producer.known_mark if producer.mounts else AS_KNOWN
+        return left_to_client(producer.known_mark) if producer.mounts else AS_KNOWN

@@ -22,18 +22,25 @@ from waltz_log.core.records import encode_records
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 
-__all__ = ["AS_KNOWN", "ITEM_OVERHEAD_BYTES", "NO_LOCKS", "STORAGE_FULL", "Frame", "Item", "Window"]
+__all__ = ["AS_KNOWN", "ITEM_OVERHEAD_BYTES", "NO_LOCKS", "STORAGE_FULL", "Frame", "Item", "Window", "left_to_client"]
 
 Item: TypeAlias = "tuple[asyncio.Future[Receipt], bytes, int, int, bytes, bytes, float]"
 """future, data, header, mark, lock counts (three bytes, or empty), locks (eight bytes each), deadline on the loop's clock."""
 
 AS_KNOWN = -2
-"""Stands for a mark that is taken when the transaction is sent for the first time, and kept from then on."""
+"""Stands for a mark that is taken when the transaction is sent for the first time, and kept from then on: `left_to_client` of it."""
 
 ITEM_OVERHEAD_BYTES = 64
 """What a transaction takes in a frame beyond data and locks: record overhead, length, mark, lock counts, some framing."""
 
 NO_LOCKS = b"\0\0\0"
+
+
+def left_to_client(mark: int) -> int:
+    """A mark that the caller did not give, as an item holds it: its transaction was computed from nothing that was read, so that beside the mark it
+    counts as known what this client wrote before."""
+    return -4 - mark
+
 
 STORAGE_FULL = "storage is full"
 """The reason of a `NotAppended` that time alone may mend: no majority of the replicas has room."""
@@ -152,7 +159,7 @@ class Window:
                 self._release(1, size)
                 continue
             if mark == AS_KNOWN:
-                mark = since
+                mark = left_to_client(since)
                 item = (future, data, header, mark, counts, locks, deadline)
             total += size
             items.append(item)
@@ -168,6 +175,10 @@ class Window:
         self.next_sequence += count
         self.frames.append(Frame(first, items, since, total, now))
         locked = b"".join(all_locks)
+        own = b""
+        if min(marks) < AS_KNOWN:
+            own = bytes([mark < AS_KNOWN for mark in marks]) if locked else b""
+            marks = [left_to_client(mark) if mark < AS_KNOWN else mark for mark in marks]
         return pb.AppendFrame(
             generation=generation,
             lengths=struct.pack(f">{count}i", *[len(data) + RECORD_OVERHEAD_BYTES for data in bodies]),
@@ -175,6 +186,7 @@ class Window:
             lock_counts=b"".join(all_counts) if locked else b"",
             locks=locked,
             records=encode_records(client_id, generation, self.partition, first, headers, bodies),
+            own=own,
         )
 
     # ---- answers -------------------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ written by a transaction above its client high-water mark (seeds/client_server_c
 
 Exact within its memory. What is forgotten raises the floor: an unknown lock counts as written at the floor, which may cause a conflict and never
 misses one. At open the floor is the partition's high-water mark; a client that mounted has been fed up to it. A mark never moves down.
+
+A transaction that counts its own client's writes as known conflicts only where another client wrote above its mark (`own_writes`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waltz_log.core.hot_keys import HotKey, HotKeys
+from waltz_log.core.own_writes import OwnWrites
 
 __all__ = ["LockStatistics", "LockTable", "Verdict"]
 
@@ -62,6 +65,7 @@ class LockTable:
         self._conflicts = 0
         self._floor_conflicts = 0
         self._hot = HotKeys(HOT_LOCKS_KEPT)
+        self._own_writes = OwnWrites(floor)
 
     @property
     def floor(self) -> int:
@@ -77,22 +81,34 @@ class LockTable:
             found = self._old.get(lock)
         return self._floor if found is None or found < self._floor else found
 
-    def judge(self, marks: Sequence[int], counts: bytes, locks: Sequence[int], first_transaction_id: int) -> Verdict:
+    def judge(
+        self, marks: Sequence[int], counts: bytes, locks: Sequence[int], first_transaction_id: int, client_id: int = 0, own: bytes = b""
+    ) -> Verdict:
         """Decides the transactions of a frame in order. `marks`: client high-water marks; `counts`: write, read and append locks of each, a byte
-        each, or empty where nobody locks; `locks`: the hashes in that order. Sets the locks of what it accepts."""
+        each, or empty where nobody locks; `locks`: the hashes in that order; `client_id`: whose frame; `own`: 1 for each that counts what this client
+        wrote as known, or empty. Sets the locks of what it accepts."""
         total = len(marks)
         if not counts:
             self._newest = max(self._newest, first_transaction_id + total - 1)
             return Verdict(list(range(total)), [], [])
         if len(locks) == total and counts == ONE_WRITE * total:
-            return self._judge_one_write(marks, locks, first_transaction_id)
+            verdict = self._judge_one_write(marks, locks, first_transaction_id, client_id, own)
+        else:
+            verdict = self._judge_any(marks, counts, locks, first_transaction_id, client_id, own)
+        self._own_writes.note(client_id, first_transaction_id, verdict.accepted, counts, locks)
+        self._newest = max(self._newest, first_transaction_id + len(verdict.accepted) - 1)
+        if len(self._young) * 2 >= self._entries_max:
+            self._forget()
+        return verdict
+
+    def _judge_any(self, marks: Sequence[int], counts: bytes, locks: Sequence[int], first_transaction_id: int, client_id: int, own: bytes) -> Verdict:
         accepted: list[int] = []
         rejected: list[tuple[int, int]] = []
         holders: list[int] = []
         young, old, floor = self._young, self._old, self._floor
         at = 0
         next_id = first_transaction_id
-        for position in range(total):
+        for position in range(len(marks)):
             writes, reads, appends = counts[3 * position : 3 * position + 3]
             checked = at + writes + reads
             winner, holder = -1, 0
@@ -105,6 +121,8 @@ class LockTable:
                 if found > winner:
                     winner, holder = found, lock
             end = checked + appends
+            if winner > marks[position] and own and own[position]:
+                winner, holder = self._by_others(locks[at:checked], client_id, marks[position])
             if winner > marks[position]:
                 rejected.append((position, winner))
                 holders.append(holder)
@@ -117,15 +135,14 @@ class LockTable:
                     young[lock] = next_id
                 next_id += 1
             at = end
-        return self._judged(Verdict(accepted, rejected, holders), next_id)
+        return Verdict(accepted, rejected, holders)
 
-    def _judged(self, verdict: Verdict, next_id: int) -> Verdict:
-        self._newest = max(self._newest, next_id - 1)
-        if len(self._young) * 2 >= self._entries_max:
-            self._forget()
-        return verdict
+    def _by_others(self, checked: Sequence[int], client_id: int, mark: int) -> tuple[int, int]:
+        """The last id above the mark under which another client wrote one of the locks, and that lock; -1: none did."""
+        found = [(self._own_writes.by_others(lock, client_id, mark, writer), lock) for lock in checked if (writer := self.last_writer(lock)) > mark]
+        return max(found, default=(-1, 0))
 
-    def _judge_one_write(self, marks: Sequence[int], locks: Sequence[int], first_transaction_id: int) -> Verdict:
+    def _judge_one_write(self, marks: Sequence[int], locks: Sequence[int], first_transaction_id: int, client_id: int, own: bytes) -> Verdict:
         """The same where each transaction has one write lock, as most have, in a quarter of the time."""
         accepted: list[int] = []
         rejected: list[tuple[int, int]] = []
@@ -140,14 +157,17 @@ class LockTable:
                 if winner < floor:
                     winner = floor
             if winner > mark:
-                rejected.append((position, winner))
-                holders.append(lock)
-                self._count(lock)
-            else:
-                accept(position)
-                young[lock] = next_id
-                next_id += 1
-        return self._judged(Verdict(accepted, rejected, holders), next_id)
+                if own and own[position]:
+                    winner = self._by_others((lock,), client_id, mark)[0]
+                if winner > mark:
+                    rejected.append((position, winner))
+                    holders.append(lock)
+                    self._count(lock)
+                    continue
+            accept(position)
+            young[lock] = next_id
+            next_id += 1
+        return Verdict(accepted, rejected, holders)
 
     def _count(self, holder: int) -> None:
         """A transaction was rejected for this lock."""

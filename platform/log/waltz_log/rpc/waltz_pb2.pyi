@@ -250,6 +250,7 @@ class AppendFrame(_message.Message):
     LOCK_COUNTS_FIELD_NUMBER: _builtins.int
     LOCKS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    OWN_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     lengths: _builtins.bytes
     """i4[n]: record lengths"""
@@ -261,6 +262,8 @@ class AppendFrame(_message.Message):
     """i8[]: lock hashes in that order"""
     records: _builtins.bytes
     """ids zero, checksums final"""
+    own: _builtins.bytes
+    """u1[n]: 1: counts as known, beside the mark, what this client wrote itself; empty: none does. Older owners do not"""
     def __init__(
         self,
         *,
@@ -270,10 +273,11 @@ class AppendFrame(_message.Message):
         lock_counts: _builtins.bytes = ...,
         locks: _builtins.bytes = ...,
         records: _builtins.bytes = ...,
+        own: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "lengths", b"lengths", "lock_counts", b"lock_counts", "locks", b"locks", "marks", b"marks", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "lengths", b"lengths", "lock_counts", b"lock_counts", "locks", b"locks", "marks", b"marks", "own", b"own", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

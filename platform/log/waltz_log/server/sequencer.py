@@ -46,7 +46,7 @@ class Answers:
 class Frame:
     """An append frame as it waits: its columns, each taken out of the message once, for taking one out copies it."""
 
-    __slots__ = ("appender", "count", "generation", "lengths", "lock_counts", "locks", "marks", "records", "size")
+    __slots__ = ("appender", "count", "generation", "lengths", "lock_counts", "locks", "marks", "own", "records", "size")
 
     def __init__(self, appender: Appender, message: pb.AppendFrame) -> None:
         self.appender = appender
@@ -55,6 +55,7 @@ class Frame:
         self.marks = message.marks
         self.lock_counts = message.lock_counts
         self.locks = message.locks
+        self.own = message.own
         self.records = message.records
         self.count = len(self.lengths) // 4
         self.size = len(self.records) + len(self.locks) + 16 * self.count
@@ -111,16 +112,17 @@ class Sequencer:
         if frame.generation != self.generation or bool((headers["generation"] != self.generation).any()):
             self._refuse(result, appender, sequences, pb.REFUSAL_GENERATION)
             return None
-        counts = frame.lock_counts
+        counts, own = frame.lock_counts, frame.own
         lengths = lengths_array(frame.lengths)
         refused = self._refused(result, appender, sequences, lengths)
         appender.last_sequence = max(appender.last_sequence, int(sequences.max()))
         if refused is not None:
             marks, counts, locks = _without(refused, marks, counts, locks)
             remaining = np.flatnonzero(~refused)
+            own = bytes([own[position] for position in remaining.tolist()]) if own else own
         else:
             remaining = np.arange(frame.count)
-        verdict = self.locks.judge(marks, counts, locks, self.next_id)
+        verdict = self.locks.judge(marks, counts, locks, self.next_id, appender.client_id, own)
         for position, winner in verdict.rejected:
             result.rejected.append((appender, int(sequences[remaining[position]]), winner))
         result.holders.extend(verdict.holders)
@@ -160,7 +162,7 @@ class Sequencer:
         where = f"append of client {client_id}"
         if count == 0 or len(frame.lengths) != 4 * count or len(frame.marks) != 8 * count or len(frame.locks) % 8:
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason="columns of different lengths")
-        if len(frame.lock_counts) not in (0, 3 * count) or sum(frame.lock_counts) * 8 != len(frame.locks):
+        if len(frame.own) not in (0, count) or len(frame.lock_counts) not in (0, 3 * count) or sum(frame.lock_counts) * 8 != len(frame.locks):
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason="lock counts and locks differ")
         verify_records(frame.records, frame.lengths, first_transaction_id=None, partition=self.partition, where=where)
         headers = headers_array(frame.records, frame.lengths)

@@ -91,9 +91,10 @@ class ScriptedLog:
 
     def append(self, frame: pb.AppendFrame, time_ms: int) -> pb.AppendResult:
         verify_records(frame.records, frame.lengths, first_transaction_id=None, partition=self.partition, where="append")
-        sequences = headers_array(frame.records, frame.lengths)["sequence"].tolist()
+        headers = headers_array(frame.records, frame.lengths)
+        sequences, client_id = headers["sequence"].tolist(), int(headers["client_id"][0])
         first = self.next_id
-        verdict = self.locks.judge(unpack_i8(frame.marks), frame.lock_counts, unpack_i8(frame.locks), first)
+        verdict = self.locks.judge(unpack_i8(frame.marks), frame.lock_counts, unpack_i8(frame.locks), first, client_id, frame.own)
         committed: list[int] = []
         if verdict.accepted:
             kept = set(verdict.accepted)

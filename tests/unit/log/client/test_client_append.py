@@ -73,6 +73,26 @@ async def test_a_mark_that_is_not_given_is_what_the_client_knows(client: WaltzCl
     assert (await client.append(0, b"two", write_locks=[SEAT])).transaction_id == 1
 
 
+async def test_pipelined_appends_of_one_client_do_not_conflict_with_each_other(connect: Connect, cluster: ScriptedCluster) -> None:
+    client, other = await connect(frame_bytes=4096), await connect()
+    futures = [await client.append_nowait(0, b"%d" % n, write_locks=[SEAT], read_locks=[Lock("x", n % 3)]) for n in range(500)]
+    assert [receipt.transaction_id for receipt in await asyncio.gather(*futures)] == list(range(500))
+    cluster.logs[0].gate.clear()
+    before = await client.append_nowait(0, b"before", append_locks=[SEAT])
+    cluster.logs[0].gate.set()
+    foreign = await other.append(0, b"foreign", append_locks=[SEAT])
+    mark = (await before).transaction_id
+    late = await client.append_nowait(0, b"late", write_locks=[SEAT], high_water_mark=min(mark, foreign.transaction_id) - 1)
+    with pytest.raises(LockConflict):
+        await late
+
+
+async def test_who_says_what_it_has_read_conflicts_with_its_own_too(client: WaltzClient) -> None:
+    futures = [await client.append_nowait(0, b"%d" % n, write_locks=[SEAT], high_water_mark=-1) for n in range(3)]
+    outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Receipt, LockConflict, LockConflict]
+
+
 async def test_locks_of_many_transactions_in_one_frame_stay_with_their_own(client: WaltzClient, cluster: ScriptedCluster) -> None:
     drafts = [Draft(b"a", write_locks=[Lock("x", n)], high_water_mark=-1) if n % 3 else Draft(b"b") for n in range(30)]
     drafts.append(Draft(b"late", read_locks=[Lock("y", 0), Lock("x", 4)], append_locks=[SEAT], high_water_mark=3))

@@ -89,6 +89,21 @@ def test_a_sole_client_that_does_not_tell_its_locks_executes_some_twice_and_neve
     assert 180 < executions <= 2 * 180
 
 
+def test_pipelined_appends_of_a_sole_client_under_one_lock_all_get_in() -> None:
+    async def scenario() -> None:
+        rng = random.Random(5)
+        cluster = MemoryCluster(servers=1, delay_s=lambda: rng.uniform(0, 0.002))
+        await cluster.start()
+        client = await cluster.connect()
+        futures = [await client.append_nowait(0, b"%d" % number, write_locks=[Lock("a", number % 3)]) for number in range(2000)]
+        receipts = await asyncio.gather(*futures)
+        assert [receipt.transaction_id for receipt in receipts] == list(range(2000))
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_sole_client_that_makes_one_transaction_after_another_never_conflicts_with_itself() -> None:
     assert run_in_virtual_time(_hot(1, 1, 60, declared=False)) == (60, 0)
 

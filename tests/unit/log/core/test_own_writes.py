@@ -1,0 +1,69 @@
+"""Transactions that count what their own client wrote as known: judged as if every write of every lock were remembered with its client."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waltz_log.core import own_writes
+from waltz_log.core.locks import LockTable
+
+LOCKS = st.lists(st.integers(0, 5), max_size=2)
+TRANSACTION = st.tuples(st.integers(0, 12), st.booleans(), LOCKS, LOCKS, LOCKS)
+NOTHING: st.SearchStrategy[list[int]] = st.just([])
+ONE_WRITE = st.tuples(st.integers(0, 12), st.booleans(), st.lists(st.integers(0, 5), min_size=1, max_size=1), NOTHING, NOTHING)
+FRAME = st.tuples(st.integers(1, 3), st.one_of(st.lists(TRANSACTION, min_size=1, max_size=6), st.lists(ONE_WRITE, min_size=1, max_size=6)))
+
+
+@given(st.lists(FRAME, max_size=20), st.sampled_from([4, 131_072]), st.sampled_from([6, 1000]), st.sampled_from([2, 8192]))
+@settings(max_examples=120, deadline=None)
+def test_own_writes_are_known_and_no_write_of_another_is_missed(frames: list[tuple], locks_kept: int, entries_max: int, looked_at_max: int) -> None:  # type: ignore[type-arg]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_writes, "LOCKS_KEPT", locks_kept)
+        patch.setattr(own_writes, "LOOKED_AT_MAX", looked_at_max)
+        table = LockTable(floor=5, entries_max=entries_max)
+        exact = (locks_kept, entries_max) == (131_072, 1000)
+        writes: list[tuple[int, int, int]] = []  # lock, id, client
+        next_id = 6
+        for client, rows in frames:
+            first = next_id
+            marks = [max(-1, next_id - 1 - lag) for lag, *_ in rows]
+            counts = b"".join(bytes((len(write), len(read), len(append))) for _, _, write, read, append in rows)
+            locks = [lock for _, _, write, read, append in rows for lock in (*write, *read, *append)]
+            own = bytes(flag for _, flag, *_ in rows)
+            verdict = table.judge(marks, counts if locks else b"", locks, first, client, own)
+            rejected = dict(verdict.rejected)
+            for position, (_, flag, write, read, append) in enumerate(rows):
+                mark = marks[position]
+                above = [number for lock, number, who in writes if lock in (*write, *read) and number > mark and not (flag and who == client)]
+                older = bool(write or read) and mark < 5  # before the table was made somebody may have written anything
+                if above or older:
+                    assert position in rejected, (position, above)
+                    if above:
+                        assert rejected[position] >= max(above) or rejected[position] > mark
+                elif exact:
+                    assert position not in rejected
+                if position not in rejected:
+                    writes += [(lock, next_id, client) for lock in (*write, *append)]
+                    next_id += 1
+            assert len(verdict.accepted) == next_id - first
+
+
+def test_a_foreign_write_between_two_of_ones_own_is_a_conflict() -> None:
+    table = LockTable(floor=0, entries_max=100)
+    one = b"\1\0\0"
+    assert table.judge([0], one, [7], 1, 1, b"\1").accepted == [0]
+    assert table.judge([0, 0], one * 2, [7, 7], 2, 1, b"\1\1").accepted == [0, 1]
+    assert table.judge([3], one, [7], 4, 2).accepted == [0]
+    assert table.judge([3], one, [7], 5, 1, b"\1").rejected == [(0, 4)]
+    assert table.judge([4], one, [7], 5, 1, b"\1").accepted == [0]
+    assert table.judge([4], one, [7], 6, 1).rejected == [(0, 5)], "who says what it has read has not read its own"
+
+
+def test_an_append_lock_does_not_hide_the_write_of_another() -> None:
+    table = LockTable(floor=0, entries_max=100)
+    assert table.judge([0], b"\1\0\0", [7], 1, 2).accepted == [0]
+    assert table.judge([0], b"\0\0\1", [7], 2, 1, b"\1").accepted == [0]
+    assert table.judge([0], b"\0\1\0", [7], 3, 1, b"\1").rejected == [(0, 1)]
+    assert table.judge([1], b"\0\1\0", [7], 3, 1, b"\1").accepted == [0]
