@@ -221,10 +221,11 @@ class Chaos:
         kind = self._rng.choice(("worker", "storage", "server"))
         time.sleep(self._rng.uniform(0, 1))
         if kind == "worker":
-            workers = _python_workers(driver)
+            workers = python_processes(driver.pid)
             if not workers:
                 return
-            self._rng.choice(workers).kill()
+            with suppress(psutil.NoSuchProcess):
+                self._rng.choice(workers).kill()
         else:
             name = self._rng.choice(self._cluster.storage_names if kind == "storage" else self._cluster.server_names)
             self._cluster.kill(name)
@@ -236,11 +237,10 @@ class Chaos:
     def _kill_driver(self, driver: subprocess.Popen[bytes]) -> None:
         """The JVM and the Python process are one driver; now and then only the JVM goes, and its other half notices."""
         python = [] if self._rng.random() < 0.3 else _children(driver.pid)
-        for process in (psutil.Process(driver.pid), *python) if driver.poll() is None else ():
-            try:
+        driver.kill()
+        for process in python:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
 
     def _tamper_with_checkpoint(self, number: int, lives: int) -> None:
         """A third of the way in a copy is kept, which comes back at two thirds; in the middle the checkpoint is deleted."""
@@ -286,15 +286,13 @@ def _children(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _python_workers(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """What reads for the executor, and the source's planner."""
+def python_processes(pid: int) -> list[psutil.Process]:
+    """What a driver started beside its own Python: the daemon with the workers that read, and the source's planner."""
     found = []
-    for child in _children(driver.pid):
-        try:
+    for child in _children(pid):
+        with suppress(psutil.Error):  # gone meanwhile
             if {"pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner"} & set(child.cmdline()):
                 found.append(child)
-        except psutil.Error:
-            continue
     return found
 
 
@@ -304,10 +302,8 @@ def _end(driver: subprocess.Popen[bytes]) -> None:
     driver.kill()
     driver.wait()
     for process in left:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
     psutil.wait_procs(left, timeout=30)
 
 
