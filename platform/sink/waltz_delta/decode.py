@@ -83,7 +83,7 @@ def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructTyp
 
 def required(settings: DecodeSettings, spark: SparkSession, *, only: Sequence[str] | None = None) -> Column | None:
     """Why a required column is not there, or null; None where nothing is required. `only`: of these columns alone."""
-    if settings.columns is None:
+    if settings.columns is None or settings.format == "arrow":  # which decodes them itself
         return None
     found: list[Column] = []
     for path in _required(declared_columns(spark, settings)):

@@ -1,7 +1,8 @@
 """Arrow: the data of a transaction is an Arrow IPC stream of any number of rows, as `pyarrow.ipc.new_stream` writes it.
 
 Each row gets its place within the transaction as the column `row`, from 0. A stream with no rows lands nothing and counts as seen. Columns are taken
-by name and cast where nothing is lost by it; further columns are passed over. Runs in Python workers, a record batch of transactions at a time."""
+by name and cast where nothing is lost by it; further columns are passed over. A transaction decodes whole or not at all: a null in a required column
+makes a dead letter of all of its rows, of a delete too. Runs in Python workers, a record batch of transactions at a time."""
 
 from __future__ import annotations
 
@@ -27,16 +28,18 @@ def decode_arrow(rows: DataFrame, kept: Sequence[str], columns: StructType) -> D
     fields = [rows.schema[name] for name in kept]
     nullable = [StructField(field.name, field.dataType) for field in columns.fields]
     result = StructType([*fields, StructField(ROW, IntegerType()), *nullable, StructField(_DATA, BinaryType()), StructField(_PROBLEM, StringType())])
-    return rows.select(*kept, f.col("data").alias(_DATA)).mapInArrow(_decoder(tuple(kept), result, len(nullable)), result)
+    return rows.select(*kept, f.col("data").alias(_DATA)).mapInArrow(
+        _decoder(tuple(kept), result, [field.nullable for field in columns.fields]), result
+    )
 
 
-def _decoder(kept: tuple[str, ...], result: StructType, count: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _decoder(kept: tuple[str, ...], result: StructType, nullable: Sequence[bool]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         schema = to_arrow_schema(result, timezone="UTC", prefers_large_types=False)
-        wanted = pa.schema([schema.field(len(kept) + 1 + n) for n in range(count)])
+        wanted = pa.schema([schema.field(len(kept) + 1 + n).with_nullable(optional) for n, optional in enumerate(nullable)])
         for batch in batches:
             yield from _decoded(batch, kept, schema, wanted).to_batches()
 
@@ -55,7 +58,7 @@ def _decoded(batch: pa.RecordBatch, kept: Sequence[str], schema: pa.Schema, want
         problems += [problem] * table.num_rows
         raw += [data.as_py() if problem is not None else None] * table.num_rows
     counts = np.array(sizes, dtype=np.int64)
-    whole = pa.concat_tables(tables) if tables else wanted.empty_table()
+    whole = pa.concat_tables(tables) if tables else _loose(wanted).empty_table()
     of = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
     columns: list[Any] = [batch.column(name).take(pa.array(of)) for name in kept]
@@ -78,14 +81,22 @@ def _table(data: Any, wanted: pa.Schema) -> tuple[pa.Table, str | None]:
             found = stream.read_all()
         missing = [name for name in wanted.names if name not in found.column_names]
         if missing:
-            raise ValueError(f"{missing[0]} is missing")
+            raise ValueError(f"{missing[0]} is missing or null")
         columns = []
         for field in wanted:
             try:
                 columns.append(_cast(found[field.name], field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 raise ValueError(f"{field.name} is {found[field.name].type}, not {field.type}") from None
-        return pa.table(columns, schema=wanted), None
+            if not field.nullable and columns[-1].null_count:
+                raise ValueError(f"{field.name} is missing or null")
+        return pa.table(columns, schema=_loose(wanted)), None
     except (pa.ArrowException, ValueError, OSError) as error:
         told = str(error).split("\n")[0][:200] if type(error) is ValueError else "is not an Arrow IPC stream"
-        return pa.table([pa.nulls(1, field.type) for field in wanted], schema=wanted), told
+        return pa.table([pa.nulls(1, field.type) for field in wanted], schema=_loose(wanted)), told
+
+
+def _loose(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([field.with_nullable(True) for field in schema])

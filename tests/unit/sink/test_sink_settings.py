@@ -1,0 +1,105 @@
+"""What may be declared of a landing, what contradicts itself, and which columns fit a table."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from waltz_delta.errors import KeyMoved, SchemaMismatch, Undecodable
+from waltz_delta.evolution import fitting_columns
+from waltz_delta.settings import DecodeSettings, DeleteSettings, LandingSettings, OutputSettings, TargetSettings
+from waltz_log.errors import InvalidSetting
+
+KEYED = {"table": "/t", "mode": "upsert", "keys": ["k"]}
+
+
+def test_little_is_enough_and_everything_can_be_said() -> None:
+    assert LandingSettings(outputs=[{"target": {"table": "/t"}}]).outputs[0].decode.format == "bytes"  # type: ignore[arg-type]
+    found = LandingSettings(
+        outputs=[  # type: ignore[arg-type]
+            {
+                "target": {**KEYED, "sequence": "v", "deletes": {"headers": [9], "kind": "soft"}, "layout": {"cluster_by": ["k"]}},
+                "decode": {"format": "json", "columns": "k STRING NOT NULL, v INT"},
+                "route": {"headers": [1, 9]},
+                "projection": {"where": "v > 0", "select": "k, v"},
+            },
+            {"target": {"table": "/h", "mode": "history", "keys": ["k"], "history": {"valid_from": "since"}}},
+        ],
+        dead_letters={"table": "/dead"},  # type: ignore[arg-type]
+        unrouted="dead_letter",
+    )
+    assert found.outputs[0].target.deletes is not None
+    assert found.outputs[1].target.history.valid_from == "since"
+    assert LandingSettings(**found.model_dump()) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"outputs": []}, "at least 1 item"),
+        ({"outputs": [{"target": {"table": "/t", "moda": "append"}}]}, "nearest=mode"),
+        ({"outputs": [{"target": {"table": "/t", "mode": "upsert"}}]}, "needs keys"),
+        ({"outputs": [{"target": {"table": "/t", "keys": ["k"]}}]}, "keys are for the modes"),
+        ({"outputs": [{"target": {"table": "/t", "sequence": "v"}}]}, "sequence is for the modes"),
+        ({"outputs": [{"target": {"table": "/t", "deletes": {"headers": [1]}}}]}, "deletes are for the modes"),
+        ({"outputs": [{"target": {**KEYED, "deletes": {}}}]}, "by headers or by where"),
+        ({"outputs": [{"target": {**KEYED, "deletes": {"headers": [1], "where": "x"}}}]}, "by headers or by where"),
+        ({"outputs": [{"target": {**KEYED, "deletes": {"headers": [1], "kind": "soft", "tombstones": "/x"}}}]}, "for hard deletes"),
+        ({"outputs": [{"target": {**KEYED, "deletes": {"headers": [1], "kind": "soft", "deleted_at": "DELETED"}}}]}, "two columns"),
+        ({"outputs": [{"target": {**KEYED, "mode": "history", "deletes": {"headers": [1], "kind": "soft"}}}]}, "keeps what was deleted"),
+        ({"outputs": [{"target": {**KEYED, "history": {"valid_to": "until"}}}]}, "of the mode history"),
+        ({"outputs": [{"target": {**KEYED, "mode": "history", "history": {"valid_to": "VALID_FROM"}}}]}, "three columns"),
+        ({"outputs": [{"target": {"table": "/t", "layout": {"partition_by": ["a"], "cluster_by": ["b"]}}}]}, "not both"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {"format": "json"}}]}, "needs columns"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {"columns": "a INT"}}]}, "says nothing to the format bytes"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {"format": "protobuf", "message": "m"}}]}, "needs descriptor"),
+        ({"outputs": [{"target": {"table": "/t"}, "route": {"headers": []}}]}, "at least 1 item"),
+        ({"outputs": [{"target": {"table": "/t"}}, {"target": {"table": "/t/"}}]}, "two outputs of one table"),
+        ({"outputs": [{"target": {"table": "/t"}}], "dead_letters": {"table": "/t"}}, "two outputs of one table"),
+        ({"outputs": [{"target": {"table": "/t"}}], "unrouted": "dead_letter"}, "no dead_letters are declared"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {"undecodable": "dead_letter"}}]}, "no dead_letters are declared"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_in_one_sentence(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidSetting, match=told):
+        LandingSettings(**given)
+
+
+def test_every_setting_says_how_to_choose_it() -> None:
+    for model in (LandingSettings, OutputSettings, TargetSettings, DecodeSettings, DeleteSettings):
+        for name, field in model.model_fields.items():
+            assert field.description, f"{model.__name__}.{name}"
+
+
+HELD = StructType([StructField("k", StringType()), StructField("n", IntegerType()), StructField("note", StringType())])
+
+
+def given(*fields: StructField) -> StructType:
+    return StructType([StructField("K", StringType()), *fields])
+
+
+def test_columns_that_a_table_lacks_are_refused_added_or_left_out() -> None:
+    more = given(StructField("n", IntegerType()), StructField("more", LongType()))
+    with pytest.raises(SchemaMismatch, match="column=more"):
+        fitting_columns("t", HELD, more, "fail")
+    assert fitting_columns("t", HELD, more, "add_columns") == (["K", "n", "more"], [more["more"]])
+    assert fitting_columns("t", HELD, more, "off") == (["K", "n"], [])
+    assert fitting_columns("t", HELD, given(), "fail") == (["K"], [])
+
+
+@pytest.mark.parametrize("evolution", ["off", "add_columns", "fail"])
+def test_another_type_and_a_column_that_must_be_there_are_refused_in_any_case(evolution: Any) -> None:
+    with pytest.raises(SchemaMismatch, match="is int in the table, bigint in the rows"):
+        fitting_columns("t", HELD, given(StructField("n", LongType())), evolution)
+    strict = StructType([*HELD.fields, StructField("must", StringType(), nullable=False)])
+    with pytest.raises(SchemaMismatch, match="column=must"):
+        fitting_columns("t", strict, given(), evolution)
+
+
+def test_the_errors_survive_pickling() -> None:
+    for error in (KeyMoved(path="p", reason="r"), Undecodable(path="p", reason="r")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again)) == (type(error), str(error))
