@@ -66,11 +66,15 @@ class Pushed:
 _LOWEST, _HIGHEST = ALL.spans[0]
 
 
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
 def asked_for() -> bool:
-    """Whether this process is the one in which Spark pushes filters down. A reader that could take filters is refused by Spark where its setting
-    `spark.sql.python.filterPushdown.enabled` is off (DATA_SOURCE_PUSHDOWN_DISABLED), and nothing but the process tells whether it is."""
+    """Whether this process is one in which Spark pushes filters down. A reader that could take filters is refused by Spark where its setting
+    `spark.sql.python.filterPushdown.enabled` is off (DATA_SOURCE_PUSHDOWN_DISABLED), and nothing but the process tells whether it is: Spark plans in
+    a process of another module then, be it the process's main module or, forked from a daemon, one it imported."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "pyspark.sql.worker.data_source_pushdown_filters"
+    return _PUSHING in sys.modules or (spec is not None and spec.name == _PUSHING)
 
 
 def push(filters: Iterable[Filter], columns: Iterable[str]) -> tuple[Pushed, list[Filter]]:

@@ -94,7 +94,7 @@ def _rows_at(data: bytes | bytearray | memoryview, starts: NDArray[np.int64], wi
     return windows[starts]  # `take` would first copy every window
 
 
-def verify_records(records: bytes, lengths: bytes, *, first_transaction_id: int | None, partition: int | None, where: str) -> None:
+def verify_records(records: bytes | memoryview, lengths: bytes, *, first_transaction_id: int | None, partition: int | None, where: str) -> None:
     """Raises `CorruptData` unless the framing is right, both checksums of every record match, ids are dense from `first_transaction_id` (None: all
     zero) and, where `partition` is given, every record names it."""
     if len(lengths) % 4:
@@ -106,7 +106,7 @@ def verify_records(records: bytes, lengths: bytes, *, first_transaction_id: int 
         raise AssertionError("a block that fails as a whole must hold a bad record")
 
 
-def _verified_at_once(records: bytes, lengths: bytes, first_transaction_id: int | None, partition: int | None) -> bool:
+def _verified_at_once(records: bytes | memoryview, lengths: bytes, first_transaction_id: int | None, partition: int | None) -> bool:
     sizes = lengths_array(lengths)
     ends = np.cumsum(sizes)
     count = len(sizes)
@@ -202,7 +202,7 @@ def _before_four_bytes() -> np.uint32:
     return np.uint32(shift(np.array([crc32(bytes(4))], dtype=np.uint32), 2**32 - 1 - 4)[0])
 
 
-def _verify_one_by_one(records: bytes, lengths: bytes, first_transaction_id: int | None, partition: int | None, where: str) -> None:
+def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transaction_id: int | None, partition: int | None, where: str) -> None:
     view = memoryview(records)
     total = len(records)
     start = 0
