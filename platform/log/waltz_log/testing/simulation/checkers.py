@@ -118,8 +118,13 @@ def counts_have_no_lost_update(evidence: Evidence) -> Iterator[str]:
 
 def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
     """3, 6: the winner that a rejection names is committed, above the mark, and wrote a checked lock; or it is where the lock table begins: the mark
-    of a session that opened, or what a full table forgot."""
+    of a session that opened, or what a full table forgot. Nobody who leaves the mark to its client is rejected for what that one wrote itself."""
     floors = _floors(evidence)
+    foreign: dict[str, set[str]] = {each.client: set() for each in evidence.history.attempts}
+    for each in evidence.history.attempts:
+        for client, locks in foreign.items():
+            if client != each.client:
+                locks.update(each.write, each.append)
     for attempt in evidence.history.attempts:
         if attempt.outcome != "rejected" or attempt.winner is None or attempt.partition not in evidence.logs:
             continue
@@ -132,8 +137,11 @@ def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
             yield f"{where}, which is not above its mark"
         winner = evidence.history.attempts[number_of(log[attempt.winner].data)]
         wrote = {*winner.write, *winner.append} & attempt.checked
-        if not wrote and attempt.winner not in floors[attempt.partition] and not evidence.locks_forgotten:
+        forgotten = attempt.winner in floors[attempt.partition] or evidence.locks_forgotten
+        if not wrote and not forgotten:
             yield f"{where}, which wrote none of {sorted(attempt.checked)}"
+        if attempt.mark is None and not forgotten and not foreign[attempt.client] & attempt.checked:
+            yield f"{where}, which its own client wrote, and nobody else any of {sorted(attempt.checked)}"
 
 
 def _floors(evidence: Evidence) -> Mapping[int, set[int]]:
@@ -164,7 +172,7 @@ def acknowledged_order_is_real_time(evidence: Evidence) -> Iterator[str]:
 
 
 def nobody_reads_above_the_majority(evidence: Evidence) -> Iterator[str]:
-    """8: what a reader saw, or was told to be committed, a majority had on disk by then."""
+    """8, 6: what a reader saw or was told to be committed, also as the winner over an append, a majority had on disk by then."""
     reached: dict[int, dict[str, int]] = defaultdict(dict)
     events: list[tuple[float, int, int, str, int]] = [
         (each.at_s, 0, each.partition, each.storage, each.last) for each in evidence.history.acknowledgements
@@ -175,6 +183,11 @@ def nobody_reads_above_the_majority(evidence: Evidence) -> Iterator[str]:
         (each.ended_s, 1, each.partition, each.client, each.transaction_id)
         for each in evidence.history.attempts
         if each.outcome == "committed" and each.ended_s is not None and each.transaction_id is not None
+    ]
+    events += [
+        (each.ended_s, 1, each.partition, each.client, each.winner)
+        for each in evidence.history.attempts
+        if each.outcome == "rejected" and each.ended_s is not None and each.winner is not None
     ]
     complained = 0
     for at_s, kind, partition, who, last in sorted(events):

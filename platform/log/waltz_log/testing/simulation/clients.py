@@ -298,12 +298,14 @@ async def lock_at_random(actor: Actor) -> None:
 
 @client_kind("sole")
 async def lock_alone(actor: Actor) -> None:
-    """Locks that nobody else uses, one transaction after the other, marks left to the client."""
+    """Locks that nobody else uses, marks left to the client, sometimes several at once: it must not conflict with itself."""
     client = await actor.connect()
-    for _ in range(actor.operations):
-        if actor.over.is_set():
-            break
-        await actor.append(client, actor.begin(write=(f"{actor.name}-{actor.rng.randrange(2)}",)))
+    left = actor.operations
+    while left > 0 and not actor.over.is_set():
+        burst = min(left, actor.rng.choice((1, 1, 4)))
+        left -= burst
+        names = [f"{actor.name}-{actor.rng.randrange(2)}" for _ in range(burst)]
+        await asyncio.gather(*(actor.append(client, actor.begin(write=(name,))) for name in names))
         await actor.pause(0.03)
     await actor.resolve_all(client)
     await client.close()
