@@ -37,21 +37,24 @@ class Feed:
             return found
         blocks = cut(self._memory.window.blocks_from(first, target, self._bytes_max), first, target)
         if blocks:
-            return self._frames.make(kind, blocks)
+            return self._frames.make(kind, blocks, target)
         run = self._frames.headers(first) if kind.headers else None
         if run is not None:
-            return self._frames.make(kind, _cut_headers(run, first, target), headers_cut=True)
+            return self._frames.make(kind, _cut_headers(run, first, target), target, headers_cut=True)
         run = self._memory.runs.find(first)
-        return None if run is None else self._frames.make(kind, run.between(first, target))
+        return None if run is None else self._frames.make(kind, run.between(first, target), target)
 
     async def fetch(self, kind: Kind, first: int, target: int) -> Frame:
         """The next frame, read from a replica. The one after it is read meanwhile where there is room to keep it."""
         run = await self._fetcher.fetch(first, headers_only=kind.headers)
         size = run.held_bytes
-        if kind.headers:
-            frame = self._frames.make(kind, _cut_headers(run, first, target), headers_cut=True)
+        made_by_another = self._frames.find(kind, first, target)
+        if made_by_another is not None:
+            frame = made_by_another
+        elif kind.headers:
+            frame = self._frames.make(kind, _cut_headers(run, first, target), target, headers_cut=True)
         else:
-            frame = self._frames.make(kind, run.between(first, target))
+            frame = self._frames.make(kind, run.between(first, target), target)
         following = run.last + 1
         if following < min(target, self._memory.window.first_transaction_id) and 4 * size < (self._frames if kind.headers else self._memory).share:
             self._fetcher.start(following, headers_only=kind.headers)

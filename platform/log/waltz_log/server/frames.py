@@ -1,8 +1,8 @@
 """Feed frames as they go out, encoded once for all readers that come by (seeds/waltz_server.md, the feed cache).
 
 A frame holds what was appended at several times, up to a bound in bytes; peers of protocol version 1 get one append time a frame. `PartitionFrames`
-is a partition's share of the server's feed budget: frames by what they begin with, and runs of headers that were read from replicas. A frame that is
-much smaller than what could be sent by now is made anew, so that who lags is not fed in the small pieces of who does not.
+is a partition's share of the server's feed budget: frames by what they begin with, and runs of headers that were read from replicas. A frame that
+held all there was then is made anew where there is more by now, so that who lags is not fed in the small pieces of who does not.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Kind:
     def of(cls, feed: pb.FeedMode.ValueType, version: int) -> Kind:
         return cls(feed == pb.FEED_HEADERS, version >= SEVERAL_TIMES)
 
-    def encode(self, blocks: list[Block], *, headers_cut: bool = False) -> Frame:
-        """All of the blocks, or of a kind that cannot have several the first. `headers_cut`: their records are headers alone."""
+    def encode(self, blocks: list[Block], target: int, *, headers_cut: bool = False) -> Frame:
+        """All of the blocks, or of a kind that cannot have several the first. `target`: up to where there is something to send. `headers_cut`: their
+        records are headers alone."""
         taken = blocks if self.several else blocks[:1]
         if self.headers and not headers_cut:
             taken = [Block(each.first_transaction_id, each.lengths, header_bytes(each.records, each.lengths), each.append_time_ms) for each in taken]
@@ -47,7 +48,8 @@ class Kind:
         else:
             block = _message(first, headers=False)
             frame = pb.FeedFrame(block=block, first_transaction_id=first.first_transaction_id, append_time_ms=first.append_time_ms)
-        return Frame(first.first_transaction_id, taken[-1].last_transaction_id, Encoded(pb.ServerMessage(feed=frame)))
+        last = taken[-1].last_transaction_id
+        return Frame(first.first_transaction_id, last, Encoded(pb.ServerMessage(feed=frame)), full=last < target)
 
 
 def _message(block: Block, *, headers: bool) -> pb.Block:
@@ -61,9 +63,12 @@ def _message(block: Block, *, headers: bool) -> pb.Block:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
+    """`full`: there was more to send, and it did not fit."""
+
     first: int
     last: int
     message: Encoded
+    full: bool
 
     @property
     def size(self) -> int:
@@ -73,9 +78,8 @@ class Frame:
 class PartitionFrames:
     """Of one store session; `close` it with that."""
 
-    def __init__(self, budget: Budget, frame_bytes_max: int) -> None:
+    def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._frame_bytes_max = frame_bytes_max
         self._frames: OrderedDict[tuple[Kind, int], Frame] = OrderedDict()
         self._headers = Runs()
         self.held_bytes = 0
@@ -86,16 +90,16 @@ class PartitionFrames:
         budget.join(self)
 
     def find(self, kind: Kind, first: int, last: int) -> Frame | None:
-        """A frame that begins there and ends at `last` or before, unless a much larger one could be made."""
+        """A frame that begins there and ends at `last` or before, unless a larger one could be made."""
         frame = self._frames.get((kind, first))
-        if frame is None or frame.last > last or (frame.last < last and kind.several and 2 * frame.size < self._frame_bytes_max):
+        if frame is None or frame.last > last or (frame.last < last and not frame.full):
             return None
         self._frames.move_to_end((kind, first))
         self.shared += 1
         return frame
 
-    def make(self, kind: Kind, blocks: list[Block], *, headers_cut: bool = False) -> Frame:
-        frame = kind.encode(blocks, headers_cut=headers_cut)
+    def make(self, kind: Kind, blocks: list[Block], target: int, *, headers_cut: bool = False) -> Frame:
+        frame = kind.encode(blocks, target, headers_cut=headers_cut)
         self.made += 1
         if not self._closed:
             known = self._frames.pop((kind, frame.first), None)

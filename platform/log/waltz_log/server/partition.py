@@ -122,7 +122,7 @@ class Partition:
             record_bytes_max=self._settings.record_bytes_max,
         )
         append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark))
-        feed = Feed(store, PartitionFrames(self._caches.frames, self._settings.feed_bytes_max), self._settings)
+        feed = Feed(store, PartitionFrames(self._caches.frames), self._settings)
         serving = _Serving(store, append, feed)
         self._serving, self._error = serving, None
         self._changed.notify()
