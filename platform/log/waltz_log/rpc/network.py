@@ -172,9 +172,7 @@ class _GrpcChannel:
                 method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
             )
             return _CallStream(self._address, reader(request), half_closed=True)
-        stub = self._channel.stream_stream(
-            method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
-        )
+        stub = self._channel.stream_stream(method.name, request_serializer=serialized, response_deserializer=method.response.FromString)
         return _CallStream(self._address, stub(None), half_closed=False)
 
     async def close(self) -> None:

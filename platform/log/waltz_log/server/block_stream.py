@@ -15,15 +15,42 @@ from waltz_log.core.block import Block
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost
 from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.encoded import Encoded
 from waltz_log.server.pulse import Pulse
 
-__all__ = ["BlockStream"]
+__all__ = ["BlockStream", "Encodings"]
+
+ENCODINGS_KEPT = 4
+"""Blocks that replicas which keep up may be apart. Each is kept twice in memory for that long."""
+
+SMALL_BYTES = 64 * 1024
+"""Blocks below this are sent together where several wait: a message costs more than copying them once for each replica."""
+
+
+class Encodings:
+    """The newest blocks as replicas are sent them, encoded once for all replicas of a partition."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[Block, Encoded]] = deque(maxlen=ENCODINGS_KEPT)
+
+    def of(self, block: Block) -> Encoded:
+        for kept, encoded in self._kept:
+            if kept is block:
+                return encoded
+        request = pb.ReplicateRequest()
+        _fill(request.block, block)  # in place: a block that is handed over whole would be copied once more
+        encoded = Encoded(request)
+        self._kept.append((block, encoded))
+        return encoded
 
 
 class BlockStream:
     """Over a Replicate stream that is open. `several`: the replica takes messages of several blocks. `acknowledged` is told of every answer."""
 
-    def __init__(self, name: str, stream: Stream, *, several: bool, bytes_max: int, acknowledged: Callable[[int], None]) -> None:
+    def __init__(
+        self, name: str, stream: Stream, encodings: Encodings, *, several: bool, bytes_max: int, acknowledged: Callable[[int], None]
+    ) -> None:
+        self._encodings = encodings
         self._name = name
         self._stream = stream
         self._several = several
@@ -62,13 +89,13 @@ class BlockStream:
 
     async def send(self, blocks: Sequence[Block]) -> None:
         """Waits for room. What is sent at once is at most one message of what one read gives."""
-        if self._several and len(blocks) > 1:
+        if self._several and len(blocks) > 1 and sum(len(block.records) for block in blocks) < SMALL_BYTES * len(blocks):
             await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[_message(block) for block in blocks])), blocks)
         else:
             for block in blocks:
-                await self._send(pb.ReplicateRequest(block=_message(block)), (block,))
+                await self._send(self._encodings.of(block), (block,))
 
-    async def _send(self, message: pb.ReplicateRequest, blocks: Sequence[Block]) -> None:
+    async def _send(self, message: pb.ReplicateRequest | Encoded, blocks: Sequence[Block]) -> None:
         await self._changed.wait_for(lambda: self.bytes_in_flight < self._bytes_max)
         size = sum(len(block.records) for block in blocks)
         self.bytes_in_flight += size
@@ -86,9 +113,13 @@ class BlockStream:
 
 
 def _message(block: Block) -> pb.Block:
-    return pb.Block(
-        first_transaction_id=block.first_transaction_id,
-        lengths=block.lengths,
-        records=block.records,
-        append_time_ms=block.append_time_ms,
-    )
+    message = pb.Block()
+    _fill(message, block)
+    return message
+
+
+def _fill(message: pb.Block, block: Block) -> None:
+    message.first_transaction_id = block.first_transaction_id
+    message.lengths = block.lengths
+    message.records = block.records
+    message.append_time_ms = block.append_time_ms

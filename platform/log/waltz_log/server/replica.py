@@ -305,7 +305,7 @@ class ReplicaSession:
         opening = pb.ReplicateOpen(cluster_key=self._key, partition=self._store.partition, session=self._store.session)
         await stream.send(pb.ReplicateRequest(open=opening))
         bytes_max = self._store.settings.replica_bytes_in_flight
-        return BlockStream(self.name, stream, several=self._takes_several, bytes_max=bytes_max, acknowledged=acknowledged)
+        return BlockStream(self.name, stream, self._store.encodings, several=self._takes_several, bytes_max=bytes_max, acknowledged=acknowledged)
 
     async def _truncate(self, last: int) -> int:
         store = self._store

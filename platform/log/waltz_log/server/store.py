@@ -23,6 +23,7 @@ from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, Replic
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, majority, next_metadata
 from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
+from waltz_log.server.block_stream import Encodings
 from waltz_log.server.memory import PartitionMemory
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.recovery import Recovery
@@ -60,6 +61,7 @@ class StoreSession:
         self.memory = memory
         self.committed = -1
         self.first_transaction_id = 0
+        self.encodings = Encodings()
         self.appended = Pulse()
         """A block was appended; replicas look."""
         self.advanced = Pulse()
