@@ -11,4 +11,5 @@ compared with the flights read independently.
     processes     children, and their end       queries      what to ask the tables
     spark         the two spark-submit jobs     faults       what is killed, and when
     watch         what is seen from outside     airline      the run from start to end
+    pipelines/    what the two Spark jobs do
 """

@@ -112,8 +112,8 @@ class _Run:
         self._display.event(self._watch.elapsed_s, what)
 
     def _start_job(self, table: str) -> None:
-        command = submit_command(table, cluster=self._cluster.cluster, directory=self._options.directory, partitions=PARTITIONS)
-        self._jobs[table] = self._children.start(f"spark-{table}", command, environment=submit_environment())
+        environment = submit_environment(cluster=self._cluster.cluster, directory=self._options.directory)
+        self._jobs[table] = self._children.start(f"spark-{table}", submit_command(table), environment=environment)
 
     def _start_dispatcher(self, airport: str) -> Child:
         command = [sys.executable, "-m", "demo.dispatcher", airport, f"--cluster={self._cluster.cluster}", f"--year={self._options.year_s}"]
@@ -203,6 +203,7 @@ def _what_next(console: Console, options: Options) -> None:
     for what, command in (
         ("the same while a storage node, a server and a Spark driver are killed", "make demo FAULTS=1"),
         ("SQL on the tables, in Spark", f"PATH=.venv/bin:$PATH spark-sql --properties-file conf/spark-defaults.conf -e '{sql}'"),
+        ("what a job was told to do", "less demo/pipelines/aircraft.yaml"),
         ("the commits that filled a table", f".venv/bin/python -c 'from deltalake import DeltaTable as T; print(T(\"{table}\").history(3))'"),
         ("the application: append, conflict, read on, append again", "less demo/dispatcher.py"),
     ):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from demo.flights import Flight
 
-__all__ = ["HEADER_LEG", "HEADER_UNNAMED", "LOCK_NAME", "SCHEMA", "Fleet", "NumberingBroken", "Totals", "leg_data", "partition_of"]
+__all__ = ["HEADER_LEG", "HEADER_UNNAMED", "LOCK_NAME", "Fleet", "NumberingBroken", "Totals", "leg_data", "partition_of"]
 
 HEADER_LEG = 1
 """The transaction is a leg of a known aircraft."""
@@ -24,12 +24,6 @@ HEADER_UNNAMED = 0
 """The flight's aircraft is not known: no tail number, no leg, no lock."""
 
 LOCK_NAME = "aircraft"
-
-SCHEMA = (
-    "tail STRING, leg INT, total_distance BIGINT, total_minutes BIGINT, origin STRING, dest STRING, carrier STRING, flight INT, date DATE, "
-    "scheduled TIMESTAMP, dep_delay INT, arr_delay INT, air_time INT, distance INT"
-)
-"""The JSON of a leg, as Spark reads it."""
 
 
 class NumberingBroken(AssertionError):

@@ -1,4 +1,5 @@
-"""The two Spark jobs of the demo, as anybody would submit them: `flight_legs` gets a row per transaction, `aircraft` a row per tail number."""
+"""The two Spark jobs of the demo, as anybody would submit them: `flight_legs` gets a row per transaction, `aircraft` a row per tail number. What they
+do stands in `demo/pipelines`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from demo.legs import SCHEMA
 from demo.processes import ROOT
 
 __all__ = ["AIRCRAFT", "FLIGHT_LEGS", "READY", "submit_command", "submit_environment"]
@@ -16,9 +16,6 @@ FLIGHT_LEGS = "flight_legs"
 AIRCRAFT = "aircraft"
 
 DRIVER_MEMORY = "1g"
-TRANSACTIONS_PER_TRIGGER = 100_000
-"""Bounds a batch after a pause: one gigabyte of heap holds it easily."""
-
 JAVA_OPTIONS = "-Dlog4j2.configurationFile=conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a job of three minutes on two cores that it shares with everything else: the second compiler and a parallel collector take more time than they
 save (measured: 47 in place of 76 processor seconds for the whole of `aircraft`). A job that runs for days leaves both on."""
@@ -27,28 +24,8 @@ READY = "ready "
 """How a job's first line begins, once its query runs."""
 
 
-def submit_command(table: str, *, cluster: str, directory: Path, partitions: int) -> list[str]:
-    """The spark-submit command that fills `table` (`FLIGHT_LEGS` or `AIRCRAFT`) under `directory`."""
-    shared = [
-        f"--cluster={cluster}",
-        f"--table={directory / 'tables' / table}",
-        f"--checkpoint={directory / 'checkpoints' / table}",
-        f"--partitions={','.join(str(partition) for partition in range(partitions))}",
-        "--starting=earliest",
-        f"--max-transactions-per-trigger={TRANSACTIONS_PER_TRIGGER}",
-        f"--schema={SCHEMA}",
-    ]
-    if table == FLIGHT_LEGS:
-        job = ["ingest.py", *shared, "--trigger=2 seconds"]
-    else:
-        job = [
-            "upsert.py",
-            *shared,
-            "--trigger=5 seconds",
-            "--keys=tail",
-            "--where=tail IS NOT NULL",
-            "--select=tail, leg AS legs, total_distance AS distance, total_minutes AS minutes",
-        ]
+def submit_command(table: str) -> list[str]:
+    """The spark-submit command that fills `table` (`FLIGHT_LEGS` or `AIRCRAFT`), in the environment of `submit_environment`."""
     return [
         _spark_submit(),
         f"--properties-file={ROOT / 'conf' / 'spark-defaults.conf'}",
@@ -56,13 +33,15 @@ def submit_command(table: str, *, cluster: str, directory: Path, partitions: int
         "--master=local[2]",
         f"--driver-memory={DRIVER_MEMORY}",
         f"--driver-java-options={JAVA_OPTIONS}",
-        str(ROOT / "jobs" / job[0]),
-        *job[1:],
+        str(ROOT / "jobs" / "ingest.py"),
+        f"--pipeline={ROOT / 'demo' / 'pipelines' / f'{table}.yaml'}",
     ]
 
 
-def submit_environment() -> dict[str, str]:
-    return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+def submit_environment(*, cluster: str, directory: Path) -> dict[str, str]:
+    """What the pipeline files name: the cluster, and where tables and checkpoints lie."""
+    spark = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**spark, "WALTZ_CLUSTER": cluster, "DEMO_DIRECTORY": str(directory)}
 
 
 def _spark_submit() -> str:

@@ -9,34 +9,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-__all__ = ["LagClock", "PipelineListener", "PipelineStatus", "StatusBoard"]
+from waltz_delta.lag import LagClock
 
-SAMPLES_MAX = 4_000
-"""Of a lag clock: more than an hour of batches a second."""
-
-
-class LagClock:
-    """Remembers when the log was seen to hold how many transactions, so that a lag in transactions can be told in seconds. Counts never fall."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
-
-    def log_at(self, now_s: float, count: int) -> None:
-        if not self._samples or count > self._samples[-1][1]:
-            self._samples.append((now_s, count))
-
-    def behind_s(self, now_s: float, landed: int) -> float:
-        """The age of the oldest transaction that is not landed, as exact as the samples are frequent; 0 where none is."""
-        while self._samples and self._samples[0][1] <= landed:
-            self._samples.popleft()
-        return now_s - self._samples[0][0] if self._samples else 0.0
+__all__ = ["PipelineListener", "PipelineStatus", "StatusBoard"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from demo.display import Display, Snapshot, TableLag, show_answer, show_results,
 from demo.faults import Fault, FaultPlan
 from demo.lag import LagClock, committed, table_marks
 from demo.queries import ask
-from demo.spark import AIRCRAFT, FLIGHT_LEGS, submit_command
+from demo.spark import AIRCRAFT, FLIGHT_LEGS, submit_command, submit_environment
 from demo.watch import last_counts
+from waltz_delta.pipeline_file import load_pipeline
 from waltz_log.errors import InvalidSetting
 
 
@@ -132,12 +133,14 @@ def test_the_queries_run_and_agree_on_right_tables(tmp_path: Path) -> None:
 
 
 def test_the_jobs_are_submitted_with_their_own_table_and_checkpoint(tmp_path: Path) -> None:
-    ingest = submit_command(FLIGHT_LEGS, cluster="127.0.0.1:1/x", directory=tmp_path, partitions=4)
-    upsert = submit_command(AIRCRAFT, cluster="127.0.0.1:1/x", directory=tmp_path, partitions=4)
-    assert any(argument.endswith("ingest.py") for argument in ingest)
-    assert f"--table={tmp_path}/tables/flight_legs" in ingest
-    assert f"--checkpoint={tmp_path}/checkpoints/aircraft" in upsert
-    assert "--keys=tail" in upsert
+    environment = submit_environment(cluster="127.0.0.1:1/x", directory=tmp_path)
+    for table, mode in ((FLIGHT_LEGS, "append"), (AIRCRAFT, "upsert")):
+        *_, job, argument = submit_command(table)
+        assert job.endswith("jobs/ingest.py")
+        pipeline = load_pipeline(Path(argument.removeprefix("--pipeline=")), environment)
+        assert (pipeline.name, pipeline.options.cluster, pipeline.checkpoint) == (table, "127.0.0.1:1/x", f"{tmp_path}/checkpoints/{table}")
+        (output,) = pipeline.outputs
+        assert (output.target.table, output.target.mode) == (f"{tmp_path}/tables/{table}", mode)
 
 
 def test_the_newest_complete_line_of_a_dispatcher_counts(tmp_path: Path) -> None:

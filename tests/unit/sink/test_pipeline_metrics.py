@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from waltz_delta.listener import LagClock, StatusBoard
+from waltz_delta.lag import LagClock
+from waltz_delta.listener import StatusBoard
 from waltz_delta.metrics import METRICS, LiveLine, PrometheusMetrics, status_line
 from waltz_log.errors import InvalidSetting
 
