@@ -13,6 +13,7 @@ from typing import Any
 from waltz_log.client import window
 from waltz_log.client.producer import Producer
 from waltz_log.core.locks import LockTable
+from waltz_log.core.own_writes import OwnWrites
 from waltz_log.core.recovery import Classification
 from waltz_log.errors import NotAppended
 from waltz_log.rpc import waltz_pb2 as pb
@@ -175,8 +176,8 @@ def metadata_written_blindly() -> None:
 def locks_not_checked() -> None:
     """Every lock is free."""
 
-    def judge(self: LockTable, marks: Sequence[int], counts: bytes, locks: Sequence[int], first: int) -> Any:
-        return original(self, [1 << 60] * len(marks), counts, locks, first)
+    def judge(self: LockTable, marks: Sequence[int], counts: bytes, locks: Sequence[int], first: int, *rest: Any) -> Any:
+        return original(self, [1 << 60] * len(marks), counts, locks, first, *rest)
 
     original: Any = change(LockTable, "judge", judge)
 
@@ -185,14 +186,14 @@ def locks_not_checked() -> None:
 def read_locks_not_checked() -> None:
     """Read locks are taken for append locks."""
 
-    def judge(self: LockTable, marks: Sequence[int], counts: bytes, locks: Sequence[int], first: int) -> Any:
+    def judge(self: LockTable, marks: Sequence[int], counts: bytes, locks: Sequence[int], first: int, *rest: Any) -> Any:
         kept, fewer, at = bytearray(counts), [], 0
         for place in range(0, len(counts), 3):
             writes, reads, appends = counts[place : place + 3]
             kept[place + 1] = 0
             fewer += [*locks[at : at + writes], *locks[at + writes + reads : at + writes + reads + appends]]
             at += writes + reads + appends
-        return original(self, marks, bytes(kept), fewer, first)
+        return original(self, marks, bytes(kept), fewer, first, *rest)
 
     original: Any = change(LockTable, "judge", judge)
 
@@ -237,7 +238,7 @@ def generation_not_checked() -> None:
     """A frame of an older generation is ordered."""
 
     def take(self: Sequencer, frame: Frame, result: Sequenced) -> Any:
-        mine, self.generation = self.generation, frame.message.generation
+        mine, self.generation = self.generation, frame.generation
         try:
             return original(self, frame, result)
         finally:
@@ -326,6 +327,12 @@ def bound_goes_back() -> None:
 
 
 # ---- the client ------------------------------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def own_writes_are_foreign() -> None:
+    """An append that was given no mark is rejected for what its own client wrote before."""
+    change(OwnWrites, "by_others", lambda self, lock, client_id, mark, writer: writer)
 
 
 @bug
