@@ -124,6 +124,22 @@ def create(
 
 
 @cluster_app.command()
+def adopt(
+    cluster: Cluster,
+    nodes: Annotated[
+        list[str], typer.Argument(metavar="NAME=DIRECTORY...", help="Each storage node with its directory, or what describe told of it.")
+    ],
+    name: Annotated[str, typer.Option(help="For people; the key is that of the directories.")],
+    missing: Annotated[list[str] | None, typer.Option(help="A node that held every partition and is not here; the vote waits for it.")] = None,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Make a cluster around storage directories that hold data, such as migrated ones. Nodes and servers are started afterwards."""
+    from waltz_log.cli import adopt as command
+
+    return asyncio.run(command.run(cluster, name=name, nodes=nodes, missing=missing or [], timeout_s=timeout))
+
+
+@cluster_app.command()
 def status(
     cluster: Cluster,
     output: Output = "table",

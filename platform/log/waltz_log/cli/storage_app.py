@@ -114,6 +114,14 @@ def segment_statistics(
     return storage_tools.statistics(path, checked_output(output))
 
 
+@storage_app.command("describe")
+def describe(directory: Directory) -> int:
+    """Tell, as JSON, what `waltz cluster adopt` must know of a directory on another machine."""
+    from waltz_log.cli import adopt
+
+    return adopt.describe_directory(directory)
+
+
 @storage_app.command("migrate")
 def migrate(directory: Directory, output: Output = "table") -> int:
     """Convert a directory that Java Waltz 0.13 wrote; its control file is kept beside the new one. No node may have the directory."""

@@ -10,11 +10,22 @@ import re
 from collections.abc import Sequence
 from uuid import UUID
 
-from waltz_log.core.metadata import CLUSTER, REPLICAS, ClusterParameters, ReplicaAssignment
+from waltz_log.core.adoption import Adoption
+from waltz_log.core.metadata import (
+    ASSIGNMENT,
+    CLIENT_IDS,
+    CLUSTER,
+    REPLICAS,
+    Assignment,
+    ClusterParameters,
+    Ownership,
+    ReplicaAssignment,
+    partition_path,
+)
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["PARTITIONS_MAX", "create_cluster", "place_replicas"]
+__all__ = ["PARTITIONS_MAX", "adopt_cluster", "create_cluster", "place_replicas"]
 
 PARTITIONS_MAX = 4096
 """The assignment of all partitions is one ZooKeeper node, which holds 1 MB."""
@@ -54,4 +65,29 @@ async def create_cluster(
             raise InvalidRequest(reason=f"there is a cluster already: name={found.name} key={found.key} partitions={found.partitions}")
         parameters = found
     await coordinator.create(REPLICAS, assignment.to_bytes())
+    return parameters
+
+
+async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption) -> ClusterParameters:
+    """A new cluster around replicas that hold data: their key, metadata by which recovery finds what was committed, and numbers that go on above
+    those in the log. Raises `InvalidRequest` where there is a cluster already. Everything else is written before the cluster's own node, so that one
+    that was cut short is none, and is repeated."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, wanted lower-case letters, digits, dots and dashes")
+    for node in sorted({node for names in found.replicas.values() for node in names}):
+        if not _NAME.fullmatch(node):
+            raise InvalidRequest(reason=f"not a name for a storage node: {node!r}, wanted lower-case letters, digits, dots and dashes")
+    there = await coordinator.get(CLUSTER)
+    if there is not None:
+        known = ClusterParameters.from_bytes(there.data)
+        raise InvalidRequest(reason=f"there is a cluster already: name={known.name} key={known.key} partitions={known.partitions}")
+    owners = Assignment({partition: Ownership(None, metadata.generation) for partition, metadata in found.metadata.items()})
+    values = {partition_path(partition): metadata.to_bytes() for partition, metadata in found.metadata.items()}
+    values |= {ASSIGNMENT: owners.to_bytes(), CLIENT_IDS: b"%d" % found.client_id, REPLICAS: ReplicaAssignment(found.replicas).to_bytes()}
+    for path, value in values.items():
+        if not await coordinator.create(path, value):
+            await coordinator.set(path, value, -1)
+    parameters = ClusterParameters(name, found.key, len(found.replicas))
+    if not await coordinator.create(CLUSTER, parameters.to_bytes()):
+        raise InvalidRequest(reason="somebody else made a cluster there at the same time")
     return parameters

@@ -1,0 +1,69 @@
+"""`waltz cluster adopt`: a new cluster around storage directories that hold data, such as `waltz storage migrate` leaves.
+
+Reads the directories, or what `waltz storage describe` told of them where they lie on other machines; changes none of them. What is committed is for
+recovery to find when the nodes are started: the command only records who takes part.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from waltz_log.cli.exit_codes import OK
+from waltz_log.core.adoption import DirectoryFacts, adopt
+from waltz_log.core.control_format import CONTROL_FILE
+from waltz_log.errors import InvalidSetting
+from waltz_log.filesystem import ReadOnlyFileSystemDisk
+from waltz_log.storage.describe import describe
+from waltz_log.zookeeper.cluster import adopt_cluster
+from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+__all__ = ["describe_directory", "read_nodes", "run"]
+
+
+async def run(address: str, *, name: str, nodes: list[str], missing: list[str], timeout_s: float) -> int:
+    found = adopt(read_nodes(nodes), missing)
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s, new=True)
+    try:
+        made = await adopt_cluster(coordinator, name=name, found=found)
+    finally:
+        await coordinator.close()
+    for partition, metadata in found.metadata.items():
+        members = ", ".join(f"{node} (session {state.session})" for node, state in metadata.replicas.items()) or "empty"
+        print(f"partition {partition}: {members}")
+    print(f"adopted cluster={address} name={made.name} key={made.key} partitions={made.partitions}")
+    return OK
+
+
+def read_nodes(nodes: list[str]) -> dict[str, DirectoryFacts]:
+    """From `NAME=DIRECTORY` or `NAME=FILE`. Raises `InvalidSetting`."""
+    found: dict[str, DirectoryFacts] = {}
+    for given in nodes:
+        name, equals, place = given.partition("=")
+        if not equals or not name or not place:
+            raise InvalidSetting(name="node", reason=f"wanted NAME=DIRECTORY or NAME=FILE, not {given!r}", nearest=None)
+        if name in found:
+            raise InvalidSetting(name="node", reason=f"is named twice: {name}", nearest=None)
+        found[name] = _facts(Path(place))
+    return found
+
+
+def _facts(place: Path) -> DirectoryFacts:
+    if place.is_dir():
+        return _described(place)
+    try:
+        return DirectoryFacts.from_json(place.read_text())
+    except OSError as error:
+        raise InvalidSetting(name="node", reason=f"cannot be read: {place}: {error.strerror}", nearest=None) from None
+    except (ValueError, KeyError, TypeError):
+        raise InvalidSetting(name="node", reason=f"is not what `waltz storage describe` tells: {place}", nearest=None) from None
+
+
+def _described(directory: Path) -> DirectoryFacts:
+    if not (directory / CONTROL_FILE).is_file():
+        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+    return describe(ReadOnlyFileSystemDisk(directory))
+
+
+def describe_directory(directory: Path) -> int:
+    print(_described(directory).to_json())
+    return OK
