@@ -1,4 +1,4 @@
-"""The Spark source to a sink that throws rows away, and the log into a Delta table with exactly-once marks; each in a driver of its own."""
+"""The Spark source to a sink that throws rows away, and what a trigger costs that finds next to nothing; each in a driver of its own."""
 
 from __future__ import annotations
 
@@ -15,29 +15,23 @@ from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import Workload
 from waltz_log.testing import launch
 
-__all__ = ["run_delta", "run_noop", "run_trigger"]
+__all__ = ["run_noop", "run_trigger", "submit"]
 
 TIMEOUT_S = 150.0
 _HERE = Path(__file__).resolve().parent
 
 
 def run_noop(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    return [_measured("spark.noop", _submit("noop", cluster, directory, workload), workload, conditions, batch=workload.log)]
+    return [_measured("spark.noop", submit("noop", cluster, directory, workload), workload, conditions, batch=workload.log)]
 
 
 def run_trigger(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
     """How long a trigger takes that finds one transaction: what a query costs when there is nearly nothing to do."""
-    answer = _submit("trigger", cluster, directory, workload)
+    answer = submit("trigger", cluster, directory, workload)
     times = answer["triggers_ms"]
     parts = {f"{name}_ms": value for name, value in answer["parts_ms"].items() if name != "triggerExecution"}
     own = {**conditions, "partitions": PARTITIONS, "triggers": len(times), "p95_ms": percentile(times, 0.95), "max_ms": max(times), **parts}
     return [Measurement("spark.empty_trigger_ms", percentile(times, 0.5), "ms", own)]
-
-
-def run_delta(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any], noop: Measurement | None) -> list[Measurement]:
-    """`noop`: the same run's figure for reading alone, the ceiling of anything that also writes."""
-    found = _measured("delta.append", _submit("delta", cluster, directory, workload), workload, conditions, batch=workload.batch)
-    return [found if noop is None else found.compared_with(noop.value, "spark.noop")]
 
 
 def _measured(name: str, answer: Mapping[str, Any], workload: Workload, conditions: Mapping[str, Any], *, batch: int) -> Measurement:
@@ -55,15 +49,15 @@ def _measured(name: str, answer: Mapping[str, Any], workload: Workload, conditio
     return Measurement(name, answer["rows"] / answer["took_s"], "rows/s", own)
 
 
-def _submit(what: str, cluster: str, directory: Path, workload: Workload) -> Mapping[str, Any]:
-    """Runs `spark_session.py` in a driver; what it measured is the last line of its output."""
+def submit(what: str, cluster: str, directory: Path, workload: Workload, *, script: str = "spark_session.py") -> Mapping[str, Any]:
+    """Runs the script beside this one in a driver; what it measured is the last line of its output."""
     command = [
         *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),  # the driver ends with this process, whatever ends it
         str(Path(sys.executable).parent / "spark-submit"),
         f"--properties-file={_HERE.parent / 'conf' / 'spark-defaults.conf'}",
         "--master=local[2]",
         "--driver-memory=2g",
-        str(_HERE / "spark_session.py"),
+        str(_HERE / script),
         what,
         f"--cluster={cluster}",
         f"--directory={directory / what}",

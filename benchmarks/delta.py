@@ -1,0 +1,44 @@
+"""The log into Delta: appended exactly once by the table's marks beside Delta's own sink, and merged by key; in a driver of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.log import PARTITIONS
+from benchmarks.measurement import Measurement
+from benchmarks.setting import Workload
+from benchmarks.spark import submit
+
+__all__ = ["run"]
+
+TIMES = 2
+"""Each sink lands the log so often."""
+
+
+def run(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    answer = submit("delta", cluster, directory, workload, script="delta_session.py")
+    told = {**conditions, "spark": answer["spark"], "partitions": PARTITIONS, "log": "warm"}
+    append, merge = answer["append"], answer["merge"]
+    for name, rows in append["rows"].items():
+        if rows != TIMES * workload.log:
+            raise RuntimeError(f"a sink landed another number of rows than were appended: sink={name} got={rows} wanted={TIMES * workload.log}")
+    if merge["table_rows"] != workload.log // 2:
+        raise RuntimeError(f"updates of known keys changed the number of rows: got={merge['table_rows']} wanted={workload.log // 2}")
+    batches = {**told, "rows_per_batch": workload.batch, "rows": append["rows"]["ours"]}
+    own = Measurement("delta.own_sink", append["rows"]["own"] / append["took_s"]["own"], "rows/s", batches)
+    ours = Measurement("delta.append", append["rows"]["ours"] / append["took_s"]["ours"], "rows/s", batches)
+    merged = Measurement(
+        "delta.merge",
+        merge["rows"] / merge["took_s"],
+        "rows/s",
+        {
+            **told,
+            "rows_per_batch": merge["rows_per_batch"],
+            "table_rows": merge["table_rows"],
+            "first_s": round(merge["first_s"], 1),
+            "all": "updates",
+        },
+    )
+    return [own, ours.compared_with(own.value, "delta.own_sink"), merged]
