@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from waltz_delta.append import DeltaAppend
     from waltz_delta.decode import shape
-    from waltz_delta.errors import GapInTable, NotADeltaTable, PositionForgotten, PositionNotReached, SchemaMismatch, UnsupportedDelta, WriteContended
+    from waltz_delta.errors import (
+        GapInTable,
+        KeyMoved,
+        NotADeltaTable,
+        PositionForgotten,
+        PositionNotReached,
+        SchemaMismatch,
+        Undecodable,
+        UnsupportedDelta,
+        WriteContended,
+    )
+    from waltz_delta.history import DeltaHistory
+    from waltz_delta.landing import Landing, resulting_schemas
     from waltz_delta.marks import high_water_marks
     from waltz_delta.positions import Cut, consistent_cut, dataframe_at, dataset_at, version_at
     from waltz_delta.start import starting_transaction_ids
@@ -21,18 +33,23 @@ if TYPE_CHECKING:
 __all__ = [
     "Cut",
     "DeltaAppend",
+    "DeltaHistory",
     "DeltaUpsert",
     "GapInTable",
+    "KeyMoved",
+    "Landing",
     "NotADeltaTable",
     "PositionForgotten",
     "PositionNotReached",
     "SchemaMismatch",
+    "Undecodable",
     "UnsupportedDelta",
     "WriteContended",
     "consistent_cut",
     "dataframe_at",
     "dataset_at",
     "high_water_marks",
+    "resulting_schemas",
     "shape",
     "starting_transaction_ids",
     "version_at",
@@ -45,18 +62,23 @@ __all__ = [
 _WHERE = {
     "Cut": "positions",
     "DeltaAppend": "append",
+    "DeltaHistory": "history",
     "DeltaUpsert": "upsert",
     "GapInTable": "errors",
+    "KeyMoved": "errors",
+    "Landing": "landing",
     "NotADeltaTable": "errors",
     "PositionForgotten": "errors",
     "PositionNotReached": "errors",
     "SchemaMismatch": "errors",
+    "Undecodable": "errors",
     "UnsupportedDelta": "errors",
     "WriteContended": "errors",
     "consistent_cut": "positions",
     "dataframe_at": "positions",
     "dataset_at": "positions",
     "high_water_marks": "marks",
+    "resulting_schemas": "landing",
     "shape": "decode",
     "starting_transaction_ids": "start",
     "version_at": "positions",
