@@ -17,7 +17,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow sim mutants smoke outbox-kills crash demo chaos-spark soak-spark dist bench doctor clean distclean
+.PHONY: help setup check format test test-slow sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -74,6 +74,9 @@ crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one sc
 
 outbox-kills: setup ## kill a forwarding service a hundred times while the log fails too
 	$(BIN)/pytest -q -m slow tests/integration/log/test_outbox_kills.py
+
+postgresql: setup ## applications on a real PostgreSQL: one of its own, or the one that WALTZ_TEST_POSTGRESQL names
+	$(BIN)/pytest -q tests/integration/log/postgresql_client.py
 
 fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=60 altogether, ONLY=record one of them
 	$(BIN)/python -m waltz_log.testing.fuzz --seconds $(or $(SECONDS),60) $(ONLY)
