@@ -126,6 +126,45 @@ def test_upsert_follows_the_log_until_sigterm_and_stops_in_good_order(cluster: L
     assert rows_of(table, "tail", "legs") == [(f"N{tail}", 3) for tail in range(10)]
 
 
+PIPELINE = """\
+source: {{cluster: "{cluster}"}}
+checkpoint: {directory}/checkpoints/{name}
+trigger: 1 second
+outputs:
+  - decode: {{format: json, columns: "tail STRING, leg INT"}}
+    target: {{table: "{directory}/{name}"{more}}}
+"""
+
+
+def test_pipelines_are_filled_run_and_audited_as_files(cluster: LocalCluster, submit: Submit, tmp_path: Path) -> None:
+    files = tmp_path / "pipelines"
+    files.mkdir()
+    for name, more in (("legs", ""), ("fleet", ", mode: upsert, keys: [tail]"), ("blocked", "")):
+        (files / f"{name}.yaml").write_text(PIPELINE.format(cluster=cluster.cluster, directory=tmp_path, name=name, more=more))
+    (tmp_path / "blocked").write_text("a file")
+    append_legs(cluster, range(30, 34))
+    code, out = finished(submit("jobs/backfill.py", f"--pipeline={files / 'legs.yaml'}", "--transactions-per-commit=30"))
+    assert code == 0, out
+    assert "into " in out
+    filled = DeltaTable(str(tmp_path / "legs")).version()
+    assert filled >= 1, "several commits"
+    append_legs(cluster, range(34, 36))
+    metrics = tmp_path / "metrics.prom"
+    code, out = finished(submit("jobs/ingest.py", f"--pipeline={files}", "--trigger=available-now", f"--metrics-file={metrics}"))
+    assert code == 2, out
+    assert "ingest: blocked: given up: not a delta table" in out
+    assert DeltaTable(str(tmp_path / "legs")).version() == filled + 1, "the stream began where the backfill ended"
+    with ClusterInspector(cluster.cluster) as inspector:
+        until = {partition: bound.high_water_mark for partition, bound in inspector.bounds().items()}
+    assert marks_of(tmp_path / "legs", cluster) == marks_of(tmp_path / "fleet", cluster) == until
+    assert rows_of(tmp_path / "legs", "partition", "transaction_id") == [(p, at) for p, last in sorted(until.items()) for at in range(last + 1)]
+    assert 'waltz_pipeline_lag_transactions{pipeline="legs"} 0.0' in metrics.read_text()
+    DeltaTable(str(tmp_path / "legs")).delete("partition = 1 AND transaction_id = 5")
+    code, out = finished(submit("jobs/audit.py", f"--pipeline={files / 'legs.yaml'}"))
+    assert code == 1, out
+    assert [line.strip() for line in out.splitlines() if "missing" in line] == ["missing: partition=1 transaction_id=5"]
+
+
 def direct(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Without spark-submit: what is wrong shows before a JVM is started."""
     command = [sys.executable, str(ROOT / "jobs" / "ingest.py"), *arguments]

@@ -20,7 +20,6 @@ from waltz_log.errors import InvalidSetting
 __all__ = ["declared_columns", "print_schema", "run"]
 
 LOG_COLUMNS = (("partition", "INT"), ("transaction_id", "BIGINT"), ("timestamp", "TIMESTAMP"), ("header", "INT"))
-METADATA_COLUMNS = (("client_id", "INT"), ("generation", "INT"), ("sequence", "INT"), ("checksum", "INT"))
 
 _FIELD = re.compile(r"`?(?P<name>[^\s`:]+)`?\s*:?\s*(?P<kind>.+?)(?:\s+NOT\s+NULL)?(?:\s+COMMENT\s.*)?", re.IGNORECASE | re.DOTALL)
 
@@ -34,7 +33,7 @@ def run(files: list[Path], *, spark: bool, output: str) -> int:
     pipelines = {path: settings for path, (settings, _) in found.items() if settings is not None}
     problems = {path: list(wrong) for path, (_, wrong) in found.items()}
     _refuse_shared(pipelines, problems)
-    schemas = {path: {o.target.table: declared_columns(o) for o in settings.outputs} for path, settings in pipelines.items()}
+    schemas = {path: _declared(settings) for path, settings in pipelines.items()}
     if spark and pipelines:
         for path, columns in _asked_of_spark(pipelines, problems):
             schemas[path] = dict(columns)
@@ -45,6 +44,11 @@ def run(files: list[Path], *, spark: bool, output: str) -> int:
 def print_schema() -> int:
     print(json.dumps(PipelineSettings.model_json_schema(), indent=2))
     return OK
+
+
+def _declared(settings: PipelineSettings) -> dict[str, Columns | None]:
+    plain = not settings.options.include_metadata
+    return {output.target.table: declared_columns(output) if plain else None for output in settings.outputs}
 
 
 def declared_columns(output: OutputSettings) -> Columns | None:
@@ -85,6 +89,7 @@ def _asked_of_spark(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    from pyspark_waltz.schema import SCHEMA, SCHEMA_WITH_METADATA
     from waltz_delta.landing import resulting_schemas
 
     builder = SparkSession.builder.appName("waltz pipeline check").master("local[1]").config("spark.ui.enabled", "false")
@@ -93,7 +98,7 @@ def _asked_of_spark(
     try:
         for path, settings in pipelines.items():
             try:
-                schemas = resulting_schemas(session, settings)
+                schemas = resulting_schemas(session, settings, SCHEMA_WITH_METADATA if settings.options.include_metadata else SCHEMA)
             except (PySparkException, InvalidSetting) as error:
                 problems[path].append(Problem(1, "outputs", str(error).strip().split("\n")[0]))
             else:

@@ -128,7 +128,7 @@ class PipelineRun(threading.Thread):
                 self._board.ended(self.name, failed=True)
                 failure = Failure.of(error)
                 failures = 1 if self._clock() - began_s > self._settings.restart.healthy_s else failures + 1
-                if failure.final or failures > self._settings.restart.attempts_max:
+                if failure.final or failures > self._settings.restart.attempts_max or _session_ended(self._spark):
                     self.failure, self.error = failure, error
                     return
                 pause_s = self._settings.restart.pause_after(failures)
@@ -162,6 +162,15 @@ class PipelineRun(threading.Thread):
                     time.sleep(0.05)
                 query.stop()
                 return
+
+
+def _session_ended(spark: SparkSession) -> bool:
+    """Whether the JVM is gone, so that no query can be started any more."""
+    try:
+        list(spark.streams.active)
+    except Exception:
+        return True
+    return False
 
 
 def start_options(settings: PipelineSettings, starting: Mapping[str, int]) -> dict[str, str]:

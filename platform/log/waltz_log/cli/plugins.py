@@ -41,7 +41,18 @@ class PluginGroup(TyperGroup):
         try:
             app = _declared()[cmd_name].load()
         except ImportError as error:
-            raise CommandMissing(f"{cmd_name} needs a package that is not installed: {error}") from None
+            app = _missing(f"{cmd_name} needs a package that is not installed: {error}")
         command = typer.main.get_command(app)
         command.name = cmd_name
         return command
+
+
+def _missing(told: str) -> typer.Typer:
+    """A command that can be listed, and says why it cannot run."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command(help=told, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def missing() -> None:
+        raise CommandMissing(told)
+
+    return app

@@ -1,0 +1,54 @@
+"""Log positions of tables that Spark writes: merges, checkpoints of both kinds, and the table as of a position in Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltz_delta import DeltaAppend, DeltaUpsert, consistent_cut, dataframe_at, dataset_at, high_water_marks, internal, version_at
+from waltz_delta.positions_log import TableLog
+from waltz_log.errors import InvalidRequest
+
+KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
+
+
+def rows(spark: Any, first: int, end: int) -> Any:
+    return spark.range(first, end).selectExpr("0 AS partition", "id AS transaction_id", "cast(id % 4 AS STRING) AS name", "id AS n").coalesce(1)
+
+
+def test_a_cut_of_tables_that_spark_fills_is_what_both_tell(spark: Any, tmp_path: Path) -> None:
+    plain, merged = str(tmp_path / "plain"), str(tmp_path / "merged")
+    for first, end in ((0, 10), (10, 18), (18, 30)):
+        DeltaAppend(plain, KEY).write(rows(spark, first, end))
+    for first, end in ((0, 13), (13, 25)):
+        DeltaUpsert(merged, KEY, ["name"]).write(rows(spark, first, end))
+    assert (high_water_marks(plain), high_water_marks(merged)) == ({0: 29}, {0: 24})
+    cut = consistent_cut([plain, merged])
+    assert (cut.position, cut.exact, cut.versions[plain]) == ({0: 24}, True, 2)
+    fold = {str(at % 4): at for at in range(25)}
+    assert {row.name: row.n for row in dataframe_at(spark, merged, cut.position).collect()} == fold
+    assert sorted(row.n for row in dataframe_at(spark, plain, cut.position).collect()) == list(range(25))
+    assert dataset_at(plain, cut.position).count_rows() == 25
+    assert dataframe_at(spark, plain, {0: 24}, exact=False).count() == 30
+    assert {row.name: row.n for row in dataframe_at(spark, merged, {0: 12}).collect()} == {str(at % 4): at for at in range(13)}
+    with pytest.raises(InvalidRequest, match="exact=False"):
+        dataframe_at(spark, merged, {0: 15})
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+def test_checkpoints_of_spark_keep_the_marks(spark: Any, tmp_path: Path, policy: str) -> None:
+    path = str(tmp_path / "t")
+    sink = DeltaAppend(path, KEY, properties={"delta.checkpointPolicy": policy, "delta.checkpointInterval": "3"})
+    sink.write(rows(spark, 0, 5))
+    for last in range(1, 5):
+        transaction = internal.TableTransaction(spark, path)
+        transaction.mark({f"waltz:{KEY}:0": 4 + last}, query="q", batch=-1, metadata="")
+    log = Path(path, "_delta_log")
+    assert any(".checkpoint." in name.name for name in log.iterdir()), "the case is there"
+    assert {version: found[f"waltz:{KEY}:0"] for version, found in TableLog(path).newest_first()} == {n: 4 + n for n in range(5)}
+    for name in (*log.glob("0000000000000000000[0-2].*"), *log.glob(".0000000000000000000[0-2].*")):
+        name.unlink()
+    assert high_water_marks(path) == {0: 8}
+    assert version_at(path, {0: 8}) == 4
