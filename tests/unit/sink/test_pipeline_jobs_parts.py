@@ -1,0 +1,136 @@
+"""The parts of the jobs that need no Spark: how a log is cut, what a failure means, how progress and differences are told."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waltz_delta.audit import _position
+from waltz_delta.audit_compare import Difference, _runs
+from waltz_delta.backfill import Piece, pieces
+from waltz_delta.errors import GapInTable, NotADeltaTable, WriteContended
+from waltz_delta.job_outcome import Failure, run_job
+from waltz_delta.job_progress import progress
+from waltz_delta.maintain import _hours
+from waltz_delta.maintain_files import FileReport
+from waltz_delta.pipeline import PipelineSettings
+from waltz_delta.pipeline_run import start_options
+from waltz_delta.settings import OutputSettings, TargetSettings
+from waltz_log.errors import ClusterUnavailable, InvalidSetting
+
+spans = st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, 40), st.integers(0, 60)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(spans, st.integers(1, 50))
+def test_pieces_are_bounded_follow_each_other_and_cover_the_log_once(spans: dict[int, tuple[int, int]], most: int) -> None:
+    starts = {partition: start for partition, (start, _) in spans.items()}
+    ends = {partition: start + count for partition, (start, count) in spans.items()}
+    cut = list(pieces(starts, ends, most))
+    seen: list[tuple[int, int]] = []
+    for piece in cut:
+        assert 0 < piece.transactions < most + len(spans)
+        assert set(piece.starts) == set(piece.ends)
+        seen += [(partition, at) for partition, start in piece.starts.items() for at in range(start, piece.ends[partition])]
+    assert sorted(seen) == [(partition, at) for partition in sorted(spans) for at in range(starts[partition], ends[partition])]
+    for partition in spans:
+        mine = [at for each, at in seen if each == partition]
+        assert mine == sorted(mine), "never out of order: a mark would rise above what is not there"
+
+
+def test_all_partitions_end_together() -> None:
+    cut = list(pieces({0: 0, 1: 0}, {0: 100, 1: 10}, 22))
+    assert [piece.transactions for piece in cut] == [22] * 5
+    assert cut[0] == Piece({0: 0, 1: 0}, {0: 20, 1: 2})
+    assert cut[-1].ends == {0: 100, 1: 10}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "final"),
+    [
+        (NotADeltaTable(path="p", reason="r"), 2, True),
+        (GapInTable(path="p", partition=0, first=1, last=2), 4, True),
+        (WriteContended(path="p", attempts=2), 3, False),
+        (ClusterUnavailable(address="a", reason="r"), 3, False),
+        (RuntimeError("[STREAM_FAILED] x\n  pyspark_waltz.errors.DataLost: transactions lost to this query: partition=0\n at"), 1, True),
+        (RuntimeError("[STREAM_FAILED] x\n  pyspark_waltz.errors.RangeUnreadable: no replica\n at"), 3, False),
+        (RuntimeError("Python worker failed to connect back"), 1, False),
+    ],
+)
+def test_a_failure_is_final_where_starting_again_cannot_help(error: Exception, code: int, final: bool) -> None:
+    found = Failure.of(error)
+    assert (found.code, found.final) == (code, final)
+    assert "\n" not in found.line
+
+
+def test_a_job_tells_one_line_and_the_whole_story_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(arguments: object) -> int:
+        raise NotADeltaTable(path="p", reason="r")
+
+    assert run_job("job", [], fail) == 2
+    assert capsys.readouterr().err == "job: not a delta table: path=p reason=r\n"
+    assert run_job("job", ["--verbose"], fail) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert run_job("job", [], lambda arguments: None) == 0
+    assert run_job("job", [], lambda arguments: 1) == 1
+
+
+def test_progress_is_a_line_now_and_then_where_nobody_looks_at_a_bar() -> None:
+    out, now = io.StringIO(), [0.0]
+    with progress("fill", 100, stream=out, clock=lambda: now[0]) as bar:
+        for at in (1.0, 11.0, 12.0, 20.0):
+            now[0] = at
+            bar.advance(25)
+    assert out.getvalue().splitlines() == ["fill: 50 of 100, 5/s", "fill: 100 of 100, 5/s"]
+
+
+def test_progress_is_a_bar_in_a_terminal() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    with progress("fill", 4, stream=out) as bar:
+        bar.advance(4)
+    assert "4/4" in out.getvalue()
+    with progress("fill", 1) as plain:
+        assert not sys.stderr.isatty()
+        plain.advance(1)
+
+
+def test_neighbouring_ids_with_one_fault_are_told_as_one() -> None:
+    found = [("extra", 0, 5), ("missing", 0, 1), ("missing", 0, 2), ("missing", 0, 4), ("missing", 1, 5)]
+    assert [str(each) for each in _runs(found)] == [
+        "extra: partition=0 transaction_id=5",
+        "missing: partition=0 transaction_id=1-2",
+        "missing: partition=0 transaction_id=4",
+        "missing: partition=1 transaction_id=5",
+    ]
+    assert list(_runs([])) == []
+    assert str(Difference("changed", None, None, None, "key=1")) == "changed: key=1"
+
+
+def test_positions_and_durations_are_read_or_refused() -> None:
+    assert _position("--to", '{"0": 5}') == {0: 5}
+    assert _position("--to", None) == {}
+    for text in ("5", '{"a": 1}', "{", '{"0": null}'):
+        with pytest.raises(InvalidSetting, match="--to"):
+            _position("--to", text)
+    assert [_hours(text, 1.0) for text in (None, "interval 7 days", "interval 1 week 2 hours", "interval 90 minutes")] == [1.0, 168.0, 170.0, 1.5]
+    assert str(FileReport(4, 4 << 20, 3, 2 << 20, 1 << 25)) == "4 files of 1.0 MiB on average, 3 of them below 32 MiB (2.0 of 4.0 MiB)"
+
+
+def test_the_tables_say_where_a_stream_starts_and_the_file_where_they_hold_nothing() -> None:
+    def pipeline(**source: str) -> PipelineSettings:
+        return PipelineSettings(source={"cluster": "c", **source}, checkpoint="c", outputs=(OutputSettings(target=TargetSettings(table="t")),))
+
+    assert start_options(pipeline(), {"0": 7, "1": -2}) == {"cluster": "c", "startingTransactionIds": '{"0": 7, "1": -2}'}
+    by_time = pipeline(startingTimestamp="1700000000000")
+    assert start_options(by_time, {"0": 7, "1": -2})["startingTransactionIds"] == '{"0": 7}', "the other begins at the time"
+    assert start_options(by_time, {"0": -2}) == {"cluster": "c", "startingTimestamp": "1700000000000"}
+    named = pipeline(startingtransactionids='{"1": 4}')
+    assert start_options(named, {"0": 7, "1": 4}) == {"cluster": "c", "startingTransactionIds": '{"0": 7, "1": 4}'}
