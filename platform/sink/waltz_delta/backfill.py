@@ -48,7 +48,7 @@ class Piece(NamedTuple):
 
 
 def pieces(starts: Mapping[int, int], ends: Mapping[int, int], most: int) -> Iterator[Piece]:
-    """The ranges between `starts` and `ends` in pieces of `most` transactions, and at least one of each partition: each gets on in proportion to what is
+    """The ranges between `starts` and `ends` in pieces of `most` transactions, at least one of each partition: all get on in proportion to what is
     left of it, so that all of them end together."""
     at = {partition: start for partition, start in sorted(starts.items()) if ends.get(partition, start) > start}
     while at:
