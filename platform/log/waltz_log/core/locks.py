@@ -81,6 +81,22 @@ class LockTable:
             found = self._old.get(lock)
         return self._floor if found is None or found < self._floor else found
 
+    def newest(self, entries_max: int) -> tuple[int, dict[int, int]]:
+        """A floor, and every lock that was written above it with its last writer: the newest of them, so many at most."""
+        found = [(writer, lock) for lock, writer in (self._old | self._young).items() if writer > self._floor]
+        found.sort(reverse=True)
+        floor = self._floor
+        if len(found) > entries_max:
+            floor = found[entries_max][0]
+            found = [(writer, lock) for writer, lock in found[:entries_max] if writer > floor]
+        return floor, {lock: writer for writer, lock in found}
+
+    def know(self, floor: int, writers: dict[int, int]) -> None:
+        """Of a table that was just made: begins as one ended that gave these as its `newest`, at the id that this one began at."""
+        assert len(self) == 0, "a table that is in use knows better"
+        assert floor <= self._floor, "a table ended above where this one begins"
+        self._floor, self._young = floor, dict(writers)
+
     def judge(
         self, marks: Sequence[int], counts: bytes, locks: Sequence[int], first_transaction_id: int, client_id: int = 0, own: bytes = b""
     ) -> Verdict:

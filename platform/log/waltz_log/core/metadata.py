@@ -6,6 +6,7 @@
 | `/store/assignment` | `ReplicaAssignment` | cluster creation, replica changes |
 | `/store/nodes/<name>` | `StorageNodeEntry` | the storage node, at each start |
 | `/store/partition/<id>` | `PartitionMetadata` (seeds/waltz_server.md, Partition Metadata) | the owner, by compare-and-set |
+| `/store/locks/<id>` | the newest locks, in bytes (`server/handed_locks.py`) | the owner, when it closes in order |
 | `/servers/<id>` | `ServerEntry`, ephemeral | the log server |
 | `/manager` | server id, ephemeral | the cluster manager in office |
 | `/assignment` | `Assignment` | the cluster manager, by compare-and-set |
@@ -40,6 +41,7 @@ __all__ = [
     "ReplicaState",
     "ServerEntry",
     "StorageNodeEntry",
+    "handed_locks_path",
     "outbox_path",
     "partition_path",
 ]
@@ -59,6 +61,10 @@ UNRESOLVED = None
 
 def partition_path(partition: int) -> str:
     return f"/store/partition/{partition}"
+
+
+def handed_locks_path(partition: int) -> str:
+    return f"/store/locks/{partition}"
 
 
 def outbox_path(client_id: int) -> str:

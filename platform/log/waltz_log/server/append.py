@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from waltz_log.core.columns import headers_array, verify_records
-from waltz_log.core.locks import LockStatistics
+from waltz_log.core.locks import LockStatistics, LockTable
 from waltz_log.core.ports import Clock
 from waltz_log.errors import CorruptData
 from waltz_log.rpc import waltz_pb2 as pb
@@ -257,6 +257,10 @@ class AppendTask:
     @property
     def locks(self) -> LockStatistics:
         return self._sequencer.locks.statistics()
+
+    @property
+    def lock_table(self) -> LockTable:
+        return self._sequencer.locks
 
     @property
     def queued_bytes(self) -> int:

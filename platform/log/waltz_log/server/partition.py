@@ -18,12 +18,14 @@ import structlog
 from waltz_log.core.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
+from waltz_log.core.recovery import closed_at
 from waltz_log.errors import Fenced, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
 from waltz_log.server.caches import Caches
 from waltz_log.server.feed import Feed
 from waltz_log.server.frames import PartitionFrames
+from waltz_log.server.handed_locks import give, take
 from waltz_log.server.memory import PartitionMemory
 from waltz_log.server.mount import Mount
 from waltz_log.server.pulse import Pulse
@@ -121,6 +123,10 @@ class Partition:
             lock_entries_max=self._settings.lock_entries_max,
             record_bytes_max=self._settings.record_bytes_max,
         )
+        if closed_at(store.before) == high_water_mark:
+            left = await take(self._coordinator, self.partition, store.before.session, high_water_mark)
+            if left is not None:
+                sequencer.locks.know(left.floor, left.writers)
         append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark))
         feed = Feed(store, PartitionFrames(self._caches.frames), self._settings)
         serving = _Serving(store, append, feed)
@@ -165,12 +171,15 @@ class Partition:
             log.warning("partition handed over before all was told", partition=self.partition)
         except NotOwner:
             return  # the session ended by itself
-        await self._conclude(serving.store, timeout_s)
+        await self._conclude(serving, timeout_s)
 
-    async def _conclude(self, store: StoreSession, timeout_s: float) -> None:
+    async def _conclude(self, serving: _Serving, timeout_s: float) -> None:
         """Records where the session closed. A coordinator that does not answer must not hold up the end: without the mark the next owner votes."""
         try:
             async with asyncio.timeout(timeout_s):
+                store = serving.store
+                if store.idle:
+                    await give(self._coordinator, self.partition, store.session, store.committed, serving.append.lock_table)
                 if not await store.conclude():
                     log.warning("partition handed over with appends in flight", partition=self.partition)
         except (TimeoutError, WaltzError) as error:

@@ -67,6 +67,8 @@ class StoreSession:
         self.advanced = Pulse()
         """The committed mark rose, a replica's state changed, or the session failed."""
         self.failed: WaltzError | None = None
+        self.before = PartitionMetadata(generation, -1, {})
+        """The metadata that the opening found."""
         self._metadata = PartitionMetadata(generation, -1, {})
         self._metadata_version = -1
         self._metadata_lock = asyncio.Lock()
@@ -83,7 +85,7 @@ class StoreSession:
         owner was faster."""
         log.info("opening store session", partition=self.partition, generation=self.generation)
         # 1. new session id, by compare-and-set
-        before = await self._take_session()
+        before = self.before = await self._take_session()
         await self._establish(before, await self.wanted_replicas())
         log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
         return self.committed
