@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks import append, catch_up, delta, failover, feed, journal, outbox, spark, storage, topics
+from benchmarks import append, catch_up, delta, failover, feed, journal, outbox, spark, storage, topics, visible
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
@@ -21,7 +21,7 @@ from waltz_log.errors import InvalidSetting, WaltzError
 
 __all__ = ["chosen", "main"]
 
-BENCHMARKS = ("journal", "append", "storage", "outbox", "failover", "catch_up", "topics", "feed", "spark", "delta")
+BENCHMARKS = ("journal", "append", "storage", "outbox", "failover", "catch_up", "topics", "visible", "feed", "spark", "delta")
 _HERE = Path(__file__).resolve().parent
 
 
@@ -29,7 +29,7 @@ def chosen(only: str | None) -> tuple[str, ...]:
     """The benchmarks that `--only` names, by their own name or by that of one of their figures; all of them where it names none."""
     if only is None:
         return BENCHMARKS
-    name = only.partition(".")[0]
+    name = "visible" if only.startswith("delta.visible") else only.partition(".")[0]
     if name not in BENCHMARKS:
         raise InvalidSetting.unknown(only, BENCHMARKS, what="benchmark")
     return (name,)
@@ -51,6 +51,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from catch_up.run(directory, workload, conditions)
     if "topics" in names:
         yield from topics.run(directory, workload, conditions)
+    if "visible" in names:
+        yield from visible.run(directory, conditions, quick=quick)
     if "feed" in names:
         yield from feed.run_ten(directory, workload, conditions)
     if {"feed", "spark", "delta"}.isdisjoint(names):

@@ -33,6 +33,7 @@ TRIGGER = "1 second"
 PAUSES_S = (0.1, 0.7)
 """Between two appends: uneven, so that they fall everywhere within a trigger."""
 
+APPENDS, APPENDS_QUICK = 80, 10
 WARM_UP = 10
 LOOK_EVERY_S = 0.03
 START_TIMEOUT_S, TIMEOUT_S = 180.0, 60.0
@@ -58,7 +59,8 @@ class _Table:
         return -1 if found is None else int(found)
 
 
-def run(directory: Path, appends: int, conditions: Mapping[str, Any]) -> list[Measurement]:
+def run(directory: Path, conditions: Mapping[str, Any], *, quick: bool) -> list[Measurement]:
+    appends = APPENDS_QUICK if quick else APPENDS
     with LocalCluster(directory / "visible-log", partitions=PARTITIONS, storages=3, servers=2) as cluster:
         latencies_s = _measure(cluster.cluster, directory / "visible", appends)
     own = {**conditions, "trigger": TRIGGER, "partitions": PARTITIONS, "transactions": appends, "looked_every_ms": round(LOOK_EVERY_S * 1000)}

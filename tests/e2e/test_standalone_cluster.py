@@ -21,10 +21,10 @@ from waltz_log.client.inspect import ClusterInspector
 from waltz_log.testing import launch
 from waltz_log.testing.local import LocalCluster
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 240
+PATIENCE_S = 600
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that run a minute, four of them on two cores."""
 
