@@ -188,6 +188,7 @@ class LogServer:
     def statistics(self) -> dict[str, Any]:
         return {
             "server_id": self.server_id,
+            "cluster_key": None if self._cluster is None else str(self._cluster.key),
             "manager": self._manager is not None and self._manager.in_office,
             "caches": self._caches.statistics(),
             "partitions": {str(number): partition.statistics() for number, partition in sorted(self._partitions.items())},

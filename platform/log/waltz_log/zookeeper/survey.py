@@ -102,8 +102,8 @@ async def survey(coordinator: Coordinator, network: Network, address: str) -> Su
     metadata = await asyncio.gather(*(coordinator.get(paths.partition_path(partition)) for partition in range(cluster.partitions)))
     bounds, servers, storages = await asyncio.gather(
         _bounds(network, cluster, assignment),
-        asyncio.gather(*(_server(network, entry) for entry in entries)),
-        asyncio.gather(*(_storage(network, name, entry) for name, entry in zip(names, nodes, strict=True))),
+        asyncio.gather(*(_server(network, cluster, entry) for entry in entries)),
+        asyncio.gather(*(_storage(network, cluster, name, entry) for name, entry in zip(names, nodes, strict=True))),
     )
     states = []
     for partition in range(cluster.partitions):
@@ -149,15 +149,19 @@ async def _bounds(network: Network, cluster: ClusterParameters, assignment: Assi
     return {bound.partition: bound.high_water_mark for answer in answers if answer is not None for bound in answer.bounds}
 
 
-async def _server(network: Network, entry: ServerEntry) -> ServerState:
-    answer = await _ask(network, entry.address, methods.SERVER_STATUS, pb.ServerStatusRequest())
-    return ServerState(entry.server_id, entry.address, answer is not None, _status(answer))
+async def _server(network: Network, cluster: ClusterParameters, entry: ServerEntry) -> ServerState:
+    told = _status(cluster, await _ask(network, entry.address, methods.SERVER_STATUS, pb.ServerStatusRequest()))
+    return ServerState(entry.server_id, entry.address, told is not None, told or {})
 
 
-async def _storage(network: Network, name: str, entry: StorageNodeEntry | None) -> StorageState:
-    answer = await _ask(network, entry.address, methods.STORAGE_STATUS, pb.StorageStatusRequest()) if entry else None
-    return StorageState(name, entry.address if entry else None, answer is not None, _status(answer))
+async def _storage(network: Network, cluster: ClusterParameters, name: str, entry: StorageNodeEntry | None) -> StorageState:
+    told = _status(cluster, await _ask(network, entry.address, methods.STORAGE_STATUS, pb.StorageStatusRequest())) if entry else None
+    return StorageState(name, entry.address if entry else None, told is not None, told or {})
 
 
-def _status(answer: Any | None) -> dict[str, Any]:
-    return dict(json.loads(answer.json)) if answer is not None and answer.json else {}
+def _status(cluster: ClusterParameters, answer: Any | None) -> dict[str, Any] | None:
+    """None also where a node of another cluster has the address by now."""
+    if answer is None:
+        return None
+    told = dict(json.loads(answer.json)) if answer.json else {}
+    return told if told.get("cluster_key", str(cluster.key)) == str(cluster.key) else None

@@ -1,0 +1,120 @@
+"""Who belongs to another cluster is refused by its key, whoever meets whom."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from waltz_log.client import ClientSettings
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import ClusterParameters, StorageNodeEntry
+from waltz_log.errors import ClusterKeyMismatch, Unavailable
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.storage import StorageNode
+from waltz_log.storage.peers import PeerReplicas
+from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.zookeeper.survey import survey
+
+OTHER = UUID(int=7)
+
+
+async def _cluster() -> MemoryCluster:
+    cluster = MemoryCluster(servers=1)
+    await cluster.start()
+    client = await cluster.connect()
+    await client.append(0, b"x")
+    await client.close()
+    return cluster
+
+
+def _server_address(cluster: MemoryCluster) -> str:
+    ((server, _),) = cluster.servers.values()
+    return server.address
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        (methods.BOUND, pb.BoundRequest(cluster_key=OTHER.bytes)),
+        (methods.RESOLVE, pb.ResolveRequest(cluster_key=OTHER.bytes, client_id=1, first_sequence=1, last_sequence=1, since=-1)),
+        (methods.TRANSACTIONS, pb.TransactionRequest(cluster_key=OTHER.bytes, first_transaction_id=0, count=1)),
+    ],
+    ids=["bound", "resolve", "transactions"],
+)
+def test_a_server_refuses_calls_for_another_cluster(method: Any, request_: Any) -> None:
+    async def scenario() -> None:
+        cluster = await _cluster()
+        with pytest.raises(ClusterKeyMismatch):
+            await cluster.network.connect(_server_address(cluster)).call(method, request_, timeout_s=5)
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_client_of_another_cluster_is_told_so_and_appends_and_reads_nothing() -> None:
+    async def scenario() -> None:
+        cluster = await _cluster()
+        session = cluster.ensemble.session()
+        node = await session.get(paths.CLUSTER)
+        assert node is not None
+        await session.set(paths.CLUSTER, ClusterParameters("other", OTHER, 1).to_bytes(), -1)
+        stranger = await cluster.connect(ClientSettings(retry_base_s=0.01, append_timeout_s=2))
+        await session.set(paths.CLUSTER, node.data, -1)
+        with pytest.raises(ClusterKeyMismatch):
+            await stranger.append(0, b"y")
+        with pytest.raises(ClusterKeyMismatch):
+            await stranger.high_water_mark(0)
+        with pytest.raises(ClusterKeyMismatch):
+            await anext(stranger.feed(0))
+        await stranger.close()
+        client = await cluster.connect()
+        assert await client.high_water_mark(0) == 0
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_storage_node_of_another_cluster_is_no_replica_and_no_source_of_repair_and_is_not_seen() -> None:
+    async def scenario() -> None:
+        cluster = await _cluster()
+        foreign = MemoryCluster(servers=1)
+        foreign.key, foreign.network, foreign.ensemble = OTHER, cluster.network, type(cluster.ensemble)()
+        disk = SimulatedDisk()
+        StorageNode.create(disk, foreign.clock, OTHER, 1)
+        foreign.disks["foreign-0"] = disk
+        await foreign.start_storage("foreign-0")
+        address = foreign.storages["foreign-0"][1].address
+        # A node of the other cluster has the address that the coordinator knows for storage-2.
+        await cluster.stop_storage("storage-2")
+        session = cluster.ensemble.session()
+        await session.set(f"{paths.STORAGE_NODES}/storage-2", StorageNodeEntry(address, 1).to_bytes(), -1)
+        client = await cluster.connect()
+        for number in range(20):
+            await client.append(0, bytes([number]))
+            await asyncio.sleep(0.02)
+        ((server, _),) = cluster.servers.values()
+        told = server.statistics()["partitions"]["0"]["replicas"]["storage-2"]
+        assert "cluster" in told["error"]
+        assert str(OTHER) in told["error"]
+        assert foreign.storages["foreign-0"][0].statistics().partitions == ()
+        seen = await survey(session, cluster.network, "memory")
+        assert {each.name: each.answers for each in seen.storages} == {"storage-0": True, "storage-1": True, "storage-2": False}
+
+        async def peers(_: int) -> list[str]:
+            return [address]
+
+        with pytest.raises(Unavailable, match=str(OTHER)):
+            async for _ in PeerReplicas(cluster.network, peers).read(cluster.key, 0, 1, 0, 0):
+                pass
+        await client.close()
+        await foreign.stop()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
