@@ -1,0 +1,34 @@
+"""docs/spark.md tells every option as the code has it, and every error that the source raises."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pyspark_waltz import errors
+from pyspark_waltz.options import OPTIONS
+from pyspark_waltz.schema import SCHEMA_WITH_METADATA
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()
+USES = {"stream": "stream", "batch": "batch", "metadata": "`mode=metadata`"}
+
+
+def options_table() -> str:
+    lines = ["| option | default | for | meaning |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        uses = ", ".join(told for use, told in USES.items() if use in option.uses)
+        lines.append(f"| `{option.name}` | {option.default} | {uses} | {option.meaning} |")
+    return "\n".join(lines)
+
+
+def test_the_table_of_options_is_that_of_the_code() -> None:
+    found = re.search(r"<!-- options -->\n(.*)\n<!-- end of options -->", PAGE, re.DOTALL)
+    assert found is not None
+    assert found[1] == options_table()
+
+
+def test_every_column_and_every_error_of_the_source_is_told() -> None:
+    for field in SCHEMA_WITH_METADATA:
+        assert re.search(rf"\| .*`{field.name}`.* \| `{field.dataType.simpleString().upper()}` \|", PAGE), field.name
+    for name in errors.__all__:
+        assert getattr(errors, name).text in PAGE
