@@ -36,8 +36,8 @@ def _attempt(number: int) -> Attempt:
 def _sound() -> Evidence:
     """Three transactions one after the other, a fourth that lost against the third, three replicas and a reader."""
     log = [_transaction(at, told=f"k={at + 1}") for at in range(3)]
-    loser = Attempt(3, "d", "locker", 0, started_s=0.1, timeout_s=1.0, mark=1, write=("a",), answers=1)
-    loser.ended_s, loser.outcome, loser.winner = 0.6, "rejected", 2
+    loser = Attempt(3, "d", "locker", 0, started_s=2.1, timeout_s=1.0, mark=1, write=("a",), answers=1)
+    loser.ended_s, loser.outcome, loser.winner = 2.6, "rejected", 2
     acknowledged = [Acknowledgement(at + 0.3, name, 1, 0, at) for at in range(3) for name in ("x", "y", "z")]
     history = History(
         attempts=[*(_attempt(number) for number in range(3)), loser],
@@ -108,6 +108,10 @@ def _ahead_of_the_majority(evidence: Evidence) -> None:
     evidence.history.acknowledgements[:] = [each for each in evidence.history.acknowledgements if each.storage == "x" or each.last < 2]
 
 
+def _rejected_too_early(evidence: Evidence) -> None:
+    evidence.history.attempts[3].started_s, evidence.history.attempts[3].ended_s = 1.7, 2.2
+
+
 def _mark_falls(evidence: Evidence) -> None:
     evidence.history.marks.append(MarkSeen("r", 0, 5.0, 0))
 
@@ -174,6 +178,7 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_winner_wrote_nothing, "rejections_have_a_reason"),
     (_order_of_time, "acknowledged_order_is_real_time"),
     (_ahead_of_the_majority, "nobody_reads_above_the_majority"),
+    (_rejected_too_early, "nobody_reads_above_the_majority"),
     (_mark_falls, "marks_never_fall"),
     (_repeat, "streams_are_contiguous"),
     (_older_generation, "generations_never_fall"),

@@ -4,7 +4,8 @@ Decides nothing by chance: waiters wake in the order in which they came, so one 
 it takes effect, as a real one would, or takes as long as the test says (`delay_s`). Nothing here blocks.
 
 Faults: `expire(session)` ends a session as a real ensemble does after silence; `cut(session)` keeps its calls and watches waiting until
-`heal(session)`, and a session that expires while it is cut learns of it only then. `loses_answer` says which changes take effect without their
+`heal(session)`, and a session that expires while it is cut learns of it only then. `lag(session)` keeps its watches alone waiting until
+`catch_up(session)`: it lives and can read and write, and hears of no change. `loses_answer` says which changes take effect without their
 caller being told.
 """
 
@@ -62,6 +63,13 @@ class MemoryEnsemble:
 
     def heal(self, session: MemoryCoordinator) -> None:
         session.connected = True
+        self.wake()
+
+    def lag(self, session: MemoryCoordinator) -> None:
+        session.lags = True
+
+    def catch_up(self, session: MemoryCoordinator) -> None:
+        session.lags = False
         self.wake()
 
     # ---- what sessions use ----
@@ -127,6 +135,7 @@ class MemoryCoordinator:
         self._timeout_s = timeout_s
         self.connected = True
         self.ended = False
+        self.lags = False
 
     async def _reach(self, path: str) -> None:
         if not path.startswith("/") or (path != "/" and path.endswith("/")) or "//" in path:
@@ -180,7 +189,7 @@ class MemoryCoordinator:
             await self._until_connected()
             self._check()
             found = self._ensemble.get(path)
-            if (None if found is None else found.version) != version:
+            if not self.lags and (None if found is None else found.version) != version:
                 return
             await self._ensemble.next_change()
 
@@ -189,7 +198,7 @@ class MemoryCoordinator:
         while True:
             await self._until_connected()
             self._check()
-            if self._ensemble.children(path) != known:
+            if not self.lags and self._ensemble.children(path) != known:
                 return
             await self._ensemble.next_change()
 

@@ -215,6 +215,7 @@ def _without_the_first(frame: pb.AppendFrame, size: int) -> pb.AppendFrame | Non
         lock_counts=frame.lock_counts[3:],
         locks=frame.locks[8 * sum(frame.lock_counts[:3]) :],
         records=frame.records[size:],
+        own=frame.own[1:],
     )
 
 

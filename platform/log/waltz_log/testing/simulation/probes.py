@@ -22,7 +22,7 @@ from waltz_log.testing.simulation.history import Attempt, Seen
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World
 
-__all__ = ["probe_stranded"]
+__all__ = ["probe_fork", "probe_stranded"]
 
 MOUNT_SEQUENCE = 1 << 41
 """Above what the client used, which is closed by then."""
@@ -38,6 +38,18 @@ async def probe_stranded(world: World, server: str, storage: str, seconds: float
                 await asking
             except (TimeoutError, WaltzError) as error:
                 world.trace.add("probe", f"was told {error!r}")
+
+
+async def probe_fork(world: World, server: str, storage: str, partition: int, seconds: float) -> None:
+    """Lets the newer owner commit, and asks the replica that it has not reached, for so long."""
+    until = world.now_s + seconds
+    while world.now_s < until:
+        await asyncio.sleep(0.1)
+        try:
+            await _appended_elsewhere(world, partition)
+            await _read_with_new_bounds(world, server, storage)
+        except (TimeoutError, WaltzError) as error:
+            world.trace.add("probe", f"was told {error!r}")
 
 
 def _channel(world: World, address: str) -> Channel:

@@ -64,8 +64,8 @@ class World:
         """The one node, if any, whose data may be taken away."""
         self.rotten: set[str] = set()
         self.probes = 0
-        self.resolved = asyncio.Event()
-        """Set whenever a recovery has decided; who waits for the next one clears it."""
+        self.resolved: dict[int, asyncio.Event] = {}
+        """By partition: set when a recovery has decided. Whoever waits for the next one puts it there."""
         self._partition_of: dict[int, int] = {}
         self._life = 0
         self._supervisors: dict[str, asyncio.Task[None]] = {}
@@ -96,8 +96,8 @@ class World:
         self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))
 
     def _logged(self, event: str, facts: MutableMapping[str, Any]) -> None:
-        if event == "high-water mark resolved":
-            self.resolved.set()
+        if event == "high-water mark resolved" and facts["partition"] in self.resolved:
+            self.resolved[facts["partition"]].set()
         if event == "store session open":
             self.history.sessions.append(SessionOpened(self.now_s, facts["partition"], facts["session"], facts["high_water_mark"]))
 
