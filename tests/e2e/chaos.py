@@ -48,8 +48,8 @@ def _not_sparks_own(jars: Iterable[Path]) -> list[Path]:
     return sorted(jar for jar in jars if jar.name.startswith(("io.delta_", "io.unitycatalog_", "org.locationtech")))
 
 
-ENDS_BORNE = 3
-"""Drivers in a row that end by themselves. More are no bad luck."""
+ENDS_BORNE = 6
+"""Drivers in a row that end by themselves: Spark gives a Python process ten seconds to start, too few on a busy machine. More are no bad luck."""
 
 SHORT_LIVED = (
     "--driver-java-options=-Dlog4j2.configurationFile=conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
