@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_waltz.cluster import CONNECT_TIMEOUT_S
 from waltz_delta.arguments import JobParser
-from waltz_delta.audit_compare import Difference, PieceOfLog, compare_appended, compare_keyed, density
+from waltz_delta.audit_compare import Density, Difference, PieceOfLog, compare_appended, compare_keyed, density
 from waltz_delta.audit_report import Audited, print_report
 from waltz_delta.backfill import Piece, pieces
 from waltz_delta.errors import NotADeltaTable
@@ -93,6 +93,7 @@ def audit_pipeline(
     per_piece: int = TRANSACTIONS_PER_PIECE,
 ) -> Iterator[Audited]:
     """`extents`: first and last id of each partition in the log."""
+    log_reads = _LogReads(spark, settings, source)
     for output in settings.outputs:
         audited = Audited(output.target.table, output.target.mode)
         try:
@@ -114,7 +115,7 @@ def audit_pipeline(
         table = spark.read.format("delta").option("versionAsOf", version).load(output.target.table)
         todo = list(pieces(starts, ends, per_piece))
         with progress(f"audit {output.target.table}", sum(piece.transactions for piece in todo)) as bar:
-            _audit_output(spark, settings, output, table, todo, audited, bar, source, whole=not any(starts.values()))
+            _audit_output(log_reads, settings, output, table, todo, audited, bar, whole=not any(starts.values()))
         yield audited
 
 
@@ -128,26 +129,23 @@ def _settled(log: TableLog, cluster_key: str) -> tuple[int, dict[int, int]]:
 
 
 def _audit_output(
-    spark: SparkSession,
+    log_reads: _LogReads,
     settings: PipelineSettings,
     output: OutputSettings,
     table: DataFrame,
     todo: Sequence[Piece],
     audited: Audited,
     bar: Progress,
-    source: str,
     *,
     whole: bool,
 ) -> None:
     way = Way(output, dead_letters=settings.dead_letters is not None)
-    options = batch_options(settings.source)
     keyed: DataFrame | None = None
     for piece in todo:
-        raw = _read(spark, source, options, piece)
-        part = PieceOfLog(piece.starts, piece.ends)
-        audited.add_density(density(raw, part))
+        raw = log_reads.rows(piece)
+        audited.add_density(log_reads.density(piece))
         if output.target.mode == "append":
-            counted, differences = compare_appended(way.good(raw), table, part, SHOWN)
+            counted, differences = compare_appended(way.good(raw), table, PieceOfLog(piece.starts, piece.ends), SHOWN)
             audited.add_rows(counted)
             audited.differences += differences
         else:
@@ -160,10 +158,25 @@ def _audit_output(
         audited.notes.append("nothing of the log is in this table yet")
 
 
-def _read(spark: SparkSession, source: str, options: Mapping[str, str], piece: Piece) -> DataFrame:
-    bounds = {
-        "partitions": ",".join(str(partition) for partition in piece.starts),
-        "startingTransactionIds": json.dumps({str(partition): at for partition, at in piece.starts.items()}),
-        "endingTransactionIds": json.dumps({str(partition): at for partition, at in piece.ends.items()}),
-    }
-    return spark.read.format(source).options(**{**options, **bounds}).load()
+class _LogReads:
+    """Pieces of the log as DataFrames, and their density: once for all tables that are equally far."""
+
+    def __init__(self, spark: SparkSession, settings: PipelineSettings, source: str) -> None:
+        self._spark, self._source, self._options = spark, source, batch_options(settings.source)
+        self._rows: dict[str, DataFrame] = {}
+        self._density: dict[str, list[Density]] = {}
+
+    def rows(self, piece: Piece) -> DataFrame:
+        bounds = {
+            "partitions": ",".join(str(partition) for partition in piece.starts),
+            "startingTransactionIds": json.dumps({str(partition): at for partition, at in piece.starts.items()}),
+            "endingTransactionIds": json.dumps({str(partition): at for partition, at in piece.ends.items()}),
+        }
+        if str(piece) not in self._rows:
+            self._rows[str(piece)] = self._spark.read.format(self._source).options(**{**self._options, **bounds}).load()
+        return self._rows[str(piece)]
+
+    def density(self, piece: Piece) -> list[Density]:
+        if str(piece) not in self._density:
+            self._density[str(piece)] = density(self.rows(piece), PieceOfLog(piece.starts, piece.ends))
+        return self._density[str(piece)]
