@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, text
 
+from tests.unit.log.client.sql_bank import ACCOUNTS, TABLES, applied, connect_to
 from waltz_log.client import ClientSettings, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext, WaltzClient
 from waltz_log.client.inspect import ClusterInspector
 from waltz_log.errors import ClusterUnavailable, LockConflict, NotAppended, OutcomeUnknown
@@ -184,3 +188,42 @@ async def test_transactions_of_two_clients_number_densely(cluster: LocalCluster)
     done: list[WaltzClient] = []
     await asyncio.gather(*(one(state) for state in last))
     assert last[0] == last[1] == {0: 40, 1: 40, 2: 40}
+
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT = 40
+
+
+def service(cluster: str, url: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "tests.integration.log.bank_service", cluster, url, str(LIMIT)], cwd=ROOT)
+
+
+async def test_services_that_are_killed_leave_in_their_database_what_the_log_holds_once(cluster: LocalCluster, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    engine = connect_to(url)
+    with engine.connect() as connection:
+        connection.execute(text("PRAGMA journal_mode = WAL"))
+    TABLES.create_all(engine)
+    running = [service(cluster.cluster, url) for _ in range(2)]
+    try:
+        await until(lambda: len(applied(engine)) > LIMIT // 2, 120)
+        running[0].kill()
+        running[0].wait(timeout=10)
+        running.append(service(cluster.cluster, url))
+        await until(lambda: len(applied(engine)) > LIMIT, 120)
+        await asyncio.to_thread(cluster.kill, "server-0")
+        await until(lambda: all(process.poll() == 0 for process in running[1:]), 120)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+        await asyncio.to_thread(cluster.start, "server-0")
+    async with WaltzClient.open(cluster.cluster) as client:
+        log: list[Transaction] = []
+        follower = await client.follow(1, log.extend)
+        await follower.wait(await client.high_water_mark(1))
+    assert applied(engine) == [each.transaction_id for each in log if b"+" in each.data]
+    with engine.connect() as connection:
+        assert {row.name: row.balance for row in connection.execute(select(ACCOUNTS))} == {"ada": LIMIT, "bob": LIMIT, "cyd": LIMIT}
+    assert len(applied(engine)) == 3 * LIMIT
+    engine.dispose()
