@@ -114,6 +114,19 @@ def segment_statistics(
     return storage_tools.statistics(path, checked_output(output))
 
 
+@storage_app.command("copy-partition")
+def copy_partition(
+    source: Annotated[Path, typer.Argument(help="The storage directory to copy from. Its node may run.")],
+    target: Annotated[Path, typer.Argument(help="The storage directory to copy into. Its node must be stopped.")],
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0)],
+    pace: Pace = 0.0,
+) -> int:
+    """Fill a partition from another node's directory, as far as that is known to be clean. Its node copies the rest from its peers when it starts."""
+    from waltz_log.cli import storage_copies
+
+    return storage_copies.copy_one_partition(source, target, partition, pace)
+
+
 @storage_app.command("describe")
 def describe(directory: Directory) -> int:
     """Tell, as JSON, what `waltz cluster adopt` must know of a directory on another machine."""

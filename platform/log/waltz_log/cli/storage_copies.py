@@ -17,10 +17,11 @@ from waltz_log.errors import InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.storage.backup import backup
 from waltz_log.storage.migrate import JAVA_CONTROL_FILE, migrate
+from waltz_log.storage.partition_copy import copy_partition
 from waltz_log.storage.restore import restore
 from waltz_log.storage.staging import SUFFIX, staged
 
-__all__ = ["backup_directory", "migrate_directory", "restore_directory"]
+__all__ = ["backup_directory", "copy_one_partition", "migrate_directory", "restore_directory"]
 
 
 def migrate_directory(directory: Path, output: str) -> int:
@@ -51,6 +52,15 @@ def _refuse_the_originals(control_file: Path) -> None:
         raise InvalidSetting(name="directory", reason=f"is taken by a storage of Java Waltz: {error.strerror}", nearest=None) from None
     finally:
         os.close(descriptor)
+
+
+def copy_one_partition(source: Path, target: Path, partition: int, mib_per_s: float) -> int:
+    for directory in (source, target):
+        if not (directory / CONTROL_FILE).is_file():
+            raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+    done = copy_partition(ReadOnlyFileSystemDisk(source), FileSystemDisk(target), partition, WallClock(), Pacer(mib_per_s))
+    print(f"partition {partition}: kept up to {done.kept}, copied up to {done.last}")
+    return OK
 
 
 def backup_directory(source: Path, target: Path, mib_per_s: float, output: str) -> int:
