@@ -261,7 +261,8 @@ class _OpenFile:
 
     def write(self, offset: int, data: bytes) -> None:
         self._change("write")
-        room = self._disk.free_bytes() - max(0, offset + len(data) - self._file.now.size)
+        grows = max(0, offset + len(data) - self._file.now.size)
+        room = self._disk.free_bytes() - grows if grows else 0  # to know the free space is to walk over all files
         kept = data if room >= 0 else data[: max(0, len(data) + room)]
         if kept:
             self._put(offset, bytes(kept))
