@@ -27,10 +27,10 @@ class ClientSettings(Settings):
     )
     close_timeout_s: float = Field(default=10.0, ge=0, description="How long `close` waits for what is pending; the rest is reported unknown.")
     frame_bytes: int = Field(
-        default=256 * 1024,
+        default=1024 * 1024,
         ge=4096,
         le=8 * 1024 * 1024,
-        description="Records in one append frame. Larger costs latency under load, smaller throughput.",
+        description="Records in one append frame at most; only a backlog fills it. Smaller costs throughput: each frame has a fixed price.",
     )
     linger_ms: float = Field(
         default=2.0,
