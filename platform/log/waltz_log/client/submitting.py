@@ -24,7 +24,7 @@ from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
 from waltz_log.core.metadata import ClusterParameters
-from waltz_log.errors import InvalidRequest, LockConflict
+from waltz_log.errors import InvalidRequest, LockConflict, NotAppended
 
 __all__ = ["Follow", "Submitting"]
 
@@ -92,13 +92,17 @@ class Submitting:
     # ---- contexts --------------------------------------------------------------------------------------------------------------------------------
 
     async def submit(self, context: Context, partitions: int, timeout_s: float, attempts: int) -> asyncio.Task[Receipt | None]:
-        """Waits only for room. The task ends when the context is applied here, or with the error that its `on_exception` is told."""
+        """Waits only for room, until the deadline. The task ends when it is applied here, or with the error that its `on_exception` is told."""
         partition = context.partition(partitions)
         follower = self.followers.get(partition)
         if follower is None:
             raise InvalidRequest(reason=f"the application is not mounted at this partition: partition={partition!r}")
         deadline = asyncio.get_running_loop().time() + timeout_s
-        await self._room.acquire()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room.acquire()
+        except TimeoutError:
+            raise NotAppended(partition=partition, reason="no room for another context before the deadline") from None
         task = asyncio.create_task(self._carry_out(context, follower, deadline, self._attempts(attempts)), name=f"waltz context {partition}")
         self._tasks.add(task)
         task.add_done_callback(self._done)

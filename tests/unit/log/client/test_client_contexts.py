@@ -279,6 +279,8 @@ async def test_room_for_contexts_is_waited_for(connect: Connect, cluster: Script
     waiting = asyncio.ensure_future(client.submit(Increment(application, b"a")))
     await asyncio.sleep(0.02)
     assert not waiting.done()
+    with pytest.raises(NotAppended, match="no room"):
+        await client.submit(Increment(application, b"a"), timeout_s=0.01)
     cluster.logs[1].gate.set()
     await asyncio.gather(*tasks, await waiting)
     assert application.counts == {(1, b"a"): 4}
