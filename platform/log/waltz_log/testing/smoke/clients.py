@@ -34,6 +34,9 @@ PROGRESS_EVERY_S = 0.5
 PAUSE_S = 0.2
 """Before the log is asked again what it could not tell."""
 
+RESOLVES_MAX = 32
+"""Questions under way at once of a client: an outage leaves many, and while one partition is away the others answer."""
+
 HOT = 0.1
 
 
@@ -50,7 +53,8 @@ class SmokeClient:
         self._share = (plan.transactions + plan.clients - 1 - number) // plan.clients if plan.transactions else None
         self._known = [-1] * plan.partitions
         self._room = asyncio.Event()
-        self._unknown: list[tuple[int, OutcomeUnknown]] = []
+        self._resolving: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Semaphore(RESOLVES_MAX)
 
     @property
     def done(self) -> bool:
@@ -86,23 +90,18 @@ class SmokeClient:
 
     async def run(self, over: asyncio.Event) -> None:
         plan = self._plan
-        resolving = asyncio.create_task(self._resolve())
-        try:
-            while not over.is_set():
-                wanted = plan.pipeline if self._share is None else min(plan.pipeline, self._share - self.committed)
-                if self.in_flight < wanted:
-                    await self._submit()
-                elif self.done:
-                    await over.wait()
-                else:
-                    self._room.clear()
-                    await self._room.wait()
-            while self.in_flight:  # those that are decided late count too
+        while not over.is_set():
+            wanted = plan.pipeline if self._share is None else min(plan.pipeline, self._share - self.committed)
+            if self.in_flight < wanted:
+                await self._submit()
+            elif self.done:
+                await over.wait()
+            else:
                 self._room.clear()
                 await self._room.wait()
-        finally:
-            resolving.cancel()
-            await asyncio.gather(resolving, return_exceptions=True)
+        while self.in_flight:  # those that are decided late count too
+            self._room.clear()
+            await self._room.wait()
 
     def _draw(self) -> tuple[list[int], list[int], list[int]]:
         """Locks to write, read and append."""
@@ -153,8 +152,10 @@ class SmokeClient:
                 self._saw(partition, error.winner)
                 self._end(number, Told.REJECTED, error.winner)
             case OutcomeUnknown():
-                self._unknown.append((number, error))
                 self.history.told[number] = Told.UNKNOWN
+                resolving = asyncio.create_task(self._resolve(number, error))
+                self._resolving.add(resolving)
+                resolving.add_done_callback(self._resolving.discard)
             case NotAppended() | Unavailable():
                 self._end(number, Told.NOT_APPENDED, -1)
             case _:
@@ -166,23 +167,23 @@ class SmokeClient:
         self.in_flight -= 1
         self._room.set()
 
-    async def _resolve(self) -> None:
-        while True:
-            if not self._unknown:
-                await asyncio.sleep(PAUSE_S)
-                continue
-            number, unknown = self._unknown[0]
-            try:
-                receipt = await self._client.resolve(unknown)
-            except Unavailable:
-                await asyncio.sleep(PAUSE_S)
-                continue
-            self._unknown.pop(0)
-            if receipt is None:
-                self._end(number, Told.ABSENT, -1)
-            else:
-                self.committed += 1
-                self._end(number, Told.RESOLVED, receipt.transaction_id)
+    async def _resolve(self, number: int, unknown: OutcomeUnknown) -> None:
+        async with self._turn:
+            while True:
+                try:
+                    receipt = await self._client.resolve(unknown)
+                    break
+                except Unavailable:
+                    await asyncio.sleep(PAUSE_S)
+                except WaltzError as error:
+                    self.history.complaints.append(f"22: attempt {number} could not be resolved: {error!r}")
+                    self._end(number, Told.UNKNOWN, -1)
+                    return
+        if receipt is None:
+            self._end(number, Told.ABSENT, -1)
+        else:
+            self.committed += 1
+            self._end(number, Told.RESOLVED, receipt.transaction_id)
 
     # ---- the end -----------------------------------------------------------------------------------------------------------------------------------
 

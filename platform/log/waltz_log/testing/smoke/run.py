@@ -20,7 +20,7 @@ from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.testing.local import LocalCluster
 from waltz_log.testing.processes import Processes
 from waltz_log.testing.smoke.checks import judge
-from waltz_log.testing.smoke.clients import command, history_file, marks_file, progress_file
+from waltz_log.testing.smoke.clients import SETTINGS, command, history_file, marks_file, progress_file
 from waltz_log.testing.smoke.history import ClientHistory, PartitionLog, SmokeHistory
 from waltz_log.testing.smoke.nemesis import Nemesis
 from waltz_log.testing.smoke.plan import SmokePlan
@@ -182,12 +182,13 @@ def _load(plan: SmokePlan, clients: _Clients, nemesis: Nemesis, tell: Callable[[
 
 
 def _wait_settled(plan: SmokePlan, clients: _Clients) -> None:
-    """Until every attempt is decided."""
-    deadline = time.monotonic() + plan.heal_s
+    """Until every attempt is decided, by its deadline at the latest, and then by asking the log."""
+    bound_s = SETTINGS.append_timeout_s + plan.heal_s
+    deadline = time.monotonic() + bound_s
     while not clients.progress()[3]:
         clients.expect_alive()
         if time.monotonic() > deadline:
-            raise Unavailable(reason=f"12: clients are not at rest {plan.heal_s:g} s after the last outage")
+            raise Unavailable(reason=f"12: clients are not at rest {bound_s:g} s after the last outage")
         time.sleep(LOOK_EVERY_S)
 
 
