@@ -73,7 +73,10 @@ def _by_name(values: Mapping[int, int]) -> dict[str, Any]:
 
 
 def batch_starts(start: Offset, end: Offset) -> dict[int, int]:
-    """Where each partition of a batch starts, from the two offsets alone."""
+    """Where each partition of a batch starts, from the two offsets alone. Between an offset and itself there is nothing, also where it says how the
+    batch before it began."""
+    if start == end:
+        return dict(end.next)
     starts = {partition: end.began.get(partition, start.next.get(partition)) for partition in end.next}
     found = {}
     for partition, at in starts.items():
