@@ -223,7 +223,7 @@ def test_optimize_vacuum_columns_and_writes_of_users_in_between_change_nothing(s
     table = DeltaTable.forPath(spark, str(path))
     table.optimize().executeCompaction()
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note STRING)")
-    table.update("true", {"note": "'mine'"})
+    DeltaTable.forPath(spark, str(path)).update("true", {"note": "'mine'"})
     spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)")
     table.vacuum()
     sink.write(frame(spark, log))

@@ -66,7 +66,7 @@ def decode(rows: DataFrame, settings: DecodeSettings) -> DataFrame:
         return read.select(*kept, DATA, f.col(f"{VALUE}.*"), problem.alias(PROBLEM))
     found = declared_columns(rows.sparkSession, settings)
     _refuse_names(found.fieldNames(), kept)
-    single = f.col(VALUE)["one"][0]
+    single = f.get(f.col(VALUE)["one"], f.lit(0))
     return read.select(*kept, DATA, *[single[name].alias(name) for name in found.fieldNames()], problem.alias(PROBLEM))
 
 
@@ -112,17 +112,17 @@ def _json(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
     text = f.col("data").cast("string")
     value = f.from_json(f.concat(f.lit('{"one":['), text, f.lit("]}")), outer, _JSON)
     read, raw = f.col(VALUE), f.col(DATA).cast("string")
-    one = read["one"]
-    good = f.is_valid_utf8(raw) & read[PROBLEM].isNull() & (f.size(one) == 1) & one[0].isNotNull()
+    one, first = read["one"], f.get(read["one"], f.lit(0))
+    good = f.is_valid_utf8(raw) & read[PROBLEM].isNull() & (f.size(one) == 1) & first.isNotNull()
     reason = (
         f.when(f.col(DATA).isNull(), "no data")
         .when(~f.is_valid_utf8(raw), "is not UTF-8")
-        .when(one.isNull() | (f.size(one) != 1) | one[0].isNull(), "is not one JSON object")
+        .when(one.isNull() | (f.size(one) != 1) | first.isNull(), "is not one JSON object")
     )
     for field in found.fields:  # looked at only where something is wrong
         told = f"{field.name} is not {_kind(field.dataType)}"
         path = "$['" + field.name.replace("'", "\\'") + "']"
-        reason = reason.when(f.get_json_object(raw, path).isNotNull() & one[0][field.name].isNull(), told)
+        reason = reason.when(f.get_json_object(raw, path).isNotNull() & first[field.name].isNull(), told)
     return value, f.when(~f.coalesce(good, f.lit(False)), reason.otherwise("a value is not of its declared type"))
 
 
