@@ -117,6 +117,22 @@ async def test_contexts_of_one_client_that_want_one_lock_are_not_refused_by_the_
     assert executions == 120 if told else executions <= 240
 
 
+async def test_a_context_that_its_own_client_overtook_while_it_was_executed_is_executed_again_and_not_refused(client: WaltzClient) -> None:
+    application = Counters()
+    await client.mount(application)
+    overtaken, go_on = Increment(application, b"a"), asyncio.Event()
+
+    async def slow(tx: TransactionContext) -> None:
+        await go_on.wait()
+
+    overtaken.before = slow
+    task = await client.submit(overtaken)
+    await (await client.submit(Increment(application, b"a")))
+    go_on.set()
+    await task
+    assert overtaken.events == ["execute 1", "execute 2", "completion 1", "application"]
+
+
 async def test_contexts_that_read_one_lock_do_not_wait_for_each_other(client: WaltzClient, cluster: ScriptedCluster) -> None:
     application = Counters()
     await client.mount(application)
