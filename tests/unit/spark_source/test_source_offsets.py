@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_waltz.errors import DataLost
@@ -49,6 +49,7 @@ def brute_force_share(backlog: dict[int, int], limit: int) -> dict[int, int]:
     return {partition: 1 + whole[partition] for partition in share}
 
 
+@settings(deadline=None)
 @given(backlogs, st.integers(1, 200))
 def test_a_limit_is_shared_as_the_brute_force_planner_shares_it(backlog: dict[int, int], limit: int) -> None:
     waiting = [partition for partition, size in backlog.items() if size]
@@ -62,6 +63,7 @@ def test_a_limit_is_shared_as_the_brute_force_planner_shares_it(backlog: dict[in
         assert sorted(share) == sorted(waiting)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 5))
 def test_partitions_take_turns_where_the_limit_is_below_their_number(partitions: int, limit: int) -> None:
     start = Offset(dict.fromkeys(range(partitions), 0))
@@ -71,6 +73,7 @@ def test_partitions_take_turns_where_the_limit_is_below_their_number(partitions:
     assert all(at >= 1 for at in start.next.values())
 
 
+@settings(deadline=None)
 @given(sizes, st.none() | st.integers(1, 60))
 def test_batches_follow_each_other_without_gap_or_repeat_up_to_the_end(log: dict[int, tuple[int, int]], limit: int | None) -> None:
     extents = {partition: Extent(first, first + count) for partition, (first, count) in log.items()}
@@ -92,6 +95,7 @@ def test_batches_follow_each_other_without_gap_or_repeat_up_to_the_end(log: dict
     assert seen == {partition: list(range(extent.first, extent.next)) for partition, extent in extents.items()}
 
 
+@settings(deadline=None)
 @given(sizes, sizes, st.none() | st.integers(1, 60), st.sampled_from([EARLIEST, LATEST]))
 def test_a_first_batch_is_replayed_alike_wherever_the_start_would_be_now(
     then: dict[int, tuple[int, int]], grown: dict[int, tuple[int, int]], limit: int | None, default: int
@@ -128,6 +132,7 @@ def test_a_bound_below_the_offset_never_moves_it_back() -> None:
     assert latest_offset(Offset({0: 5}), {0: Extent(0, 3)}).next == {0: 5}
 
 
+@settings(deadline=None)
 @given(sizes, st.none() | st.integers(1, 40), st.integers(1, 20))
 def test_tasks_cover_every_id_once_within_their_bounds(batch: dict[int, tuple[int, int]], least: int | None, most: int) -> None:
     starts = {partition: first for partition, (first, _) in batch.items()}
