@@ -153,6 +153,19 @@ def test_a_log_cleaned_while_it_is_read_is_listed_again(table: Table) -> None:
     assert (log.version, log.identifiers) == (6, {app_id(KEY, 0): 6})
 
 
+def test_an_old_checkpoint_behind_missing_commits_tells_nothing(table: Table) -> None:
+    for last in range(7):
+        table.land({0: last})
+    for version in (2, 5):
+        DeltaTable(table.path, version=version).create_checkpoint()
+    for version in (0, 1, 3):
+        Path(table.path, "_delta_log", f"{version:020d}.json").unlink()
+    assert [version for version, _ in TableLog(table.path).newest_first()] == [6, 5]
+    with pytest.raises(PositionForgotten, match="oldest_version=5"):
+        version_at(table.path, {0: 2})
+    assert version_at(table.path, {0: 6}) == 6
+
+
 def test_a_checkpoint_in_parts_counts_when_all_parts_are_there(table: Table) -> None:
     for last in range(3):
         table.land({0: last})
@@ -227,6 +240,9 @@ def test_merged_tables_are_cut_at_their_newest_common_position(tmp_path: Path) -
     cut = consistent_cut([one.path, apart.path])
     assert (cut.position, cut.exact, cut.versions) == ({0: 7}, False, {one.path: 2, apart.path: 0})
     assert consistent_cut([plain.path, apart.path]).exact, "a table that keeps every transaction follows any other"
+    behind = Table(tmp_path)
+    behind.land({0: 10})
+    assert consistent_cut([behind.path, one.path, two.path]).position == {0: 5}, "no table is asked for what it does not hold"
 
 
 def test_waiting_ends_with_the_commit_that_holds_the_transaction(table: Table) -> None:
