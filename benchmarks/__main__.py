@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks import append, catch_up, delta, failover, feed, journal, outbox, spark, storage, topics, visible
+from benchmarks import append, catch_up, delta_table, failover, feed, journal, outbox, spark, storage, topics, visible
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
@@ -64,7 +64,7 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
             yield from spark.run_noop(cluster, directory, workload, conditions)
             yield from spark.run_trigger(cluster, directory, workload, conditions)
         if "delta" in names:
-            yield from delta.run(cluster, directory, workload, conditions)
+            yield from delta_table.run(cluster, directory, workload, conditions)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

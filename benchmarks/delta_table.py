@@ -1,4 +1,6 @@
-"""The log into Delta: appended exactly once by the table's marks beside Delta's own sink, and merged by key; in a driver of its own."""
+"""The log into Delta: appended exactly once by the table's marks beside Delta's own sink, and merged by key; in a driver of its own.
+
+Not named `delta`: spark-submit puts this folder on the path of the scripts in it, before the package of that name."""
 
 from __future__ import annotations
 
