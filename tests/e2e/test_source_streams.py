@@ -120,8 +120,9 @@ def test_a_least_is_waited_for_while_progress_shows_the_lag_and_not_beyond_the_d
 
         def lag() -> int:
             source = query.lastProgress.sources[0]
-            told, end = json.loads(source.latestOffset), json.loads(source.endOffset)
-            return int(told["0"]) - int(end["0"])
+            if source.latestOffset is None or source.endOffset is None:
+                return -1
+            return int(json.loads(source.latestOffset)["0"]) - int(json.loads(source.endOffset)["0"])
 
         until(lambda: lag() == 6, "a lag of six in the progress")
         assert stream.batches == []
@@ -180,9 +181,8 @@ def test_segments_trimmed_under_a_running_stream_end_it_with_the_range_that_was_
 
     for node in stream.cluster.nodes:
         node.hook = trim
-    with pytest.raises(Exception, match=r"transactions lost to this query: partition=0 first=(\d+) last=799 reason=trimmed"):
+    with pytest.raises(Exception, match="transactions lost to this query: partition=0 first=100 last=199 reason=trimmed while it was read"):
         stream.available_now(maxTransactionsPerTrigger="100", maxRecordsPerPartition="100")
-    before = stream.rows()
-    assert before == ids(0, 0, len(before))
+    assert stream.rows() == ids(0, 0, 100)
     stream.available_now(failOnDataLoss="false")
-    assert stream.rows() == before + ids(0, 800, 1000)
+    assert stream.rows() == ids(0, 0, 100) + ids(0, 800, 1000)
