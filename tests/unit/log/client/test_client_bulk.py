@@ -50,6 +50,20 @@ async def test_drafts_keep_their_headers_and_locks_and_each_stands_for_itself(cl
         receipt.raise_failed()
 
 
+async def test_where_others_append_too_each_entry_is_told_its_own_id(connect: Connect, cluster: ScriptedCluster) -> None:
+    clients = [await connect(frame_bytes=4096) for _ in range(2)]
+    told: list[list[Appended]] = [[], []]
+    entries = [[b"%d:%d" % (who, number) for number in range(1500)] for who in range(2)]
+    receipts = await asyncio.gather(*(clients[who].append_bulk(0, entries[who], on_ack=told[who].append) for who in range(2)))
+    log = cluster.logs[0].data()
+    for who, receipt in enumerate(receipts):
+        assert len(receipt.appended) > 1
+        for ranges in (receipt.appended, told[who]):
+            found = {each.first + at: log[each.transaction_id + at] for each in ranges for at in range(each.length)}
+            assert found == dict(enumerate(entries[who]))
+        assert [log[receipt.transaction_id(position) or 0] for position in range(1500)] == entries[who]
+
+
 async def test_a_generator_is_read_no_further_than_there_is_room(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(max_pending=100)
     cluster.logs[0].gate.clear()
@@ -125,13 +139,13 @@ async def test_taking_ends_with_the_first_deadline_that_passes(connect: Connect,
     cluster.logs[0].gate.clear()
     read = 0
 
-    def endless() -> Iterator[bytes]:
+    def many() -> Iterator[bytes]:
         nonlocal read
-        while True:
+        while read < 60:
             read += 1
             yield b""
 
-    receipt = await client.append_bulk(0, endless(), timeout_s=0.1)
+    receipt = await client.append_bulk(0, many(), timeout_s=0.1)
     assert read == receipt.taken < 30
     assert receipt.appended == []
     assert {type(each.error) for each in receipt.failed} == {OutcomeUnknown, NotAppended}
