@@ -67,3 +67,11 @@ def test_an_append_lock_does_not_hide_the_write_of_another() -> None:
     assert table.judge([0], b"\0\0\1", [7], 2, 1, b"\1").accepted == [0]
     assert table.judge([0], b"\0\1\0", [7], 3, 1, b"\1").rejected == [(0, 1)]
     assert table.judge([1], b"\0\1\0", [7], 3, 1, b"\1").accepted == [0]
+
+
+def test_what_was_found_out_for_one_client_is_not_taken_for_another() -> None:
+    table = LockTable(floor=0, entries_max=100)
+    write, read = b"\1\0\0", b"\0\1\0"
+    assert table.judge([0], write, [7], 1, 1, b"\1").accepted == [0]
+    assert table.judge([0], read, [7], 2, 1, b"\1").accepted == [0]
+    assert table.judge([0], read, [7], 3, 2, b"\1").rejected == [(0, 1)]
