@@ -52,7 +52,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.committed:,} committed in {self.load_s:.0f} s ({self.committed / self.load_s:,.0f} a second), {self.attempts:,} attempts",
+            f"{self.committed:,} committed, {self.attempts:,} attempts, in {self.load_s:.0f} s of outages and until everything served again",
             f"{self.killed} times a process was killed and {self.stopped} times stopped; {self.ended_by_themselves} ended by themselves",
             f"everything served again {self.healed_s:.1f} s after the last outage",
             *self.wrong,
