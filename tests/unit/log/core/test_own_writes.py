@@ -75,3 +75,10 @@ def test_what_was_found_out_for_one_client_is_not_taken_for_another() -> None:
     assert table.judge([0], write, [7], 1, 1, b"\1").accepted == [0]
     assert table.judge([0], read, [7], 2, 1, b"\1").accepted == [0]
     assert table.judge([0], read, [7], 3, 2, b"\1").rejected == [(0, 1)]
+
+
+def test_an_append_lock_of_another_is_a_write() -> None:
+    table = LockTable(floor=0, entries_max=100)
+    assert table.judge([0], b"\0\0\1", [7], 1, 2).accepted == [0]
+    assert table.judge([0], b"\0\0\1", [7], 2, 1, b"\1").accepted == [0]
+    assert table.judge([0], b"\0\1\0", [7], 3, 1, b"\1").rejected == [(0, 1)]
