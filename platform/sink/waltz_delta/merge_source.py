@@ -74,8 +74,8 @@ def latest_rows(rows: DataFrame, keys: Sequence[str], sequence: str, *, soft: bo
     grouped = rows.groupBy(*keys).agg(*told)
     if sequence == TRANSACTION_ID:
         newest = f.col("newest")
-        told = moved(f.col("lowest"), f.col("highest"), newest.getField(TRANSACTION_ID)).cast(grouped.schema["newest"].dataType)
-        grouped = grouped.withColumn("newest", f.when(f.col("lowest") != f.col("highest"), told).otherwise(newest))
+        refused = moved(f.col("lowest"), f.col("highest"), newest.getField(TRANSACTION_ID)).cast(grouped.schema["newest"].dataType)
+        grouped = grouped.withColumn("newest", f.when(f.col("lowest") != f.col("highest"), refused).otherwise(newest))
     fixed = {*keys, sequence, PARTITION, TRANSACTION_ID, *place, DELETED, AT}
     columns = []
     for name in rows.columns:
