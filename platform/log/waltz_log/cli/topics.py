@@ -42,7 +42,7 @@ async def create(
             now_ms = WallClock().now_ms()
             return catalogue.with_new(
                 wanted,
-                type=type,  # type: ignore[arg-type]  # the catalogue refuses another
+                type=type,
                 partitions=partitions,
                 pool=pool,
                 now_ms=now_ms,

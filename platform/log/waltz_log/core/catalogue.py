@@ -22,6 +22,7 @@ PARTITIONS_MAX: Final = 1024
 HOUR_MS: Final = 3_600_000
 
 TopicType = Literal["regular", "compaction"]
+_TYPES: Final[Mapping[str, TopicType]] = {"regular": "regular", "compaction": "compaction"}
 Durability = Literal["quorum_sync", "quorum_memory"]
 
 
@@ -66,8 +67,7 @@ POLICIES: Final = tuple(each.name for each in fields(Policies))
 
 
 def _check(name: str, value: object, least: int, *, unbounded: bool = False) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not (value >= least or (unbounded and value == -1)):  # type: ignore[operator]
+    if not isinstance(value, int) or isinstance(value, bool) or not (value >= least or (unbounded and value == -1)):
         told = f"at least {least}" + (", or -1 for no bound" if unbounded else "")
         raise InvalidSetting(name=name, reason=f"wants a whole number, {told}, got {value!r}", nearest=None)
 
@@ -122,7 +122,7 @@ class Catalogue:
         self,
         name: TopicName,
         *,
-        type: TopicType,
+        type: str,
         partitions: int,
         pool: Collection[int],
         now_ms: int,
@@ -132,15 +132,16 @@ class Catalogue:
     ) -> tuple[Catalogue, Topic]:
         """The catalogue with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. Raises `InvalidRequest`
         where there is another of that name, where the hash of a name is that of another one, or where too few log partitions are free."""
-        if type not in get_args(TopicType):
-            raise InvalidSetting.unknown(str(type), get_args(TopicType), what="type of topic")
+        kind = _TYPES.get(type)
+        if kind is None:
+            raise InvalidSetting.unknown(type, _TYPES, what="type of topic")
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidRequest(reason=f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
         self._refuse_collisions(name)
         used = {*self.retired, *(each for topic in self.topics.values() for each in topic.partitions)}
         free = sorted(set(pool) - used)
-        keyed = keyed or type == "compaction"
-        wanted = Topic(name, type, tuple(free[:partitions]), keyed, dict(properties or {}), policies or Policies(), now_ms)
+        keyed = keyed or kind == "compaction"
+        wanted = Topic(name, kind, tuple(free[:partitions]), keyed, dict(properties or {}), policies or Policies(), now_ms)
         found = self.topics.get(name)
         if found is not None:
             if len(found.partitions) != partitions or replace(found, partitions=wanted.partitions, created_ms=now_ms) != wanted:
