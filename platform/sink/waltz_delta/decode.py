@@ -1,9 +1,9 @@
 """From the bytes of a transaction to columns, strictly: a transaction decodes whole or not at all, and what does not says why. Plans only.
 
 What does not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null. In JSON besides: bytes that are not
-UTF-8; text that is not one JSON object (nothing may follow it; no comments or NaN); a value that is not of the declared type or does not
-fit into it. As Spark reads JSON, a STRING takes any value as its text, a TIMESTAMP also a number of seconds, and a DECIMAL is rounded to
-its scale. In Avro and Protobuf: what Spark's own functions refuse.
+UTF-8; text that is not one JSON object (nothing may follow it, also nothing made to close what it is read in; no comments or NaN); a value that
+is not of the declared type or does not fit into it. As Spark reads JSON, a STRING takes any value as its text, a TIMESTAMP also a number of
+seconds, and a DECIMAL is rounded to its scale. In Avro and Protobuf: what Spark's own functions refuse.
 
 Fields keep the names they have in the data; the columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and what else the source was
 asked for) stand beside them, so a field may not be called like one of those. Sources: Spark's documentation of `from_json`, `from_avro` and
@@ -13,13 +13,14 @@ asked for) stand beside them, so a field may not be called like one of those. So
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
 
 from waltz_delta import internal
 from waltz_delta.batch import PARTITION, ROW, TRANSACTION_ID
@@ -35,6 +36,9 @@ DATA = "_waltz_data"
 VALUE = "_waltz_value"
 UNDECODABLE = "waltz_delta: does not decode: "
 """What a query over undecodable data raises begins with this, where nothing else was declared."""
+
+SEAL = f"_waltz_{secrets.token_hex(12)}"
+"""Names what JSON text is wrapped in. Nobody who writes to the log can know it, so no text can close the wrapping and open it again."""
 
 _JSON = {
     "mode": "PERMISSIVE",
@@ -66,8 +70,8 @@ def decode(rows: DataFrame, settings: DecodeSettings) -> DataFrame:
         return read.select(*kept, DATA, f.col(f"{VALUE}.*"), problem.alias(PROBLEM))
     found = declared_columns(rows.sparkSession, settings)
     _refuse_names(found.fieldNames(), kept)
-    single = f.get(f.col(VALUE)["one"], f.lit(0))
-    return read.select(*kept, DATA, *[single[name].alias(name) for name in found.fieldNames()], problem.alias(PROBLEM))
+    first = f.get(f.col(VALUE)[SEAL], f.lit(0))
+    return read.select(*kept, DATA, *[first[name].alias(name) for name in found.fieldNames()], problem.alias(PROBLEM))
 
 
 def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructType:
@@ -106,18 +110,21 @@ def _required(struct: StructType) -> Iterable[tuple[str, ...]]:
 
 
 def _json(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
-    """The data is read as the single element of an array: so text after it is an error, which it is not to Spark otherwise."""
+    """The data is read as the first element of an array: so text after it is an error, which it is not to Spark otherwise. The second element says
+    that the array was not closed by the data: Spark passes over fields that are not declared, and over all that follows the outermost object."""
     found = declared_columns(rows.sparkSession, settings)
-    outer = StructType([StructField("one", ArrayType(found)), StructField(PROBLEM, StringType())])
+    element = StructType([*found.fields, StructField(SEAL, BooleanType())])
+    outer = StructType([StructField(SEAL, ArrayType(element)), StructField(PROBLEM, StringType())])
     text = f.col("data").cast("string")
-    value = f.from_json(f.concat(f.lit('{"one":['), text, f.lit("]}")), outer, _JSON)
+    value = f.from_json(f.concat(f.lit(f'{{"{SEAL}":['), text, f.lit(f',{{"{SEAL}":true}}]}}')), outer, _JSON)
     read, raw = f.col(VALUE), f.col(DATA).cast("string")
-    one, first = read["one"], f.get(read["one"], f.lit(0))
-    good = f.is_valid_utf8(raw) & read[PROBLEM].isNull() & (f.size(one) == 1) & first.isNotNull()
+    one, first = read[SEAL], f.get(read[SEAL], f.lit(0))
+    single = (f.size(one) == 2) & f.get(one, f.lit(1))[SEAL]
+    good = f.is_valid_utf8(raw) & read[PROBLEM].isNull() & single & first.isNotNull()
     reason = (
         f.when(f.col(DATA).isNull(), "no data")
         .when(~f.is_valid_utf8(raw), "is not UTF-8")
-        .when(one.isNull() | (f.size(one) != 1) | first.isNull(), "is not one JSON object")
+        .when(~f.coalesce(single, f.lit(False)) | first.isNull(), "is not one JSON object")
     )
     for field in found.fields:  # looked at only where something is wrong
         told = f"{field.name} is not {_kind(field.dataType)}"
