@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from delta import exceptions as conflicts
+from delta.tables import DeltaTable
 from pyspark.sql import functions as f
 
 from pyspark_waltz.options import LATEST, Positions
@@ -219,6 +221,26 @@ def test_a_table_behind_the_checkpoint_is_refused_with_what_it_would_miss(pipeli
     pipeline.check()
 
 
+def test_marks_go_back_with_a_restore_so_that_the_log_comes_again(pipeline: Pipeline) -> None:
+    """RESTORE itself leaves them, and the rows it took away would be missing for good."""
+    for _ in range(2):
+        fill(pipeline.cluster, 0, 10)
+        pipeline.run()
+    table = DeltaTable.forPath(pipeline.spark, str(pipeline.table))
+    table.restoreToVersion(0)
+    assert high_water_marks(str(pipeline.table)) == {0: 19}
+    fill(pipeline.cluster, 0, 10)
+    with pytest.raises(Exception, match=r"batch begins after the table's mark: .* partition=0 first=10 last=19"):
+        pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.run()
+    pipeline.check()
+    versions = pipeline.versions()
+    pipeline.run()
+    assert pipeline.versions() == versions, "a restore is followed once"
+    pipeline.check()
+
+
 def test_rows_that_a_filter_drops_count_as_seen(spark: Any, stub: Stub, tmp_path: Path) -> None:
     cluster = stub()
     fill(cluster, 0, 10)
@@ -278,6 +300,39 @@ def test_columns_are_added_left_out_or_refused_as_declared_also_when_they_change
     found = spark.read.format("delta").load(path).orderBy("transaction_id").collect()
     assert [(row.transaction_id, row.more, row.mine) for row in found] == [(0, None, None), (1, None, None), (2, "n", None), (3, "o", None)]
     assert high_water_marks(path, KEY) == {0: 3}
+
+
+def test_optimize_vacuum_columns_and_writes_of_users_between_two_batches_change_nothing(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    sink = DeltaAppend(path, KEY, properties={"delta.enableDeletionVectors": "true"})
+    for first, end in ((0, 20), (15, 40)):
+        sink.write(rows(spark, 0, first, end))
+    table = DeltaTable.forPath(spark, path)
+    table.delete("transaction_id = 7")
+    table.update("transaction_id = 8", {"text": "'mine'"})
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (9, 0, 'a row of nobody')")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note STRING)")
+    table.optimize().executeCompaction()
+    with spark_settings(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+        table.vacuum(0)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    for each in (sink, DeltaAppend(path, KEY)):
+        each.write(rows(spark, 0, 5, 50))
+    assert held(spark, tmp_path / "t") == [at for at in ids(0, 0, 50) if at != (0, 7)] + [(9, 0)], "what users removed stays so, and what they wrote"
+    texts = {row.transaction_id: row.text for row in spark.read.format("delta").load(path).where("partition = 0").collect()}
+    assert texts == {at: "mine" if at == 8 else str(at) for at in range(50) if at != 7}
+    assert high_water_marks(path, KEY) == {0: 49}
+
+
+@contextmanager
+def spark_settings(spark: Any, settings: dict[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
 
 
 def test_data_that_is_not_the_declared_json_fails_the_query_and_a_column_of_the_log_cannot_be_taken(spark: Any) -> None:

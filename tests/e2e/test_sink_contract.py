@@ -104,6 +104,24 @@ def test_identifiers_survive_user_writes_compaction_and_vacuum(spark: Any, tmp_p
     assert internal.transaction_versions(spark, path) == {"a": 2}
 
 
+def test_restore_leaves_identifiers_and_the_commits_tell_of_it(spark: Any, tmp_path: Path) -> None:
+    """Should RESTORE bring them back some day, `waltz_delta/restored.py` is not needed any more."""
+    path = str(tmp_path / "t")
+    append(internal.TableTransaction(spark, path), rows(spark, 0, 1), {"a": 0})
+    append(internal.TableTransaction(spark, path), rows(spark, 1, 2), {"a": 1}, metadata="told")
+    DeltaTable.forPath(spark, path).restoreToVersion(0)
+    transaction = internal.TableTransaction(spark, path)
+    assert transaction.versions() == {"a": 1}
+    assert [transaction.versions_at(version) for version in range(3)] == [{"a": 0}, {"a": 1}, {"a": 1}]
+    (last, restore), (_, append_of_told), *more = transaction.commits(10)
+    assert (last, restore["operation"], restore["operationParameters"]["version"]) == (2, "RESTORE", 0)
+    assert (append_of_told["operationParameters"]["queryId"], append_of_told["userMetadata"]) == ("q", "told")
+    assert [version for version, _ in more] == [0]
+    assert [version for version, _ in transaction.commits(2)] == [2, 1]
+    assert internal.table_version(spark, path) == 2
+    assert internal.table_version(spark, str(tmp_path / "none")) == -1
+
+
 def test_a_merge_whose_version_was_used_is_skipped_and_gives_no_row(spark: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     rows(spark, 0, 3).write.format("delta").save(path)

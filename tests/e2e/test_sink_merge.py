@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta.tables import DeltaTable
+from delta.tables import DeltaMergeBuilder, DeltaTable
 
 from waltz_delta import DeltaUpsert, high_water_marks, internal
 from waltz_delta.errors import KeyMoved
@@ -181,6 +181,39 @@ def test_a_deleted_key_does_not_come_back_with_an_older_row_of_another_partition
     assert rows_of(spark, path) == {}
     sink.write(frame(spark, [Event(1, 1, "k", 3, 6, False)]))
     assert rows_of(spark, path) == {"k": (1, 1, 3)}
+
+
+def test_a_driver_that_died_after_the_tombstones_forgets_no_delete_of_the_larger_batch_that_follows(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table's MERGE comes again under the same number, and what stands beside it must not be taken for done by it."""
+    path = tmp_path / "t"
+
+    def sink() -> DeltaUpsert:
+        return DeltaUpsert(str(path), KEY, ["key"], sequence="version", deletes=HARD)
+
+    sink().write(frame(spark, [Event(0, 0, "a", 1, 1, False), Event(0, 1, "b", 1, 2, False)]))
+    deletes = [Event(0, 2, "a", 0, 8, True), Event(0, 3, "b", 0, 9, True)]
+    execute = DeltaMergeBuilder.execute
+    made: list[int] = []
+
+    class Died(BaseException):
+        pass
+
+    def second_dies(self: Any) -> Any:
+        made.append(1)
+        if len(made) == 2:
+            raise Died
+        return execute(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaMergeBuilder, "execute", second_dies)
+        with pytest.raises(Died):
+            sink().write(frame(spark, deletes[:1]))
+    assert len(rows_of(spark, path)) == 2, "only beside the table something was written"
+    sink().write(frame(spark, deletes))
+    sink().write(frame(spark, [Event(1, 0, "a", 2, 5, False), Event(1, 1, "b", 2, 5, False)]))
+    assert rows_of(spark, path) == {}, "both are older than the deletes"
 
 
 def test_a_merge_by_marks_read_before_anothers_merge_loses_the_race(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

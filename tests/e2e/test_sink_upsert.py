@@ -143,6 +143,24 @@ def test_two_drivers_at_once_agree_with_the_fold(spark: Any, tmp_path: Path) -> 
     assert held(spark, path) == fold(log)
 
 
+def test_a_restored_table_is_merged_again_from_where_it_then_was(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    log = log_of(40)
+    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[:20]))
+    table = DeltaTable.forPath(spark, str(path))
+    at = table.history(1).selectExpr("cast(timestamp AS STRING)").collect()[0][0]
+    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[20:]))
+    table.restoreToTimestamp(at)
+    table.optimize().executeCompaction()
+    fresh = DeltaUpsert(str(path), KEY, ["tail"])
+    fresh.prepare(spark, frame(spark, log).schema)
+    assert high_water_marks(str(path), KEY) == marks_of(log[:20])
+    assert held(spark, path) == fold(log[:20])
+    fresh.write(frame(spark, log))
+    assert held(spark, path) == fold(log)
+    assert high_water_marks(str(path), KEY) == marks_of(log)
+
+
 def test_what_cannot_work_is_refused_before_the_first_batch(spark: Any, tmp_path: Path) -> None:
     schema = frame(spark, log_of(1)).schema
     with pytest.raises(InvalidRequest, match="at least one key"):

@@ -20,6 +20,7 @@ from waltz_delta import internal
 from waltz_delta.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.evolution import Evolution, fit
 from waltz_delta.marks import BatchRange, app_id, overlap, refuse_gaps
+from waltz_delta.restored import follow_restore, told_by
 from waltz_delta.table import check_layout, create_empty, is_table, reserve
 
 __all__ = ["ATTEMPTS", "DeltaAppend"]
@@ -62,6 +63,7 @@ class DeltaAppend:
         check_layout(schema, self._partition_by, self._cluster_by)
         if is_table(spark, self.path):
             fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
+            follow_restore(spark, self.path, self.cluster_key)
         elif self._cluster_by:
             create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
         else:
@@ -104,7 +106,7 @@ class DeltaAppend:
             if not transaction.lost_to_another(error):
                 raise
             raise LostRace from error
-        return _StagedAppend(transaction, written, versions, -1 if batch_id is None else batch_id)
+        return _StagedAppend(transaction, written, versions, -1 if batch_id is None else batch_id, told_by(self.cluster_key))
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged | None:
         """Rows from below the marks, which are put through again: of each transaction only what is not there. None where all is there. Moves no mark;
@@ -116,7 +118,7 @@ class DeltaAppend:
         if missing.isEmpty():
             return None
         written = transaction.write(missing, partition_by=self._partition_by, properties={})
-        return _StagedAppend(transaction, written, {f"waltz:{self.cluster_key}:replayed": number + 1}, -1)
+        return _StagedAppend(transaction, written, {f"waltz:{self.cluster_key}:replayed": number + 1}, -1, told_by(self.cluster_key))
 
     def _columns(self, spark: SparkSession, transaction: internal.TableTransaction, schema: StructType) -> list[str]:
         """Looks at the table's columns again only when they changed since the last batch, as by a user."""
@@ -135,10 +137,11 @@ class _StagedAppend:
     written: Any
     versions: Mapping[str, int]
     batch: int
+    metadata: str
 
     def commit(self) -> None:
         try:
-            self.transaction.commit(self.written, self.versions, query="waltz", batch=self.batch, metadata="")
+            self.transaction.commit(self.written, self.versions, query="waltz", batch=self.batch, metadata=self.metadata)
         except Exception as error:
             if not self.transaction.lost_to_another(error):
                 raise

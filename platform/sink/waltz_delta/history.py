@@ -62,6 +62,9 @@ class HistoryRule:
     def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
         return mark_deletes(rows, self._deletes)
 
+    def remember(self, spark: SparkSession, source: DataFrame) -> None:
+        """Nothing: what a delete must keep out stands in the history itself."""
+
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
         table = DeltaTable.forPath(spark, path)
         changes = self.changes(table.toDF(), source, columns)

@@ -9,8 +9,9 @@ Decides nothing about marks: `append` and `upsert` do.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from delta import exceptions as conflicts
@@ -27,6 +28,7 @@ __all__ = [
     "has_class",
     "is_conflict",
     "observed",
+    "table_version",
     "transaction_versions",
 ]
 
@@ -75,7 +77,12 @@ class TableTransaction:
     @property
     def exists(self) -> bool:
         """Whether there is a table yet."""
-        return int(self._transaction.readVersion()) >= 0
+        return self.read_version >= 0
+
+    @property
+    def read_version(self) -> int:
+        """The table version that this transaction sees; -1 where there is no table."""
+        return int(self._transaction.readVersion())
 
     def version(self, app_id: str) -> int | None:
         """As Delta's own `txnVersion`: the version, and from now on a commit of another that changes it makes ours fail."""
@@ -95,6 +102,26 @@ class TableTransaction:
             else:
                 self._versions = dict(convert.asJava(snapshot.transactions()))
         return self._versions
+
+    def versions_at(self, version: int) -> dict[str, int]:
+        """All identifiers as they were at an older version of the table."""
+        usual = [getattr(self._log, f"getSnapshotAt$default${n}")() for n in (2, 3, 4)]
+        convert = self._jvm.scala.jdk.javaapi.CollectionConverters
+        return dict(convert.asJava(self._log.getSnapshotAt(version, *usual).transactions()))
+
+    def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Version and `commitInfo` of the newest commits, from the newest back, as far as the log's files tell; it is their first line."""
+        hadoop = self._jvm.org.apache.hadoop.fs
+        files = self._log.logPath().getFileSystem(self._session.sessionState().newHadoopConf())
+        for version in range(self.read_version, max(-1, self.read_version - count), -1):
+            place = hadoop.Path(self._log.logPath(), f"{version:020d}.json")
+            if not files.exists(place):
+                return
+            reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(files.open(place), "UTF-8"))
+            try:
+                yield version, json.loads(reader.readLine()).get("commitInfo") or {}
+            finally:
+                reader.close()
 
     def lost_to_another(self, error: BaseException) -> bool:
         """Whether our commit failed because another one came first; also where the other one made the table, which shows as a mismatch only."""
@@ -147,6 +174,11 @@ class TableTransaction:
 def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:
     """All transaction identifiers of the table as it is now; empty where there is none."""
     return TableTransaction(spark, path).versions()
+
+
+def table_version(spark: SparkSession, path: str) -> int:
+    """The newest version of the table; -1 where there is none."""
+    return TableTransaction(spark, path).read_version
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -13,7 +13,18 @@ from dataclasses import dataclass
 from waltz_delta.errors import GapInTable
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["BatchRange", "app_id", "cluster_key_among", "high_water_marks", "marks_among", "merge_app_id", "overlap", "position", "refuse_gaps"]
+__all__ = [
+    "BatchRange",
+    "app_id",
+    "cluster_key_among",
+    "high_water_marks",
+    "marks_among",
+    "merge_app_id",
+    "merged_app_id",
+    "overlap",
+    "position",
+    "refuse_gaps",
+]
 
 _MARK = re.compile(r"waltz:(.+):(?:\d+|merge)")
 
@@ -40,6 +51,11 @@ def app_id(cluster_key: str, partition: int) -> str:
 def merge_app_id(cluster_key: str) -> str:
     """MERGE can carry one identifier only; its version is `position` of the marks."""
     return f"waltz:{cluster_key}:merge"
+
+
+def merged_app_id(cluster_key: str) -> str:
+    """Its version is the number of the last MERGE whose marks are set."""
+    return f"waltz:{cluster_key}:merged"
 
 
 def marks_among(versions: Mapping[str, int], cluster_key: str) -> dict[int, int]:

@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from waltz_delta import internal
 from waltz_delta.batch import LostRace
 from waltz_delta.errors import KeyMoved
-from waltz_delta.marks import app_id, marks_among, merge_app_id, position
+from waltz_delta.marks import app_id, marks_among, merge_app_id, merged_app_id, position
+from waltz_delta.restored import told_by
 
 __all__ = ["MOVED", "MergeState", "MergedTable"]
 
@@ -45,7 +46,7 @@ class MergedTable:
     def __init__(self, path: str, cluster_key: str) -> None:
         self.path = path
         self.cluster_key = cluster_key
-        self._done = f"waltz:{cluster_key}:merged"
+        self._done = merged_app_id(cluster_key)
 
     def state(self, spark: SparkSession) -> MergeState:
         """The marks, after finishing what a dead driver left."""
@@ -89,7 +90,7 @@ class MergedTable:
         if not ahead:
             return
         try:
-            transaction.mark(ahead, query="waltz", batch=-1, metadata="")
+            transaction.mark(ahead, query="waltz", batch=-1, metadata=told_by(self.cluster_key))
         except Exception as error:
             if not internal.is_conflict(error):
                 raise

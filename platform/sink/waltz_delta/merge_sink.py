@@ -16,6 +16,7 @@ from waltz_delta.evolution import Evolution, fit
 from waltz_delta.marks import BatchRange, overlap, refuse_gaps
 from waltz_delta.merge import MergedTable, MergeState
 from waltz_delta.merge_source import HIDDEN, hold
+from waltz_delta.restored import follow_restore
 from waltz_delta.table import check_layout, create_empty, is_table
 from waltz_log.errors import InvalidRequest
 
@@ -33,6 +34,9 @@ class MergeRule(Protocol):
 
     def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
         """The rows reduced to what the MERGE looks at. `late`: they come from below the marks."""
+
+    def remember(self, spark: SparkSession, source: DataFrame) -> None:
+        """Writes what must stand beside the table before the MERGE of `source`. Doing it again changes nothing. May raise `LostRace`."""
 
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
         """Runs the MERGE of `source`, which is held, into these columns of the table. What Delta tells of it; may raise `LostRace`."""
@@ -84,6 +88,7 @@ class MergeSink:
         check_layout(made, **self._layout)
         if not is_table(spark, self.path):
             create_empty(spark, self.path, made, self._properties, **self._layout)
+        follow_restore(spark, self.path, self.cluster_key)
         self._fitted = None
         self._columns(spark, visible)
         self.rule.prepare(spark, visible)
@@ -151,6 +156,10 @@ class _StagedMerge:
     columns: Sequence[str]
 
     def commit(self) -> None:
+        """Beside the table first, and outside of `MergedTable.merge`: what runs within carries the number, and Delta would skip what another driver,
+        or one that died, wrote there under the same number."""
+        self.sink.rule.remember(self.spark, self.source)
+
         def execute() -> Any:
             return self.sink.rule.merge(self.spark, self.sink.path, self.source, self.columns)
 

@@ -1,7 +1,8 @@
 """Deleted keys, remembered beside a table: per key the order of its last delete, so that an older row that comes later does not bring it back.
 
 A tombstone is written before the MERGE that deletes, and read after the number that this MERGE must follow; so whoever merges has seen the tombstones
-of every delete before, or loses the race. Writing one twice changes nothing. They may be removed (`DELETE ... WHERE deleted_at < ...`) as soon as
+of every delete before, or loses the race. It is a commit of its own, without that number: the same number may come with other deletes, from another
+driver or after one that died. Writing a tombstone twice changes nothing. They may be removed (`DELETE ... WHERE deleted_at < ...`) as soon as
 nothing older than them can come any more.
 """
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark_waltz.options import EARLIEST, Positions
 from waltz_delta import internal
 from waltz_delta.marks import marks_among
+from waltz_delta.restored import follow_restore
 
 __all__ = ["starting_transaction_ids"]
 
@@ -22,7 +23,9 @@ def starting_transaction_ids(
     """The source's `startingTransactionIds` for the table at `path`: after its marks; `otherwise` for `partitions` that it has no mark of (without
     `partitions`: the earliest). A path without a table has no marks.
 
-    Spark looks at it only when the checkpoint is new; an older checkpoint replays batches, which the sink drops."""
+    Spark looks at it only when the checkpoint is new; an older checkpoint replays batches, which the sink drops. After a RESTORE the marks are
+    brought back first."""
+    follow_restore(spark, path, cluster_key)
     marks = marks_among(internal.transaction_versions(spark, path), cluster_key)
     if partitions is not None:
         starts = {partition: marks[partition] + 1 if partition in marks else otherwise.of(partition) for partition in sorted(partitions)}

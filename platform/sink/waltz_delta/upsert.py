@@ -81,6 +81,10 @@ class UpsertRule:
             return self._tombstones.without_deleted(spark, found)
         return found
 
+    def remember(self, spark: SparkSession, source: DataFrame) -> None:
+        if self._tombstones is not None:
+            self._tombstones.remember(spark, source)
+
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
         place = [name for name in (ROW,) if name in source.columns]
         newest, deleted = newer(self._sequence, place), f.col(f"s.`{DELETED}`")
@@ -89,8 +93,6 @@ class UpsertRule:
         if self._deletes is None:
             return merge.whenMatchedUpdate(newest, values).whenNotMatchedInsert(values=values).execute()
         if not self._soft:
-            if self._tombstones is not None:
-                self._tombstones.remember(spark, source)
             return merge.whenMatchedDelete(newest & deleted).whenMatchedUpdate(newest, values).whenNotMatchedInsert(~deleted, values).execute()
         flags: dict[str, str | Column] = {
             f"`{self._deletes.deleted}`": deleted,

@@ -1,0 +1,88 @@
+"""A table that RESTORE brought back to an older version: its marks are brought back with it, before the first batch of a query.
+
+RESTORE changes rows and leaves every transaction identifier as it is (delta-io/delta issue 1813). The table would go on to state what it no longer
+holds, and the log would never come again. So whoever prepares a table looks at its newest commits: where a RESTORE is newer than any commit of ours,
+the marks of the restored version are set, in a commit that says so. From there on everything is as it was then: a checkpoint that is ahead is told as
+a gap, without it the query begins after those marks.
+
+Not seen: a RESTORE under a running query, which writes on by its marks. Stop the query first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from waltz_delta import internal
+from waltz_delta.errors import WriteContended
+from waltz_delta.marks import app_id, marks_among, merge_app_id, merged_app_id
+
+__all__ = ["follow_restore", "told_by"]
+
+COMMITS_SEARCHED = 50
+"""From a RESTORE to the start of the query users write little; each costs the reading of one line."""
+ATTEMPTS = 8
+
+
+def told_by(cluster_key: str, **more: Any) -> str:
+    """The metadata by which a commit is known as ours, of this cluster."""
+    return json.dumps({"waltz": {"cluster": cluster_key, **more}})
+
+
+def follow_restore(spark: SparkSession, path: str, cluster_key: str) -> None:
+    for _ in range(ATTEMPTS):
+        transaction = internal.TableTransaction(spark, path)
+        found = _restored(spark, path, cluster_key, transaction)
+        if found is None:
+            return
+        now, then = transaction.versions(), transaction.versions_at(found)
+        marks = marks_among(now, cluster_key)
+        back = {app_id(cluster_key, p): then.get(app_id(cluster_key, p), -1) for p in marks}
+        if merge_app_id(cluster_key) in now:  # the number goes on, and nothing of before is unfinished
+            back[merged_app_id(cluster_key)] = now[merge_app_id(cluster_key)]
+        changed = {name: version for name, version in sorted(back.items()) if transaction.version(name) != version}
+        if not changed:
+            return
+        try:
+            transaction.mark(changed, query="waltz", batch=-1, metadata=told_by(cluster_key, restored=found))
+        except Exception as error:
+            if not internal.is_conflict(error):
+                raise
+        else:
+            return
+    raise WriteContended(path=path, attempts=ATTEMPTS)
+
+
+def _restored(spark: SparkSession, path: str, cluster_key: str, transaction: internal.TableTransaction) -> int | None:
+    """The version that a RESTORE brought back after our last commit. One that brought back what an earlier RESTORE made means that one's."""
+    found: int | None = None
+    for version, told in transaction.commits(COMMITS_SEARCHED):
+        if found is not None and version > found:
+            continue
+        if _is_ours(told, cluster_key):
+            break
+        if told.get("operation") == "RESTORE":
+            found = _target(spark, path, version, told.get("operationParameters") or {})
+    return found
+
+
+def _is_ours(told: Mapping[str, Any], cluster_key: str) -> bool:
+    if "waltz" in str((told.get("operationParameters") or {}).get("queryId")) and not told.get("userMetadata"):
+        return True
+    try:
+        return bool(json.loads(told.get("userMetadata") or "")["waltz"]["cluster"] == cluster_key)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _target(spark: SparkSession, path: str, version: int, given: Mapping[str, Any]) -> int:
+    """RESTORE is given a version, or a time: then it takes the last version until then."""
+    if given.get("version") is not None:
+        return int(given["version"])
+    before = DeltaTable.forPath(spark, path).history().where(f.col("version") < version)
+    return int(before.where(f.col("timestamp") <= f.lit(given["timestamp"]).cast("timestamp")).agg(f.max("version")).collect()[0][0])
