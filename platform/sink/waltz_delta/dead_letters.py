@@ -65,29 +65,30 @@ class DeadLetters:
     def app_id(self, target: str, partition: int) -> str:
         return f"waltz:{self.cluster_key}:{partition}@{hashlib.sha256(target.encode()).hexdigest()[:16]}"
 
-    def write(self, spark: SparkSession, ends: Mapping[int, int], letters: Mapping[str, Letters], batch_id: int | None) -> None:
-        """The letters of each target, those below its marks left out, in one commit with the marks at `ends`."""
+    def write(self, spark: SparkSession, ends: Mapping[int, int], letters: Mapping[str, Letters], batch_id: int | None) -> set[str]:
+        """The letters of each target, those below its marks left out, in one commit with the marks at `ends`. Gives the targets that had not got
+        so far."""
         for _ in range(ATTEMPTS):
             transaction = internal.TableTransaction(spark, self.path)
             versions: dict[str, int] = {}
-            frames = []
+            frames: dict[str, DataFrame] = {}
             for target, rows in sorted(letters.items()):
                 names = {partition: self.app_id(target, partition) for partition in sorted(ends)}
                 marks = {p: mark for p, name in names.items() if (mark := transaction.version(name)) is not None}
                 ahead = {names[p]: end for p, end in ends.items() if end > marks.get(p, -1)}
                 if ahead:
                     versions |= ahead
-                    frames.append(self._rows(rows(marks), target))
+                    frames[target] = self._rows(rows(marks), target)
             if not versions:
-                return
+                return set()
             try:
-                written = transaction.write(reduce(DataFrame.unionByName, frames), partition_by=(), properties={})
+                written = transaction.write(reduce(DataFrame.unionByName, frames.values()), partition_by=(), properties={})
                 transaction.commit(written, versions, query="waltz dead letters", batch=-1 if batch_id is None else batch_id, metadata="")
             except Exception as error:
                 if not transaction.lost_to_another(error):
                     raise
             else:
-                return
+                return set(frames)
         raise WriteContended(path=self.path, attempts=ATTEMPTS)
 
     def _rows(self, bad: DataFrame, target: str) -> DataFrame:

@@ -9,7 +9,6 @@ takes them now.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -31,8 +30,10 @@ from waltz_delta.landing import Landing
 from waltz_delta.landing_way import Way
 from waltz_delta.marks import marks_among
 from waltz_delta.merge_sink import MergeSink
+from waltz_delta.restored import follow_restore
 from waltz_delta.routing import routed
 from waltz_delta.settings import LandingSettings
+from waltz_delta.table import is_table
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["Replayed", "replay", "replay_dead_letters"]
@@ -62,8 +63,11 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
         raise InvalidSetting(name="dead_letters", reason="are not declared", nearest=None)
     internal.check_versions(spark)
     path = settings.dead_letters.table
+    if not is_table(spark, path):
+        return []
     DeadLetters(path, "").prepare(spark)
-    pending = spark.read.format("delta").load(path).where("replayed_at IS NULL")
+    version = internal.table_version(spark, path)  # a plan without it would see letters that come while it is worked off
+    pending = spark.read.format("delta").option("versionAsOf", version).load(path).where("replayed_at IS NULL")
     clusters = [row[0] for row in pending.select("cluster").distinct().orderBy("cluster").collect()]
     reports = []
     for cluster in clusters:
@@ -72,6 +76,8 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
         tries = []
         with progress(f"replay of cluster {cluster}", len(landing.outputs)) as bar:
             for way, sink in landing.outputs:
+                if not dry_run:  # what a RESTORE took away comes by the stream again, not from here as well
+                    follow_restore(spark, sink.path, cluster)
                 attempt = _Try(way, own.where(f.col("target").isin(sink.path, NOWHERE)), _passed(spark, sink.path, cluster))
                 report = attempt.report(sink.path)
                 if report is not None:
@@ -104,9 +110,10 @@ class _Try:
 
     def report(self, table: str) -> Replayed | None:
         total, ready = self.letters.count(), self.ready.count()
-        told = Counter({row[0]: row[1] for row in self.bad.groupBy(PROBLEM).count().collect()})
-        still = told.total()
-        return Replayed(table, ready - still, still, total - ready, dict(told.most_common(REASONS_TOLD))) if total else None
+        told = {row[0]: row[1] for row in self.bad.groupBy(PROBLEM).count().collect()}
+        still = sum(told.values())
+        commonest = sorted(told.items(), key=lambda each: (-each[1], each[0]))[:REASONS_TOLD]
+        return Replayed(table, ready - still, still, total - ready, dict(commonest)) if total else None
 
 
 def _done(own: DataFrame, tries: Sequence[tuple[str, _Try]]) -> DataFrame:

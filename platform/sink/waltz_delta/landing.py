@@ -27,6 +27,7 @@ from waltz_delta.history import DeltaHistory
 from waltz_delta.landing_way import BAD, Way
 from waltz_delta.marks import BatchRange, marks_among
 from waltz_delta.merge_sink import MergeSink
+from waltz_delta.restored import follow_restore
 from waltz_delta.routing import unrouted
 from waltz_delta.settings import LandingSettings, OutputSettings
 from waltz_delta.start import FROM_THE_EARLIEST
@@ -47,9 +48,11 @@ class LandingStatistics:
 
 @dataclass(slots=True)
 class _Prepared:
-    """A batch on its way into one table. `bad`: how many of it do not decode, None where that is not known."""
+    """A batch on its way into one table. `raw`: what the table lacks of it, as the log gave it: the letters of what it holds were told before. `bad`:
+    how many of that do not decode, None where that is not known."""
 
     staged: Staged
+    raw: DataFrame
     bad: int | None
     astray: int | None
 
@@ -103,6 +106,7 @@ class Landing:
         return json.dumps({str(partition): at for partition, at in found.items()})
 
     def _marks(self, spark: SparkSession, sink: DeltaAppend | MergeSink) -> Mapping[int, int]:
+        follow_restore(spark, sink.path, self.cluster_key)
         return marks_among(internal.transaction_versions(spark, sink.path), self.cluster_key)
 
     def _land(self, batch: DataFrame, batch_id: int | None, covered: BatchRange | None = None) -> None:
@@ -127,7 +131,7 @@ class Landing:
                 if found is not None:
                     held.callback(found.staged.release)
                     ready[number] = found
-            self._bury(spark, batch, covered, batch_id, ready)
+            self._bury(spark, covered, batch_id, ready)
             for found in ready.values():
                 found.staged.commit()
 
@@ -135,11 +139,13 @@ class Landing:
         """The first output also counts what no route takes: it reads every row."""
         way, sink = self._ways[number], self._sinks[number]
         counts, astray = Observation(), Observation()
+        lacking = batch
         counted = way.output.decode.format != "bytes"
         routed = number == 0 and self._astray is not None
 
         def rows(marks: Mapping[int, int]) -> DataFrame:
-            raw = above(batch, marks)
+            nonlocal lacking
+            raw = lacking = above(batch, marks)
             if routed:
                 raw = self._watched(raw).observe(astray, f.count(PROBLEM).alias(BAD)).drop(PROBLEM)
             return way.good(raw, counts if counted else None)
@@ -152,7 +158,7 @@ class Landing:
             raise
         if staged is None:
             return None
-        return _Prepared(staged, _count(counts) if counted else 0, _count(astray) if routed else 0)
+        return _Prepared(staged, lacking, _count(counts) if counted else 0, _count(astray) if routed else 0)
 
     def _watched(self, raw: DataFrame) -> DataFrame:
         """The raw rows with a problem where no route takes them."""
@@ -160,21 +166,21 @@ class Landing:
         told = raw.withColumn(PROBLEM, f.when(self._astray, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
         return refuse(told) if self.settings.unrouted == "fail" else told
 
-    def _bury(self, spark: SparkSession, batch: DataFrame, covered: BatchRange, batch_id: int | None, ready: Mapping[int, _Prepared]) -> None:
+    def _bury(self, spark: SparkSession, covered: BatchRange, batch_id: int | None, ready: Mapping[int, _Prepared]) -> None:
         if self._dead_letters is None:
             return
         letters: dict[str, Letters] = {}
-        count = 0
+        counts: dict[str, int] = {}
         for number, found in ready.items():
             way = self._ways[number]
             if way.undecodable == "dead_letter" and found.bad != 0:
-                letters[self._sinks[number].path] = _letters(way, batch)
-                count += found.bad or 0
+                target = self._sinks[number].path
+                letters[target], counts[target] = _letters(way, found.raw), found.bad or 0
             if number == 0 and self.settings.unrouted == "dead_letter" and found.astray != 0:
-                letters[NOWHERE] = self._letters_astray(batch)
-                count += found.astray or 0
+                letters[NOWHERE], counts[NOWHERE] = self._letters_astray(found.raw), found.astray or 0
         if letters:
-            self._dead_letters.write(spark, covered.marks(), letters, batch_id)
+            told = self._dead_letters.write(spark, covered.marks(), letters, batch_id)
+            count = sum(counts[target] for target in told)
             self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + count)
 
     def _letters_astray(self, batch: DataFrame) -> Letters:
