@@ -54,7 +54,7 @@ format: setup ## let ruff fix what it can
 	$(BIN)/ruff format
 
 test: setup ## all tests but those marked slow
-	$(BIN)/pytest -q -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow

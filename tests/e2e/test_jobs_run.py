@@ -201,7 +201,7 @@ def test_no_cluster_at_the_address_is_one_line_that_names_it_within_ten_seconds(
 def test_every_error_becomes_one_line_and_a_code(
     error: Exception, code: int, line: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(job, "run_pipelines", fail)
