@@ -26,7 +26,8 @@ from waltz_log.errors import OutOfRange
 pytestmark = pytest.mark.timeout(900)
 
 Stub = Callable[..., StubCluster]
-REPLAYS = 100
+SHORT, WHOLE = 20, 100
+"""Replays: what every change is held to, and `make test-slow`."""
 
 
 class Landing:
@@ -93,8 +94,9 @@ def landing(spark: Any, stub: Stub, tmp_path: Path) -> Landing:
     return Landing(spark, stub(), tmp_path, seed=5)
 
 
-def test_a_hundred_replays_under_changing_limits_leave_each_row_once(landing: Landing) -> None:
-    assert landing.replay(REPLAYS) == REPLAYS
+@pytest.mark.parametrize("replays", [SHORT, pytest.param(WHOLE, marks=pytest.mark.slow)])
+def test_replays_under_changing_limits_leave_each_row_once(replays: int, landing: Landing) -> None:
+    assert landing.replay(replays) == replays
     assert landing.wrong() == []
 
 
