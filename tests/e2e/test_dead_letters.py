@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from delta import exceptions as conflicts
+from delta.tables import DeltaTable
 
 from pyspark_waltz.source import SCHEMA
 from waltz_delta import internal
@@ -231,6 +232,22 @@ def test_a_replay_makes_no_table_where_there_is_none(spark: Any, tmp_path: Path)
     for dry_run in (True, False):
         assert replay(spark, landing(tmp_path), dry_run=dry_run) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_restore_letters_wait_until_the_stream_has_come_so_far_again(spark: Any, tmp_path: Path) -> None:
+    """Otherwise they would come twice: put through, and by the stream, which decodes them now."""
+    outputs = landing(tmp_path).model_dump()["outputs"][:1]
+    wrong = landing(tmp_path, outputs=outputs, unrouted="skip")
+    Landing(wrong, KEY).write(raw(spark, ROWS[:1]))
+    Landing(wrong, KEY).write(raw(spark, ROWS[:4]))
+    DeltaTable.forPath(spark, str(tmp_path / "all")).restoreToVersion(0)
+    outputs[0]["decode"]["columns"] = "k STRING NOT NULL, n STRING"
+    outputs[0]["projection"]["select"] = "k, try_cast(n AS INT) AS n"
+    fixed = landing(tmp_path, outputs=outputs, unrouted="skip")
+    assert replay(spark, fixed) == [Replayed(str(tmp_path / "all"), 0, 0, 2, {})]
+    Landing(fixed, KEY).write(raw(spark, ROWS[:4]))
+    assert replay(spark, fixed) == [Replayed(str(tmp_path / "all"), 2, 0, 0, {})]
+    assert table(spark, tmp_path / "all", "transaction_id") == [(0,), (1,), (3,)]
 
 
 def test_without_dead_letters_the_query_fails_and_names_the_transaction_and_skip_forgets_it(spark: Any, tmp_path: Path) -> None:

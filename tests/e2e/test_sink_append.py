@@ -290,7 +290,9 @@ def test_columns_are_added_left_out_or_refused_as_declared_also_when_they_change
     same = DeltaAppend(path, KEY, evolution="off")
     same.write(more)
     adding = DeltaAppend(path, KEY, evolution="add_columns")
-    adding.write(rows(spark, 0, 2, 3).withColumn("more", f.lit("n")))
+    deep = f.array(f.struct(f.lit(1).alias("user-agent"), f.create_map(f.lit("k"), f.struct(f.lit(2).alias("a-b"))).alias("m")))
+    adding.write(rows(spark, 0, 2, 3).withColumns({"more": f.lit("n"), "deep-one": deep}))
+    assert spark.read.format("delta").load(path).where("transaction_id = 2").collect()[0]["deep-one"][0]["user-agent"] == 1
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (mine INT)")
     same.write(rows(spark, 0, 3, 4).withColumn("more", f.lit("o")))
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")

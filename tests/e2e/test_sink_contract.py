@@ -126,13 +126,14 @@ def test_a_merge_whose_version_was_used_is_skipped_and_gives_no_row(spark: Any, 
     path = str(tmp_path / "t")
     rows(spark, 0, 3).write.format("delta").save(path)
 
-    def merge(version: int) -> list[Any]:
+    def merge(version: int, source: Any = None) -> list[Any]:
         settings = {"write.txnAppId": "m", "write.txnVersion": str(version), "commitInfo.userMetadata": f"at {version}"}
         for name, value in settings.items():
             spark.conf.set(f"spark.databricks.delta.{name}", value)
         try:
             into = DeltaTable.forPath(spark, path).alias("t")
-            found = into.merge(rows(spark, 2, 5).alias("s"), "t.transaction_id = s.transaction_id").whenMatchedUpdateAll().whenNotMatchedInsertAll()
+            given = rows(spark, 2, 5) if source is None else source
+            found = into.merge(given.alias("s"), "t.transaction_id = s.transaction_id").whenMatchedUpdateAll().whenNotMatchedInsertAll()
             return list(found.execute().collect())
         finally:
             for name in settings:
@@ -143,6 +144,17 @@ def test_a_merge_whose_version_was_used_is_skipped_and_gives_no_row(spark: Any, 
     assert merge(4) == []
     assert internal.transaction_versions(spark, path) == {"m": 5}
     assert DeltaTable.forPath(spark, path).history(1).collect()[0].userMetadata == "at 5"
+    assert len(merge(6, rows(spark, 0, 0))) == 1
+    assert internal.transaction_versions(spark, path) == {"m": 6}, "also a merge of nothing uses its number"
+
+
+def test_a_plan_over_a_table_sees_what_comes_later_unless_it_names_a_version(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    rows(spark, 0, 3).write.format("delta").save(path)
+    moving = spark.read.format("delta").load(path)
+    fixed = spark.read.format("delta").option("versionAsOf", internal.table_version(spark, path)).load(path)
+    rows(spark, 3, 5).write.format("delta").mode("append").save(path)
+    assert (moving.count(), fixed.count()) == (5, 3)
 
 
 def test_offsets_of_a_batch_are_those_of_the_checkpoint(spark: Any, stub: Any, tmp_path: Path) -> None:

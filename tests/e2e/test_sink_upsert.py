@@ -57,6 +57,14 @@ def marks_of(log: Log) -> dict[int, int]:
     return {partition: max(row[1] for row in log if row[0] == partition) for partition in {row[0] for row in log}}
 
 
+class Died(BaseException):
+    pass
+
+
+def die(self: Any, *arguments: Any, **named: Any) -> int:
+    raise Died
+
+
 def test_batches_of_any_cut_with_replays_equal_a_fold_of_the_log(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t"
     log = log_of(120)
@@ -78,13 +86,6 @@ def test_a_driver_that_died_between_merge_and_marks_is_finished_by_the_next(spar
     path = tmp_path / "t"
     log = log_of(40)
     DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[:20]))
-
-    class Died(BaseException):
-        pass
-
-    def die(self: Any, *arguments: Any, **named: Any) -> int:
-        raise Died
-
     with monkeypatch.context() as patched:
         patched.setattr(internal.TableTransaction, "mark", die)
         with pytest.raises(Died):
@@ -143,13 +144,18 @@ def test_two_drivers_at_once_agree_with_the_fold(spark: Any, tmp_path: Path) -> 
     assert held(spark, path) == fold(log)
 
 
-def test_a_restored_table_is_merged_again_from_where_it_then_was(spark: Any, tmp_path: Path) -> None:
+def test_a_restored_table_is_merged_again_from_where_it_then_was(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last MERGE before was left without its marks: nobody may set them any more."""
     path = tmp_path / "t"
     log = log_of(40)
     DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[:20]))
     table = DeltaTable.forPath(spark, str(path))
     at = table.history(1).selectExpr("cast(timestamp AS STRING)").collect()[0][0]
-    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[20:]))
+    DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[20:30]))
+    with monkeypatch.context() as patched:
+        patched.setattr(internal.TableTransaction, "mark", die)
+        with pytest.raises(Died):
+            DeltaUpsert(str(path), KEY, ["tail"]).write(frame(spark, log[30:]))
     table.restoreToTimestamp(at)
     table.optimize().executeCompaction()
     fresh = DeltaUpsert(str(path), KEY, ["tail"])

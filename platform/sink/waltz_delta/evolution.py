@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from waltz_delta import internal
 from waltz_delta.errors import SchemaMismatch
@@ -56,7 +56,7 @@ def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution,
                 raise SchemaMismatch(path=path, column=name, reason="the table has no such column, and it cannot be left out")
         if not missing:
             return kept
-        listed = ", ".join(f"`{field.name.replace('`', '``')}` {field.dataType.simpleString()}" for field in missing)
+        listed = ", ".join(f"{_quoted(field.name)} {_sql(field.dataType)}" for field in missing)
         try:
             spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({listed})")
         except Exception as error:  # another driver may be adding them as well
@@ -64,6 +64,21 @@ def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution,
             if still == missing and not internal.is_conflict(error):
                 raise
     raise SchemaMismatch(path=path, column=missing[0].name, reason="could not be added, since others changed the table each time")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _sql(kind: DataType) -> str:
+    """The type in SQL, which `simpleString` is not where a field within has a name to be quoted."""
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_sql(field.dataType)}' for field in kind.fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_sql(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_sql(kind.keyType)}, {_sql(kind.valueType)}>"
+    return str(kind.simpleString())
 
 
 def _shape(kind: Any) -> str:
