@@ -166,6 +166,8 @@ def test_a_letter_beyond_its_table_is_left_to_the_stream(spark: Any, tmp_path: P
         with pytest.raises(Died):
             Landing(settings, KEY).write(raw(spark, ROWS[:2]))
     assert replay(spark, settings) == [Replayed(str(tmp_path / "all"), 0, 0, 1, {})]
+    Landing(settings, KEY).write(raw(spark, ROWS[:4]))
+    assert letters(spark, tmp_path) == [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")], "once, though more came with it this time"
 
 
 def test_what_the_table_holds_is_told_no_more_and_a_letter_is_counted_once_though_the_race_was_lost(

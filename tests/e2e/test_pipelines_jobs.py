@@ -133,8 +133,8 @@ def test_a_backfill_that_dies_and_a_stream_after_it_leave_each_row_once(
     spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = stub()
-    fill_log(cluster, 0, 90)
-    fill_log(cluster, 1, 30)
+    fill_log(cluster, 0, 150)
+    fill_log(cluster, 1, 50)
     settings = pipeline(cluster, tmp_path)
     original = internal.TableTransaction.commit
     commits: list[str] = []
@@ -172,7 +172,7 @@ def test_a_backfill_that_dies_and_a_stream_after_it_leave_each_row_once(
     assert (run.failure, run.error) == (None, None)
     check(cluster, settings)
     assert DeltaTable(settings.tables[0]).version() == versions + 1
-    assert min(first for node in cluster.nodes for partition, first, _ in node.reads if partition == 0) == 90, "the stream began at the marks"
+    assert min(first for node in cluster.nodes for partition, first, _ in node.reads if partition == 0) == 150, "the stream began at the marks"
 
 
 def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path) -> None:

@@ -152,6 +152,6 @@ def test_standalone_refuses_cluster_deploy_mode_for_python(distribution: Path, h
 def test_the_archive_runs_from_wherever_it_is_unpacked(distribution: Path, tmp_path: Path) -> None:
     moved = tmp_path / "some where"
     os.symlink(distribution / "environment", moved)
-    command = [str(moved / "bin" / "python"), "-c", "import waltz_log, pydantic; print(waltz_log.__file__, pydantic.__file__)"]
+    command = [str(moved / "bin" / "python"), "-c", "import waltz_log, pydantic; print(waltz_log.__file__, pydantic.__file__, sep='\\n')"]
     done = subprocess.run(command, env=bare_environment(), cwd="/", capture_output=True, text=True, timeout=60, check=True)
-    assert all(f"{distribution}/environment/lib" in path or f"{moved}/lib" in path for path in done.stdout.rsplit(maxsplit=1))
+    assert all(f"{distribution}/environment/lib" in path or f"{moved}/lib" in path for path in done.stdout.splitlines())

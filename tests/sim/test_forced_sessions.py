@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from waltz_log.server import ServerSettings
-from waltz_log.testing.simulation import world
+from waltz_log.testing.simulation import nodes
 from waltz_log.testing.simulation.ranges import run_range
 
 
@@ -22,6 +22,6 @@ FAILED_ONCE = {
 
 @pytest.mark.parametrize("seeds", [range(700, 730), *([seed] for seed in FAILED_ONCE)], ids=["range", *map(str, FAILED_ONCE)])
 def test_every_invariant_holds_with_a_new_session_every_few_transactions(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "ServerSettings", Restless)
+    monkeypatch.setattr(nodes, "ServerSettings", Restless)
     found = run_range(seeds, jobs=1)
     assert not found.failed, "\n".join(str(failed) for failed in found.failed[:3])

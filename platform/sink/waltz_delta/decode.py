@@ -46,8 +46,9 @@ _JSON = {
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
 }
-_AVRO = "org.apache.spark.sql.avro.functions"
-_PROTOBUF = "org.apache.spark.sql.protobuf.functions"
+_AVRO = "org.apache.spark.sql.avro.AvroDataToCatalyst"
+_PROTOBUF = "org.apache.spark.sql.protobuf.ProtobufDataToCatalyst"
+"""Of the jars alone: the functions that a user calls stand in Spark itself."""
 
 
 def decode(rows: DataFrame, settings: DecodeSettings) -> DataFrame:

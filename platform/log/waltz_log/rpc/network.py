@@ -200,8 +200,13 @@ def _guarded(method: Method, handler: Handler) -> Callable[..., Awaitable[Any]]:
             return await work
         except WaltzError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, errors.encode(error))
-        except (asyncio.CancelledError, grpc.aio.AbortError):
+        except grpc.aio.AbortError:
             raise
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            # What it waited for was cancelled, not the call. gRPC would tell the peer nothing, ever.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "what the call waited for was given up")
         except Exception as error:
             log.exception("call failed", method=method.name, peer=context.peer())
             await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")

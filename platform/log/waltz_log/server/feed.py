@@ -57,7 +57,7 @@ class Feed:
             frame = self._frames.make(kind, run.between(first, target), target)
         following = run.last + 1
         if following < min(target, self._memory.window.first_transaction_id) and 4 * size < (self._frames if kind.headers else self._memory).share:
-            self._fetcher.start(following, headers_only=kind.headers)
+            self._fetcher.ahead(following, headers_only=kind.headers)
         return frame
 
     async def blocks(self, first: int, last: int) -> list[Block]:

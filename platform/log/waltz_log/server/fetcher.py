@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
+from waltz_log.errors import CorruptData, Fenced, NotOwner, Unavailable, WaltzError
 from waltz_log.server.memory import Run
 from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings
@@ -32,14 +32,24 @@ class Fetcher:
         self._settings = settings
         self._places = asyncio.Semaphore(settings.fetches_max)
         self._reads: dict[tuple[int, bool], asyncio.Task[Run]] = {}
+        self._closed = False
         self.reads = 0
         self.joined = 0
         """Reads that found an equal one under way."""
 
     async def fetch(self, first: int, *, headers_only: bool) -> Run:
-        """Committed transactions from `first` on, one answer of about `feed_bytes_max`. Raises what ended the session, or `Unavailable` where no
-        replica serves them."""
-        return await asyncio.shield(self.start(first, headers_only=headers_only))
+        """Committed transactions from `first` on, one answer of about `feed_bytes_max`. Raises what ended the session, `NotOwner` where that was
+        closed meanwhile, or `Unavailable` where no replica serves them."""
+        if self._closed:
+            raise self._over()
+        read = self.start(first, headers_only=headers_only)
+        await asyncio.wait([read])
+        if read.cancelled():
+            raise self._over()
+        return read.result()
+
+    def _over(self) -> NotOwner:
+        return NotOwner(partition=self._store.partition, reason="store session ended")
 
     def start(self, first: int, *, headers_only: bool) -> asyncio.Task[Run]:
         """The read under way, begun here if there was none."""
@@ -53,6 +63,11 @@ class Fetcher:
         task.add_done_callback(lambda ended: self._ended(key, ended))
         self.reads += 1
         return task
+
+    def ahead(self, first: int, *, headers_only: bool) -> None:
+        """Begins a read that somebody will want, and waits for nothing."""
+        if not self._closed:
+            self.start(first, headers_only=headers_only)
 
     def _ended(self, key: tuple[int, bool], task: asyncio.Task[Run]) -> None:
         self._reads.pop(key, None)
@@ -99,6 +114,8 @@ class Fetcher:
         return {"reads": self.reads, "joined": self.joined}
 
     async def close(self) -> None:
+        """Who waits for a read is told that it is over."""
+        self._closed = True
         reads, self._reads = list(self._reads.values()), {}
         for task in reads:
             task.cancel()

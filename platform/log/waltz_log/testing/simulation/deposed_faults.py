@@ -154,7 +154,8 @@ async def _two_owners(world: World, rng: Random, fork: _Fork, canary: _Canary) -
         canary.append()
         await asyncio.sleep(rng.uniform(0.02, 0.1))
         world.resolved[fork.partition] = asyncio.Event()
-        await _assign(world, fork)
+        if {fork.old, fork.new} <= world.servers.keys():  # one may have left while the canary was on its way
+            await _assign(world, fork)
         yield
     finally:
         world.resolved.pop(fork.partition, None)
