@@ -136,6 +136,7 @@ outputs:
 """
 
 
+@pytest.mark.slow
 def test_pipelines_are_filled_run_and_audited_as_files(cluster: LocalCluster, submit: Submit, tmp_path: Path) -> None:
     files = tmp_path / "pipelines"
     files.mkdir()

@@ -132,7 +132,7 @@ def merged(spark: Any, make: Callable[[], MergeSink], log: Log, seed: int, batch
         make().write(frame(spark, batch))
 
 
-@pytest.mark.parametrize(("seed", "sequence"), [(1, "transaction_id"), (3, "version")])
+@pytest.mark.parametrize(("seed", "sequence"), [pytest.param(1, "transaction_id", marks=pytest.mark.slow), (3, "version")])
 def test_hard_deletes_equal_a_fold_of_the_log_also_when_rows_come_late(spark: Any, tmp_path: Path, seed: int, sequence: str) -> None:
     log = log_of(60, seed, roaming=sequence == "version")
     path = tmp_path / "t"
@@ -141,7 +141,7 @@ def test_hard_deletes_equal_a_fold_of_the_log_also_when_rows_come_late(spark: An
     assert (tmp_path / "t_tombstones").exists() == (sequence == "version"), "what cannot come late needs no memory of it"
 
 
-@pytest.mark.parametrize(("seed", "sequence"), [(4, "transaction_id"), (5, "version")])
+@pytest.mark.parametrize(("seed", "sequence"), [pytest.param(4, "transaction_id", marks=pytest.mark.slow), (5, "version")])
 def test_soft_deletes_equal_a_fold_of_the_log_and_keep_the_last_values(spark: Any, tmp_path: Path, seed: int, sequence: str) -> None:
     log = log_of(60, seed, roaming=sequence == "version")
     path = tmp_path / "t"
@@ -149,7 +149,7 @@ def test_soft_deletes_equal_a_fold_of_the_log_and_keep_the_last_values(spark: An
     assert soft_of(spark, path, sequence) == folded_soft(log, sequence)
 
 
-@pytest.mark.parametrize(("seed", "sequence"), [(6, "transaction_id"), (8, "version")])
+@pytest.mark.parametrize(("seed", "sequence"), [pytest.param(6, "transaction_id", marks=pytest.mark.slow), (8, "version")])
 def test_a_history_equals_a_fold_of_the_log_also_when_versions_come_late(spark: Any, tmp_path: Path, seed: int, sequence: str) -> None:
     log = log_of(60, seed, roaming=sequence == "version")
     path = tmp_path / "t"
