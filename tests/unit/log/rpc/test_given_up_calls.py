@@ -1,0 +1,38 @@
+"""A served call that waits for something which is cancelled, while the call itself is not: its peer is told, in every kind of call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from waltz_log.core.ports import Method, Stream
+from waltz_log.errors import ConnectionLost
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.network import GrpcNetwork
+
+
+async def _given_up(*_: Any) -> Any:
+    waited_for = asyncio.get_running_loop().create_future()
+    waited_for.cancel()
+    await waited_for
+
+
+@pytest.mark.parametrize("method", [methods.STORAGE_STATUS, methods.READ, methods.REPLICATE], ids=lambda method: method.kind)
+async def test_the_peer_of_a_call_whose_work_was_given_up_is_told(method: Method) -> None:
+    network = GrpcNetwork()
+    listener = await network.serve("127.0.0.1:0", {method: _given_up})
+    channel = network.connect(listener.address)
+    try:
+        with pytest.raises(ConnectionLost, match="given up"):
+            async with asyncio.timeout(20):
+                if method.kind == "call":
+                    await channel.call(method, pb.StorageStatusRequest(), timeout_s=15)
+                else:
+                    stream: Stream = channel.open(method, pb.ReadRequest() if method.kind == "read" else None)
+                    await stream.receive()
+    finally:
+        await channel.close()
+        await listener.close()

@@ -1,0 +1,65 @@
+"""Reads of a session that ends under them: whoever waits is told, and nothing is read any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from waltz_log.errors import NotOwner
+from waltz_log.server.fetcher import Fetcher
+from waltz_log.server.settings import ServerSettings
+from waltz_log.server.store import StoreSession
+
+
+class _StalledStore:
+    """No replica ever has what is asked for."""
+
+    partition = 3
+    asked = 0
+
+    async def sources(self, first: int) -> list[Any]:
+        self.asked += 1
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it stalls")
+
+
+def _fetcher(store: _StalledStore) -> Fetcher:
+    return Fetcher(cast(StoreSession, store), ServerSettings(cluster="memory/test"), lambda run, headers: None)
+
+
+@pytest.mark.parametrize("headers_only", [False, True])
+async def test_who_waits_for_a_read_when_the_session_ends_is_told(headers_only: bool) -> None:
+    fetcher = _fetcher(_StalledStore())
+    waiting = [asyncio.ensure_future(fetcher.fetch(7, headers_only=headers_only)) for _ in range(3)]
+    await asyncio.sleep(0)
+    await fetcher.close()
+    for each in waiting:
+        with pytest.raises(NotOwner, match="partition=3"):
+            await each
+
+
+async def test_a_session_that_ended_reads_nothing_more() -> None:
+    store = _StalledStore()
+    fetcher = _fetcher(store)
+    await fetcher.close()
+    with pytest.raises(NotOwner):
+        await fetcher.fetch(7, headers_only=False)
+    fetcher.ahead(8, headers_only=False)
+    await asyncio.sleep(0.01)
+    assert store.asked == 0
+
+
+async def test_one_who_stops_waiting_does_not_end_the_read_of_the_others() -> None:
+    fetcher = _fetcher(_StalledStore())
+    first, second = (asyncio.ensure_future(fetcher.fetch(7, headers_only=False)) for _ in range(2))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.wait([first])
+    assert first.cancelled()
+    assert not second.done()
+    assert (fetcher.reads, fetcher.joined) == (1, 1)
+    await fetcher.close()
+    with pytest.raises(NotOwner):
+        await second
