@@ -142,7 +142,7 @@ def test_a_filter_gives_the_same_rows_pushed_or_not_and_pushed_reads_less(
     try:
         for node in log.nodes:
             node.reads.clear()
-        expect(read().where(where), rows((0, 0, 60), (1, 0, 30), where=keeps))
+        expect(read(filterPushdown="true").where(where), rows((0, 0, 60), (1, 0, 30), where=keeps))
         assert {each for node in log.nodes for each in node.reads} == asked
     finally:
         spark.conf.unset(PUSHDOWN)
@@ -153,7 +153,7 @@ def test_without_sparks_setting_filters_are_sparks_own_business(spark: Any, read
     try:
         for node in log.nodes:
             node.reads.clear()
-        expect(read().where("header = 2 AND partition = 1"), rows((1, 0, 30), where=lambda _, at: at % 4 == 2))
+        expect(read(filterPushdown="true").where("header = 2 AND partition = 1"), rows((1, 0, 30), where=lambda _, at: at % 4 == 2))
         assert {each for node in log.nodes for each in node.reads} == {(0, 0, 59), (1, 0, 29)}
     finally:
         spark.conf.unset(PUSHDOWN)

@@ -37,6 +37,7 @@ class Option(NamedTuple):
 
 _DATA: Final = frozenset[Use](("stream", "batch"))
 _STREAM: Final = frozenset[Use](("stream",))
+_BATCH: Final = frozenset[Use](("batch",))
 _ALL: Final = frozenset[Use](("stream", "batch", "metadata"))
 
 OPTIONS: Final = (
@@ -72,6 +73,12 @@ OPTIONS: Final = (
     ),
     Option("endingTimestamp", "none", _DATA, "end before the first transaction appended then or later; at the latest where there is none yet"),
     Option("endingTransactionIdsByTimestamp", "none", _DATA, 'the same for some partitions: JSON `{"0": 1700000000000}`'),
+    Option(
+        "filterPushdown",
+        "`false`",
+        _BATCH,
+        "take filters over from Spark; only for a frame that is used in one query, with one filter (see Filters)",
+    ),
     Option("maxTransactionsPerTrigger", "no limit", _STREAM, "most transactions of one micro-batch, shared in proportion to the backlogs"),
     Option(
         "maxBytesPerTrigger",
@@ -137,6 +144,7 @@ class SourceOptions:
     max_records_per_partition: int = MAX_RECORDS_PER_PARTITION
     fetch_timeout_ms: int = FETCH_TIMEOUT_MS
     include_metadata: bool = False
+    filter_pushdown: bool = False
     metadata_mode: bool = False
     named: frozenset[str] = frozenset()
 
@@ -168,6 +176,7 @@ class SourceOptions:
             max_records_per_partition=_count(values, "maxRecordsPerPartition") or MAX_RECORDS_PER_PARTITION,
             fetch_timeout_ms=_count(values, "fetchTimeoutMs") or FETCH_TIMEOUT_MS,
             include_metadata=_truth(values, "includeMetadata", default=False),
+            filter_pushdown=_truth(values, "filterPushdown", default=False),
             metadata_mode=_word(values, "mode", ("data", "metadata")) == "metadata",
             named=frozenset(values),
         )
@@ -198,7 +207,7 @@ class SourceOptions:
         actual: Use = "metadata" if self.metadata_mode else use
         for option in OPTIONS:
             if option.name in self.named and actual not in option.uses:
-                reason = "does nothing with mode=metadata" if self.metadata_mode else "is for stream reads only"
+                reason = "does nothing with mode=metadata" if self.metadata_mode else f"is for {', '.join(sorted(option.uses))} reads only"
                 raise InvalidSetting(name=option.name, reason=reason, nearest=None)
         if use == "stream" and "endingTransactionIds" in self.named and not self.ending.given:
             raise InvalidSetting(name="endingTransactionIds", reason="latest is no end for a stream; give JSON, or a trigger that ends", nearest=None)

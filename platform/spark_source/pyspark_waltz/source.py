@@ -79,7 +79,8 @@ class DefaultSource(DataSource):
         self.parsed.check_use("batch")
         if self.parsed.metadata_mode:
             return MetadataReader(self)
-        return _FilteringReader(self) if filters.asked_for() else _BatchReader(self)
+        # Spark 4.2 gives the tasks planned with one query's filters to later queries of the frame, which then miss rows: none unless asked for.
+        return _FilteringReader(self) if self.parsed.filter_pushdown and filters.asked_for() else _BatchReader(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self.parsed.check_use("stream")
@@ -142,7 +143,7 @@ def _begin(options: SourceOptions, view: LogView, extents: Mapping[int, Extent])
 
 
 class _BatchReader(DataSourceReader):
-    """Bounds are fixed when Spark plans the query; each action plans anew."""
+    """Bounds are fixed when Spark plans the first query of a frame, and Spark keeps them for its later ones."""
 
     def __init__(self, source: DefaultSource) -> None:
         self._source = source
