@@ -70,12 +70,29 @@ class _CallStream:
         self._address = address
         self._call = call
         self._half_closed = half_closed
+        self._begun = False
+
+    async def _begin(self) -> None:
+        """Returns when the call's headers are out. gRPC's own wait for them has no end where the connection is lost before."""
+        ended = asyncio.get_running_loop().create_future()
+        self._call.add_done_callback(lambda _: ended.done() or ended.set_result(None))
+        connected = asyncio.ensure_future(self._call.wait_for_connection())
+        try:
+            await asyncio.wait((connected, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not connected.done():
+                raise await self._end()
+            connected.result()
+        finally:
+            connected.cancel()
+        self._begun = True
 
     async def _end(self) -> WaltzError:
         return error_of(self._address, await self._call.code(), await self._call.details())
 
     async def send(self, message: Any) -> None:
         try:
+            if not self._begun:
+                await self._begin()
             await self._call.write(message)
         except grpc.aio.AioRpcError as error:
             raise error_of(self._address, error.code(), error.details()) from None
