@@ -74,16 +74,17 @@ class _CallStream:
 
     async def _begin(self) -> None:
         """Returns when the call's headers are out. gRPC's own wait for them has no end where the connection is lost before."""
-        ended = asyncio.get_running_loop().create_future()
-        self._call.add_done_callback(lambda _: ended.done() or ended.set_result(None))
-        connected = asyncio.ensure_future(self._call.wait_for_connection())
+        ended = asyncio.Event()
+        self._call.add_done_callback(lambda _: ended.set())
+        connected, over = asyncio.ensure_future(self._call.wait_for_connection()), asyncio.ensure_future(ended.wait())
         try:
-            await asyncio.wait((connected, ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((connected, over), return_when=asyncio.FIRST_COMPLETED)
             if not connected.done():
                 raise await self._end()
             connected.result()
         finally:
             connected.cancel()
+            over.cancel()
         self._begun = True
 
     async def _end(self) -> WaltzError:
