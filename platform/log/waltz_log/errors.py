@@ -4,7 +4,9 @@
     ├── InvalidRequest            the caller's mistake; nothing was sent             fix it
     │   ├── InvalidSetting        unknown or unusable option or setting
     │   ├── TransactionTooLarge   one transaction above a limit
-    │   └── UnknownRecord         the journal holds no such record or transaction
+    │   ├── UnknownRecord         the journal holds no such record or transaction
+    │   ├── NoSuchTopic           the catalogue has no topic of that name
+    │   └── TopicDeleted          the topic was deleted while it was used          look it up again, or stop
     ├── LockConflict              decided: not in the log                            read up to `winner`, decide again
     ├── NotAppended               decided: not in the log                            append again if it still makes sense
     ├── OutcomeUnknown            may be in the log or not                           ask `resolve`
@@ -13,12 +15,14 @@
     │   ├── ConnectionLost        one connection ended
     │   ├── NotOwner              this server does not own the partition             look up the owner again
     │   └── OutboxFull            the outbox holds all it may; nothing was taken     retry later, or say so to the caller
+    ├── NotAllowed                the topic does not take this from that principal  ask who made the topic
     ├── Fenced                    somebody with a newer session or mount took over   stop; open again
     │   └── OutboxTaken           another copy of the outbox's directory took over   find the other copy
     ├── SessionTooOld             the replica may hold a dirty tail                  read from another replica
     ├── ClusterKeyMismatch        the node belongs to another cluster                check the address
     ├── OutOfRange                the range is not (or no longer) there              choose a position within
     ├── CorruptData               bytes that do not match their checksum             read from another replica, repair this one
+    ├── EnvelopeBroken            a transaction of a keyed topic has no key         find who appended it; read on past it
     ├── StorageFailed             this replica's disk failed                         the node must be looked after
     │   └── StorageFull           this replica takes nothing more until there is room  retry later; make room
     ├── JournalFull               no room in a journal; nothing was written          delete from it, then again
@@ -41,12 +45,15 @@ __all__ = [
     "ClusterUnavailable",
     "ConnectionLost",
     "CorruptData",
+    "EnvelopeBroken",
     "Fenced",
     "InvalidRequest",
     "InvalidSetting",
     "JournalFailed",
     "JournalFull",
     "LockConflict",
+    "NoSuchTopic",
+    "NotAllowed",
     "NotAppended",
     "NotOwner",
     "OutOfRange",
@@ -57,6 +64,7 @@ __all__ = [
     "SessionTooOld",
     "StorageFailed",
     "StorageFull",
+    "TopicDeleted",
     "TransactionTooLarge",
     "Unavailable",
     "UnknownRecord",
@@ -135,6 +143,30 @@ class UnknownRecord(InvalidRequest):
     reason = "unknown"
     what: str
     id: int
+
+
+class NoSuchTopic(InvalidRequest):
+    """The catalogue has no topic of that name. Nothing was sent; correct the name or make the topic."""
+
+    text = "no such topic"
+    reason = "unknown"
+    topic: str
+    nearest: str | None
+
+    @classmethod
+    def among(cls, topic: str, known: Iterable[str]) -> Self:
+        """With the nearest of the known names, if any is near."""
+        near = difflib.get_close_matches(topic, list(known), n=1, cutoff=0.5)
+        return cls(topic=topic, nearest=near[0] if near else None)
+
+
+class TopicDeleted(InvalidRequest):
+    """The topic was deleted while it was in use; one of the same name that was made since is another one. What was not sent is not in the log. Look
+    the name up again, or stop."""
+
+    text = "topic was deleted"
+    reason = "deleted"
+    topic: str
 
 
 class LockConflict(WaltzError):
@@ -228,6 +260,16 @@ class Fenced(WaltzError):
     newer: int
 
 
+class NotAllowed(WaltzError):
+    """The topic's properties do not allow this to that principal, or to nobody in particular. Nothing was done. Name the right principal in the
+    settings, or ask whoever made the topic."""
+
+    text = "not allowed"
+    action: str
+    topic: str
+    principal: str | None
+
+
 class OutboxTaken(Fenced):
     """Another copy of this outbox's directory forwards now. Nothing more leaves this one; what it still holds can be exported. Find the other."""
 
@@ -274,6 +316,16 @@ class CorruptData(WaltzError):
     offset: int
     transaction_id: int
     reason: str
+
+
+class EnvelopeBroken(WaltzError):
+    """A transaction of a keyed topic does not begin with a key: somebody appended it to the log partition and not to the topic. It is whole, and the
+    same on every replica. Read on above its id to leave it out; `client.feed` of the log partition shows who appended it."""
+
+    text = "data does not begin with a key"
+    topic: str
+    partition: int
+    transaction_id: int
 
 
 class StorageFailed(WaltzError):
@@ -328,6 +380,8 @@ _CLASSES: dict[str, type[WaltzError]] = {
         InvalidSetting,
         TransactionTooLarge,
         UnknownRecord,
+        NoSuchTopic,
+        TopicDeleted,
         LockConflict,
         NotAppended,
         OutcomeUnknown,
@@ -336,12 +390,14 @@ _CLASSES: dict[str, type[WaltzError]] = {
         ConnectionLost,
         NotOwner,
         OutboxFull,
+        NotAllowed,
         Fenced,
         OutboxTaken,
         SessionTooOld,
         ClusterKeyMismatch,
         OutOfRange,
         CorruptData,
+        EnvelopeBroken,
         StorageFailed,
         StorageFull,
         JournalFull,

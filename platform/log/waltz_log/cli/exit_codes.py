@@ -6,7 +6,7 @@
 | 1 | a defect, or a check that found something | read the message |
 | 2 | the command line or a setting is wrong; nothing was done | fix it |
 | 3 | nobody answers, or not in time | try again |
-| 4 | refused: another cluster, another owner, a newer session | look at who runs what |
+| 4 | refused: another cluster, another owner, a newer session, not allowed | look at who runs what |
 | 5 | a disk failed, is full or holds rot; an address cannot be bound | look after this machine |
 | 6 | something is not installed | `waltz doctor` |
 | 141 | whoever read the output closed it, as with `| head` | |
@@ -37,9 +37,16 @@ def exit_code_of(error: errors.WaltzError | OSError) -> int:
             return UNAVAILABLE
         case errors.NotAppended() | errors.OutcomeUnknown():
             return UNAVAILABLE
-        case errors.Fenced() | errors.ClusterKeyMismatch() | errors.SessionTooOld() | errors.LockConflict() | errors.ProtocolViolation():
+        case (
+            errors.NotAllowed()
+            | errors.Fenced()
+            | errors.ClusterKeyMismatch()
+            | errors.SessionTooOld()
+            | errors.LockConflict()
+            | errors.ProtocolViolation()
+        ):
             return REFUSED
-        case errors.StorageFailed() | errors.JournalFailed() | errors.JournalFull() | errors.CorruptData() | OSError():
+        case errors.StorageFailed() | errors.JournalFailed() | errors.JournalFull() | errors.CorruptData() | errors.EnvelopeBroken() | OSError():
             return MACHINE
         case _:
             return LACKING if type(error).__name__ in ("JavaMissing", "ZooKeeperJarsMissing") else DEFECT

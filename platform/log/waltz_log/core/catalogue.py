@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self, get_args
 
 from waltz_log.core.topic_names import TopicName, name_id
-from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
 __all__ = ["CATALOGUE", "POLICIES", "Catalogue", "Durability", "Policies", "Topic", "TopicType"]
 
@@ -98,10 +98,10 @@ class Catalogue:
     """Log partitions of topics that were deleted. Not used again: somebody may still read there what was another topic's."""
 
     def find(self, name: TopicName) -> Topic:
-        """Raises `InvalidRequest`, with the nearest name there is, where there is no such topic."""
+        """Raises `NoSuchTopic`, with the nearest name there is."""
         found = self.topics.get(name)
         if found is None:
-            raise InvalidSetting.unknown(str(name), [str(each) for each in self.topics], what="topic")
+            raise NoSuchTopic.among(str(name), map(str, self.topics))
         return found
 
     def find_by_ids(self, namespace_id: int, topic_id: int) -> Topic:
@@ -152,13 +152,13 @@ class Catalogue:
         return replace(self, topics={**self.topics, name: wanted}), wanted
 
     def with_policies(self, name: TopicName, changes: Mapping[str, Any]) -> tuple[Catalogue, Topic]:
-        """Raises `InvalidRequest` for a topic, `InvalidSetting` for a policy that there is not."""
+        """Raises `NoSuchTopic` for a topic, `InvalidSetting` for a policy that there is not."""
         found = self.find(name)
         changed = replace(found, policies=found.policies.changed(changes))
         return replace(self, topics={**self.topics, name: changed}), changed
 
     def without(self, name: TopicName) -> tuple[Catalogue, Topic]:
-        """Its log partitions retire: what is in them would be the next topic's. Raises `InvalidSetting` where there is none of that name."""
+        """Its log partitions retire: what is in them would be the next topic's. Raises `NoSuchTopic` where there is none of that name."""
         found = self.find(name)
         left = {each: topic for each, topic in self.topics.items() if each != name}
         return Catalogue(left, tuple(sorted({*self.retired, *found.partitions}))), found

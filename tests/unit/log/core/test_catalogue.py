@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from waltz_log.core import catalogue as module
 from waltz_log.core.catalogue import HOUR_MS, Catalogue, Policies, Topic, TopicType
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
 ORDERS = TopicName("shop", "orders")
 SEATS = TopicName("air-line", "seats")
@@ -74,13 +74,13 @@ def test_a_deleted_topics_log_partitions_are_not_used_again() -> None:
     found, seats = made(found, SEATS, 2)
     assert seats.partitions == (3, 4)
     assert found.retired == (0, 1, 2)
-    with pytest.raises(InvalidSetting, match="no such topic"):
+    with pytest.raises(NoSuchTopic, match="no such topic"):
         found.without(ORDERS)
 
 
 def test_an_unknown_topic_is_refused_with_the_nearest() -> None:
     found, orders = made(Catalogue(), ORDERS)
-    with pytest.raises(InvalidSetting, match="shop/orders"):
+    with pytest.raises(NoSuchTopic, match="shop/orders"):
         found.find(TopicName("shop", "order"))
     assert found.find_by_ids(ORDERS.namespace_id, ORDERS.topic_id) is orders
     with pytest.raises(InvalidRequest, match="no topic has these ids"):
