@@ -7,19 +7,26 @@ from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.versions import SPOKEN
 
 __all__ = [
+    "BEGIN",
     "BOUND",
+    "COMPACT",
+    "DESCRIBE",
+    "DROP_VIEW",
+    "LOAD_VIEW",
     "LOCATE",
     "MAX_FRAME_BYTES",
     "MOUNT",
     "OPEN",
     "PROTOCOL_VERSION",
     "READ",
+    "READ_VIEW",
     "REPLICATE",
     "RESOLVE",
     "SERVER_STATUS",
     "SET_LOW_WATER_MARK",
     "STORAGE_STATUS",
     "TRANSACTIONS",
+    "TRIM",
     "TRUNCATE",
 ]
 
@@ -44,3 +51,12 @@ REPLICATE = Method("/waltz.Storage/Replicate", "stream", pb.ReplicateRequest, pb
 READ = Method("/waltz.Storage/Read", "read", pb.ReadRequest, pb.ReadResponse)
 LOCATE = Method("/waltz.Storage/Locate", "call", pb.LocateRequest, pb.LocateResponse)
 STORAGE_STATUS = Method("/waltz.Storage/Status", "call", pb.StorageStatusRequest, pb.StorageStatusResponse)
+
+# offered by the storage node for the owner's upkeep; READ_VIEW for readers
+DESCRIBE = Method("/waltz.Storage/Describe", "call", pb.DescribeRequest, pb.DescribeResponse)
+TRIM = Method("/waltz.Storage/Trim", "call", pb.TrimRequest, pb.TrimResponse)
+BEGIN = Method("/waltz.Storage/Begin", "call", pb.BeginRequest, pb.BeginResponse)
+COMPACT = Method("/waltz.Storage/Compact", "call", pb.CompactRequest, pb.CompactResponse)
+READ_VIEW = Method("/waltz.Storage/ReadView", "read", pb.ReadViewRequest, pb.ReadViewResponse)
+LOAD_VIEW = Method("/waltz.Storage/LoadView", "stream", pb.LoadViewRequest, pb.LoadViewResponse)
+DROP_VIEW = Method("/waltz.Storage/DropView", "call", pb.DropViewRequest, pb.DropViewResponse)

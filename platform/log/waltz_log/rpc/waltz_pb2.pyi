@@ -1109,3 +1109,562 @@ class StorageStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StorageStatusResponse: _TypeAlias = StorageStatusResponse  # noqa: Y015
+
+@_typing.final
+class TopicPartition(_message.Message):
+    """---- upkeep: what the owner does to its replicas for a topic's policies ---------------------------------------------------------------------------
+    All but ReadView are the owner's, in its session: a replica that has seen a newer one, or was not made clean in this one, refuses.
+
+    A partition of a topic, and the folder of its compacted view: <namespace>/<topic>/<partition>/.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PropertiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PROPERTIES_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    partition: _builtins.int
+    @_builtins.property
+    def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "partition", b"partition", "properties", b"properties", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicPartition: _TypeAlias = TopicPartition  # noqa: Y015
+
+@_typing.final
+class ViewDescription(_message.Message):
+    """The latest value of each key of the transactions below `bound`, as one replica has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXISTS_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    exists: _builtins.bool
+    start: _builtins.int
+    """the first transaction that it ever read"""
+    bound: _builtins.int
+    """the log goes on here"""
+    records: _builtins.int
+    """keys, with those that ended not long ago"""
+    bytes: _builtins.int
+    """of its files"""
+    error: _builtins.str
+    """why it cannot be read or does not go on; empty where it can"""
+    def __init__(
+        self,
+        *,
+        exists: _builtins.bool = ...,
+        start: _builtins.int = ...,
+        bound: _builtins.int = ...,
+        records: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "bytes", b"bytes", "error", b"error", "exists", b"exists", "records", b"records", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ViewDescription: _TypeAlias = ViewDescription  # noqa: Y015
+
+@_typing.final
+class DescribeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    SEGMENTS_MAX_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    session: _builtins.int
+    segments_max: _builtins.int
+    """of the oldest"""
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        session: _builtins.int = ...,
+        segments_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition", "segments_max", b"segments_max", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeRequest: _TypeAlias = DescribeRequest  # noqa: Y015
+
+@_typing.final
+class DescribeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    LOW_WATER_MARK_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    first_transaction_id: _builtins.int
+    last_transaction_id: _builtins.int
+    low_water_mark: _builtins.int
+    """nothing above it is trimmed: what this replica was made clean at"""
+    bytes: _builtins.int
+    """of all segments"""
+    segments: _builtins.bytes
+    """i8[4k]: first id, last id, bytes, append time of the last: the oldest segments, in order"""
+    now_ms: _builtins.int
+    """the node's clock"""
+    @_builtins.property
+    def view(self) -> Global___ViewDescription: ...
+    def __init__(
+        self,
+        *,
+        first_transaction_id: _builtins.int = ...,
+        last_transaction_id: _builtins.int = ...,
+        low_water_mark: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        segments: _builtins.bytes = ...,
+        now_ms: _builtins.int = ...,
+        view: Global___ViewDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "low_water_mark", b"low_water_mark", "now_ms", b"now_ms", "segments", b"segments", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeResponse: _TypeAlias = DescribeResponse  # noqa: Y015
+
+@_typing.final
+class TrimRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    COMPACTED_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    session: _builtins.int
+    first_transaction_id: _builtins.int
+    """whole segments below it go"""
+    compacted: _builtins.bool
+    """what this replica's compacted view does not hold yet stays"""
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        session: _builtins.int = ...,
+        first_transaction_id: _builtins.int = ...,
+        compacted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "compacted", b"compacted", "first_transaction_id", b"first_transaction_id", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrimRequest: _TypeAlias = TrimRequest  # noqa: Y015
+
+@_typing.final
+class TrimResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    first_transaction_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        first_transaction_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrimResponse: _TypeAlias = TrimResponse  # noqa: Y015
+
+@_typing.final
+class BeginRequest(_message.Message):
+    """A replica that ends below the first retained transaction begins anew there, empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    session: _builtins.int
+    first_transaction_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        session: _builtins.int = ...,
+        first_transaction_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "first_transaction_id", b"first_transaction_id", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginRequest: _TypeAlias = BeginRequest  # noqa: Y015
+
+@_typing.final
+class BeginResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    last_transaction_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        last_transaction_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_transaction_id", b"last_transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginResponse: _TypeAlias = BeginResponse  # noqa: Y015
+
+@_typing.final
+class CompactRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    OF_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    TOMBSTONE_RETENTION_MS_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    session: _builtins.int
+    bound: _builtins.int
+    """the view may hold what is below it: all of that is committed"""
+    now_ms: _builtins.int
+    """as the owner and its replicas agree on it"""
+    tombstone_retention_ms: _builtins.int
+    @_builtins.property
+    def of(self) -> Global___TopicPartition: ...
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        session: _builtins.int = ...,
+        of: Global___TopicPartition | None = ...,
+        bound: _builtins.int = ...,
+        now_ms: _builtins.int = ...,
+        tombstone_retention_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["of", b"of"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "cluster_key", b"cluster_key", "now_ms", b"now_ms", "of", b"of", "partition", b"partition", "session", b"session", "tombstone_retention_ms", b"tombstone_retention_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactRequest: _TypeAlias = CompactRequest  # noqa: Y015
+
+@_typing.final
+class CompactResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VIEW_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def view(self) -> Global___ViewDescription: ...
+    def __init__(
+        self,
+        *,
+        view: Global___ViewDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactResponse: _TypeAlias = CompactResponse  # noqa: Y015
+
+@_typing.final
+class ReadViewRequest(_message.Message):
+    """A compacted view, by transaction id. The stream is of one moment of the view; a reader that goes on in another stream goes on in the log from the
+    lowest bound that it met.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    PAGES_MAX_FIELD_NUMBER: _builtins.int
+    BOUND_MIN_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    session: _builtins.int
+    """as in ReadRequest, 0 or more"""
+    first_transaction_id: _builtins.int
+    """0: from the beginning"""
+    max_bytes: _builtins.int
+    """soft bound of keys and values in one page; at least one record is sent"""
+    pages_max: _builtins.int
+    """end after so many; 0: the whole view"""
+    bound_min: _builtins.int
+    """out of range where this replica's view ends below: the log may not reach back to where it ends"""
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        session: _builtins.int = ...,
+        first_transaction_id: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        pages_max: _builtins.int = ...,
+        bound_min: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_min", b"bound_min", "cluster_key", b"cluster_key", "first_transaction_id", b"first_transaction_id", "max_bytes", b"max_bytes", "pages_max", b"pages_max", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadViewRequest: _TypeAlias = ReadViewRequest  # noqa: Y015
+
+@_typing.final
+class ReadViewResponse(_message.Message):
+    """Columns, big-endian. A value of no bytes is the end of its key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
+    TIMES_MS_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    KEY_LENGTHS_FIELD_NUMBER: _builtins.int
+    VALUE_LENGTHS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    NEXT_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    bound: _builtins.int
+    """the view goes up to here: the log goes on with this id"""
+    transaction_ids: _builtins.bytes
+    """i8[n]"""
+    times_ms: _builtins.bytes
+    """i8[n]"""
+    headers: _builtins.bytes
+    """i4[n]"""
+    key_lengths: _builtins.bytes
+    """i4[n]"""
+    value_lengths: _builtins.bytes
+    """i4[n]"""
+    keys: _builtins.bytes
+    """back to back"""
+    values: _builtins.bytes
+    next_transaction_id: _builtins.int
+    """where the next page begins"""
+    done: _builtins.bool
+    """there is no further page; also on the one page of an empty view"""
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        bound: _builtins.int = ...,
+        transaction_ids: _builtins.bytes = ...,
+        times_ms: _builtins.bytes = ...,
+        headers: _builtins.bytes = ...,
+        key_lengths: _builtins.bytes = ...,
+        value_lengths: _builtins.bytes = ...,
+        keys: _builtins.bytes = ...,
+        values: _builtins.bytes = ...,
+        next_transaction_id: _builtins.int = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "done", b"done", "headers", b"headers", "key_lengths", b"key_lengths", "keys", b"keys", "next_transaction_id", b"next_transaction_id", "start", b"start", "times_ms", b"times_ms", "transaction_ids", b"transaction_ids", "value_lengths", b"value_lengths", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadViewResponse: _TypeAlias = ReadViewResponse  # noqa: Y015
+
+@_typing.final
+class LoadViewOpen(_message.Message):
+    """A replica whose log does not reach back to where its view ends is given another's. It takes effect as a whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    OF_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    session: _builtins.int
+    start: _builtins.int
+    bound: _builtins.int
+    @_builtins.property
+    def of(self) -> Global___TopicPartition: ...
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        session: _builtins.int = ...,
+        of: Global___TopicPartition | None = ...,
+        start: _builtins.int = ...,
+        bound: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["of", b"of"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "cluster_key", b"cluster_key", "of", b"of", "partition", b"partition", "session", b"session", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadViewOpen: _TypeAlias = LoadViewOpen  # noqa: Y015
+
+@_typing.final
+class LoadViewRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def open(self) -> Global___LoadViewOpen: ...
+    @_builtins.property
+    def page(self) -> Global___ReadViewResponse: ...
+    def __init__(
+        self,
+        *,
+        open: Global___LoadViewOpen | None = ...,
+        page: Global___ReadViewResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "open", b"open", "page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "open", b"open", "page", b"page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "page"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___LoadViewRequest: _TypeAlias = LoadViewRequest  # noqa: Y015
+
+@_typing.final
+class LoadViewResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VIEW_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def view(self) -> Global___ViewDescription: ...
+    def __init__(
+        self,
+        *,
+        view: Global___ViewDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadViewResponse: _TypeAlias = LoadViewResponse  # noqa: Y015
+
+@_typing.final
+class DropViewRequest(_message.Message):
+    """The view of a topic that is no more: its files and folders go."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    session: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        session: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropViewRequest: _TypeAlias = DropViewRequest  # noqa: Y015
+
+@_typing.final
+class DropViewResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropViewResponse: _TypeAlias = DropViewResponse  # noqa: Y015
