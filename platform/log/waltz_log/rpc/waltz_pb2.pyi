@@ -166,6 +166,7 @@ class MountRequest(_message.Message):
     FEED_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     LOWEST_PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """the highest this client speaks"""
     cluster_key: _builtins.bytes
@@ -181,6 +182,8 @@ class MountRequest(_message.Message):
     """as the client read it from the assignment; 0: not known"""
     lowest_protocol_version: _builtins.int
     """the lowest it accepts; 0: only protocol_version"""
+    principal: _builtins.str
+    """who appends or reads, as it says of itself; empty: nobody in particular. Asked where a topic names who may"""
     def __init__(
         self,
         *,
@@ -193,10 +196,11 @@ class MountRequest(_message.Message):
         feed: Global___FeedMode.ValueType = ...,
         generation: _builtins.int = ...,
         lowest_protocol_version: _builtins.int = ...,
+        principal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "generation", b"generation", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "partition", b"partition", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "generation", b"generation", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -591,10 +595,12 @@ class TransactionRequest(_message.Message):
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     first_transaction_id: _builtins.int
     count: _builtins.int
     cluster_key: _builtins.bytes
+    principal: _builtins.str
     def __init__(
         self,
         *,
@@ -602,10 +608,11 @@ class TransactionRequest(_message.Message):
         first_transaction_id: _builtins.int = ...,
         count: _builtins.int = ...,
         cluster_key: _builtins.bytes = ...,
+        principal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "count", b"count", "first_transaction_id", b"first_transaction_id", "partition", b"partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "count", b"count", "first_transaction_id", b"first_transaction_id", "partition", b"partition", "principal", b"principal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -674,20 +681,32 @@ class OpenRequest(_message.Message):
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    READERS_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
     """fences older sessions, durably, before the answer"""
+    partitions: _builtins.int
+    """how many the log has: a node made for fewer makes room for them first; 0: not told"""
+    topic: _builtins.str
+    """that the partition belongs to, empty: to none; with who may read it, for all who do not write: empty: everybody"""
+    @_builtins.property
+    def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         cluster_key: _builtins.bytes = ...,
         partition: _builtins.int = ...,
         session: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        readers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition", "partitions", b"partitions", "readers", b"readers", "session", b"session", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -936,6 +955,7 @@ class ReadRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     HEADERS_ONLY_FIELD_NUMBER: _builtins.int
     RUNS_MAX_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
@@ -951,6 +971,8 @@ class ReadRequest(_message.Message):
     """records holds 36 bytes each"""
     runs_max: _builtins.int
     """answer with so many messages and no more; 0: all of the range"""
+    principal: _builtins.str
+    """who reads, as in MountRequest; owners, whom the fence shows, need none"""
     def __init__(
         self,
         *,
@@ -963,10 +985,11 @@ class ReadRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         headers_only: _builtins.bool = ...,
         runs_max: _builtins.int = ...,
+        principal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "headers_only", b"headers_only", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "partition", b"partition", "runs_max", b"runs_max", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "headers_only", b"headers_only", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "partition", b"partition", "principal", b"principal", "runs_max", b"runs_max", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
