@@ -1,0 +1,134 @@
+"""Decides up to where the oldest transactions of a partition may go (docs/topics.md, Retention; docs/protocol.md, Prefixes).
+
+What goes are whole segments from the oldest end, by age or by size. However old or large they are, nothing goes
+- above the session's low-water mark, which recovery goes back to, or above what a majority of the assigned replicas has,
+- that a registered subscriber has not read, unless the topic's policy says so,
+- that the compacted view of a majority does not hold yet, in a compaction topic.
+
+Ages count from the append times in the log to a date that the clocks of owner and replicas agree on. Pure: `server.upkeep` asks, decides with this
+and tells the replicas. The first retained id never falls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from waltz_log.core.catalogue import Policies
+from waltz_log.core.recovery import committed_mark, majority
+
+__all__ = ["Decision", "Holding", "Retained", "SegmentFacts", "agreed_now_ms", "decide", "retained_path"]
+
+
+def retained_path(partition: int) -> str:
+    return f"/store/retained/{partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What the coordinator holds of a partition. `first`: the first retained transaction. `proposed`: up to where an owner is about to trim: nobody
+    may register below it while it stands. The first never falls."""
+
+    first: int = 0
+    proposed: int = 0
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"first": self.first, "proposed": self.proposed}, separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        found = json.loads(data)
+        return cls(found["first"], found["proposed"])
+
+
+class SegmentFacts(NamedTuple):
+    """`newest_ms`: the append time of its last transaction. An empty one has a `last` below its `first`."""
+
+    first: int
+    last: int
+    bytes: int
+    newest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a replica that is clean in the session holds. `segments`: the oldest of them, in order; `whole`: they are all there are. `view_bound`: up
+    to where its compacted view goes, 0 where it has none."""
+
+    last: int
+    low_water_mark: int
+    bytes: int
+    segments: tuple[SegmentFacts, ...]
+    whole: bool
+    view_bound: int = 0
+
+
+class Decision(NamedTuple):
+    """`first`: the first transaction to keep. `held_by`: what keeps more than the policies ask for, None where nothing does. `wants_checkpoint`: the
+    low-water mark alone keeps it: a new session raises that."""
+
+    first: int
+    held_by: str | None
+    wants_checkpoint: bool
+
+
+def decide(
+    policies: Policies,
+    holdings: Mapping[str, Holding],
+    *,
+    assigned: int,
+    retained: int,
+    committed: int,
+    subscribers: Mapping[str, int],
+    compacted: bool,
+    deleted: bool,
+    now_ms: int,
+) -> Decision:
+    """`holdings`: the replicas that told; `subscribers`: the last transaction that each is done with; `deleted`: the topic is no more, and all of it
+    may go. `retained`: the first id kept until now."""
+    if len(holdings) < majority(assigned):
+        return Decision(retained, "replicas that do not answer", wants_checkpoint=False)
+    allowed = min(_expired_to(each, policies, now_ms, deleted=deleted) for each in holdings.values())
+    on_majority = committed_mark({name: each.last for name, each in holdings.items()}, assigned)
+    assert on_majority is not None, "a majority told"
+    bounds = [(committed + 1, "what is not committed"), (on_majority + 1, "a majority")]
+    if policies.keep_for_subscribers:
+        bounds += [(mark + 1, f"subscriber {name}") for name, mark in sorted(subscribers.items())]
+    if compacted and not deleted:
+        views = sorted((each.view_bound for each in holdings.values()), reverse=True)
+        bounds.append((views[majority(assigned) - 1], "the compacted view"))
+    low_water_mark = min(each.low_water_mark for each in holdings.values()) + 1
+    without_mark, held_by = min([(allowed, None), *bounds], key=lambda bound: bound[0])
+    wants_checkpoint = without_mark > low_water_mark and _aligned(holdings.values(), without_mark) > max(retained, low_water_mark)
+    if low_water_mark < without_mark:
+        without_mark, held_by = low_water_mark, "the low-water mark"
+    return Decision(max(retained, _aligned(holdings.values(), without_mark)), held_by, wants_checkpoint)
+
+
+def _expired_to(holding: Holding, policies: Policies, now_ms: int, *, deleted: bool) -> int:
+    """The first id that the policies keep in this replica."""
+    left = holding.bytes
+    first = holding.segments[0].first if holding.segments else holding.last + 1
+    for place, segment in enumerate(holding.segments):
+        active = holding.whole and place == len(holding.segments) - 1
+        too_old = segment.last >= segment.first and 0 <= policies.retention_ms < now_ms - segment.newest_ms
+        too_large = 0 <= policies.retention_bytes < left and not active
+        if not (deleted or too_old or too_large):
+            break
+        first = segment.last + 1
+        left -= segment.bytes
+    return first
+
+
+def _aligned(holdings: Iterable[Holding], bound: int) -> int:
+    """Down to where some replica has a segment begin, so that what is not served any more is gone there; 0 where none does."""
+    starts = (start for each in holdings for segment in each.segments for start in (segment.first, segment.last + 1))
+    return max((start for start in starts if start <= bound), default=0)
+
+
+def agreed_now_ms(clocks: Collection[int]) -> int:
+    """The date by which ages are told: at least half of the clocks show it or a later one. So no minority of clocks that are ahead makes anything
+    old, and one that is behind keeps nothing."""
+    return sorted(clocks)[(len(clocks) - 1) // 2]
