@@ -54,7 +54,7 @@ class WaltzClient:
         self._settings = settings
         self._rng = rng
         self._fork = fork.count()
-        self._partitions = owners.parameters.partitions
+        self._spread = owners.parameters.partitions
         self._producers: dict[int, Producer] = {}
         self._followers: dict[int, list[Follower]] = {}
         self._admissions: dict[int, Admission] = {}
@@ -134,7 +134,8 @@ class WaltzClient:
 
     @property
     def partitions(self) -> int:
-        return self._partitions
+        """Of the log, as it is now: partitions may be added while the client is connected."""
+        return self._owners.parameters.partitions
 
     @property
     def client_id(self) -> int:
@@ -325,7 +326,7 @@ class WaltzClient:
         """Feeds the application, at these partitions or all of them, from the mark that it states for each. Once mounted, `submit` is open. Called
         again with the same application it mounts more."""
         self._check_usable()
-        wanted = range(self._partitions) if partitions is None else partitions
+        wanted = range(self.partitions) if partitions is None else partitions
         for partition in wanted:
             self._check(partition)
         if self._submitting is None:
@@ -339,7 +340,7 @@ class WaltzClient:
     async def unmount(self, partitions: Collection[int] | None = None) -> None:
         """Feeds the application no more at these partitions, or all."""
         if self._submitting is not None:
-            await self._submitting.unmount(range(self._partitions) if partitions is None else partitions)
+            await self._submitting.unmount(range(self.partitions) if partitions is None else partitions)
 
     def applied(self, partition: int) -> Follower:
         """The follower that feeds the mounted application: how far it has come, and waiting for a transaction. Raises `InvalidRequest`."""
@@ -351,12 +352,13 @@ class WaltzClient:
 
     async def submit(self, context: Context, *, attempts: int = ATTEMPTS, timeout_s: float | None = None) -> asyncio.Task[Receipt | None]:
         """Executes the context on the mounted application's state and appends what it makes, again and again until it is decided; its hooks are told.
-        Waits only for room. The task's result is the receipt, once the application has applied it; None: there was nothing to append."""
+        `Context.partition` is asked with the number of partitions there were when the client connected: what it spreads keys over does not change
+        under it. Waits only for room. The task's result is the receipt, once the application has applied it; None: there was nothing to append."""
         self._check_usable()
         if self._submitting is None:
             raise InvalidRequest(reason="no application is mounted")
         chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
-        return await self._submitting.submit(context, self._partitions, chosen, attempts)
+        return await self._submitting.submit(context, self._spread, chosen, attempts)
 
     def _attempts(self, attempts: int) -> Attempts:
         if attempts < 1:
@@ -380,8 +382,8 @@ class WaltzClient:
 
     def _check(self, partition: int) -> None:
         self._check_usable()
-        if not isinstance(partition, int) or not 0 <= partition < self._partitions:
-            raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={self._partitions}")
+        if not isinstance(partition, int) or not 0 <= partition < self.partitions:
+            raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={self.partitions}")
 
     def _producer(self, partition: int) -> Producer:
         self._check(partition)

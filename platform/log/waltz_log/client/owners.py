@@ -114,8 +114,18 @@ class Owners:
             self._assignment = Assignment() if node is None else Assignment.from_bytes(node.data)
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolViolation(reason=f"the assignment cannot be read: {type(error).__name__}: {error}") from None
+        if self._parameters is not None and self._parameters.partitions <= max(self._assignment.partitions, default=-1):
+            await self._grow(coordinator)
         self._wake()
         await self._drop_channels(set(self._assignment.addresses.values()))
+
+    async def _grow(self, coordinator: Coordinator) -> None:
+        """Partitions were added to the log while this view of it was open."""
+        found = await coordinator.get(CLUSTER)
+        grown = None if found is None else ClusterParameters.from_bytes(found.data)
+        if grown is None or self._parameters is None or grown.key != self._parameters.key:
+            raise ClusterUnavailable(address=getattr(coordinator, "address", "coordinator"), reason="another cluster is there now")
+        self._parameters = grown
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -2,8 +2,8 @@
 
 | path | value | written by |
 |---|---|---|
-| `/cluster` | `ClusterParameters` | cluster creation, once |
-| `/store/assignment` | `ReplicaAssignment` | cluster creation, replica changes |
+| `/cluster` | `ClusterParameters` | cluster creation; growing it, by compare-and-set |
+| `/store/assignment` | `ReplicaAssignment` | cluster creation and growth, replica changes |
 | `/store/nodes/<name>` | `StorageNodeEntry` | the storage node, at each start |
 | `/store/partition/<id>` | `PartitionMetadata` (seeds/waltz_server.md, Partition Metadata) | the owner, by compare-and-set |
 | `/store/locks/<id>` | the newest locks, in bytes (`server/handed_locks.py`) | the owner, when it closes in order |
@@ -28,6 +28,7 @@ __all__ = [
     "CLIENT_IDS",
     "CLUSTER",
     "MANAGER",
+    "PARTITIONS_MAX",
     "REPLICAS",
     "SERVERS",
     "SERVER_IDS",
@@ -54,6 +55,9 @@ REPLICAS = "/store/assignment"
 STORAGE_NODES = "/store/nodes"
 CLIENT_IDS = "/ids/client"
 SERVER_IDS = "/ids/server"
+
+PARTITIONS_MAX = 4096
+"""The assignment of all partitions is one ZooKeeper node, which holds 1 MB."""
 
 UNRESOLVED = None
 """Closing high-water mark of a session that has not been closed and resolved."""

@@ -47,6 +47,7 @@ class ClusterManager:
             node = await self._coordinator.get(paths.MANAGER)
             if node is None or node.data != str(self._server_id).encode():
                 return
+            grown = await self._grown()
             names = await self._coordinator.children(paths.SERVERS)
             servers: list[ServerEntry] = []
             for name in names:
@@ -60,6 +61,7 @@ class ClusterManager:
                 asyncio.ensure_future(self._coordinator.wait_children(paths.SERVERS, names)),
                 asyncio.ensure_future(self._coordinator.wait_changed(paths.ASSIGNMENT, version)),
                 asyncio.ensure_future(self._coordinator.wait_changed(paths.MANAGER, node.version)),
+                asyncio.ensure_future(self._coordinator.wait_changed(paths.CLUSTER, grown)),
             ]
             try:
                 done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -69,6 +71,14 @@ class ClusterManager:
                 for task in waits:
                     task.cancel()
                 await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _grown(self) -> int | None:
+        """Takes over how many partitions there are now; the version that says so."""
+        node = await self._coordinator.get(paths.CLUSTER)
+        if node is None:
+            return None
+        self._cluster = ClusterParameters.from_bytes(node.data)
+        return node.version
 
     async def _assign(self, servers: list[ServerEntry]) -> int | None:
         """Writes the assignment where it changes. The version in force, or None where somebody else wrote."""

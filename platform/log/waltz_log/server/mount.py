@@ -29,6 +29,7 @@ class Mount:
         self.client_id = request.client_id
         self.mount_sequence = request.mount_sequence
         self.feed = request.feed
+        self.principal = request.principal
         self.last_sequence = -1
         self.failed: WaltzError | None = None
         self.ready = False

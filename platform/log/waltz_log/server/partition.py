@@ -19,7 +19,7 @@ from waltz_log.core.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
 from waltz_log.core.recovery import closed_at
-from waltz_log.errors import Fenced, InvalidRequest, NotOwner, OutOfRange, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.errors import Fenced, InvalidRequest, NotAllowed, NotOwner, OutOfRange, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
 from waltz_log.server.caches import Caches
@@ -34,6 +34,7 @@ from waltz_log.server.search import Search
 from waltz_log.server.sequencer import Sequencer
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
+from waltz_log.server.topics import ServedTopics
 
 __all__ = ["Partition"]
 
@@ -75,6 +76,7 @@ class Partition:
         clock: Clock,
         settings: ServerSettings,
         caches: Caches,
+        topics: ServedTopics,
     ) -> None:
         self.partition = partition
         self.generation = generation
@@ -84,6 +86,7 @@ class Partition:
         self._clock = clock
         self._settings = settings
         self._caches = caches
+        self._topics = topics
         self._serving: _Serving | None = None
         self._changed = Pulse()
         self._clients: OrderedDict[int, int] = OrderedDict()
@@ -97,7 +100,8 @@ class Partition:
         pause = self._settings.replica_retry_s
         while not self._closing:
             memory = PartitionMemory(self._caches.transactions)
-            store = StoreSession(self.partition, self.generation, self._cluster, self._coordinator, self._network, self._settings, memory)
+            shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics)
+            store = StoreSession(self.partition, self.generation, *shared)
             try:
                 high_water_mark = await store.open()
                 pause = self._settings.replica_retry_s
@@ -184,6 +188,21 @@ class Partition:
                     log.warning("partition handed over with appends in flight", partition=self.partition)
         except (TimeoutError, WaltzError) as error:
             log.warning("closing mark not recorded", partition=self.partition, error=str(error) or type(error).__name__)
+
+    async def topics_changed(self) -> bool:
+        """Clients that may not go on are sent away, and replicas told who may read. False: not every replica knows it yet."""
+        serving = self._serving
+        if serving is None:
+            return True
+        for mount in list(serving.mounts):
+            try:
+                if mount.client_id:
+                    self._topics.expect_allowed(self.partition, "append", mount.principal)
+                if mount.feed != pb.FEED_NONE:
+                    self._topics.expect_allowed(self.partition, "read", mount.principal)
+            except NotAllowed as error:
+                mount.fail(error)
+        return await serving.store.tell_topic()
 
     # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
 

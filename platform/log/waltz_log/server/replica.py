@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from waltz_log.core import metadata as paths
+from waltz_log.core.access import allowed
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Channel
@@ -51,6 +52,7 @@ class ReplicaSession:
         self._entry_version: int | None = None
         self._takes_several = False
         self._told_session: int | None = None
+        self._told_topic: tuple[str, tuple[str, ...]] | None = None
         self._lost = False
         """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
 
@@ -112,7 +114,7 @@ class ReplicaSession:
         """Brings the replica to the resolved mark, clean, and returns the next id it needs."""
         store, recovery = self._store, self._recovery
         self._state = "recovering"
-        opened = await self._call(methods.OPEN, pb.OpenRequest(cluster_key=self._key, partition=store.partition, session=store.session))
+        opened = await self._open_again()
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
         self._takes_several = opened.takes_several
         last = int(opened.last_transaction_id)
@@ -234,7 +236,35 @@ class ReplicaSession:
 
     async def _open_again(self) -> Any:
         store = self._store
-        return await self._call(methods.OPEN, pb.OpenRequest(cluster_key=self._key, partition=store.partition, session=store.session))
+        topic, readers = told = self._topic
+        request = pb.OpenRequest(
+            cluster_key=self._key,
+            partition=store.partition,
+            session=store.session,
+            partitions=store.cluster.partitions,
+            topic=topic,
+            readers=readers,
+        )
+        answer = await self._call(methods.OPEN, request)
+        self._told_topic = told
+        return answer
+
+    @property
+    def _topic(self) -> tuple[str, tuple[str, ...]]:
+        """What the partition belongs to, and who may read it."""
+        found = self._store.topics.of(self._store.partition)
+        return ("", ()) if found is None else (str(found[0].name), allowed(found[0].properties, "read"))
+
+    async def tell_topic(self) -> bool:
+        """False where the node does not answer. One that is not connected is told when it is."""
+        if self._channel is None or self._told_topic in (None, self._topic):
+            return True
+        try:
+            await self._open_again()
+        except WaltzError as error:
+            log.info("replica was not told of its topic", partition=self._store.partition, replica=self.name, error=str(error))
+            return False
+        return True
 
     async def _copy_from(self, source: str, last: int, target: int) -> int:
         """One pass of copying `last+1 .. target` from a peer through the owner."""

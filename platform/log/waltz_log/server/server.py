@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
@@ -24,6 +25,7 @@ from waltz_log.server.caches import Caches
 from waltz_log.server.manager import ClusterManager
 from waltz_log.server.partition import Partition
 from waltz_log.server.settings import ServerSettings
+from waltz_log.server.topics import ServedTopics
 
 __all__ = ["LogServer"]
 
@@ -45,6 +47,7 @@ class LogServer:
         self._listener: Listener | None = None
         self._manager: ClusterManager | None = None
         self._caches = Caches(settings)
+        self._topics = ServedTopics(coordinator)
         self._partitions: dict[int, Partition] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -64,12 +67,14 @@ class LogServer:
         if node is None:
             raise ClusterUnavailable(address=self._settings.cluster, reason="no cluster was created there")
         self._cluster = ClusterParameters.from_bytes(node.data)
+        await self._topics.read()
         self.server_id = await self._next_server_id()
         self._listener = await self._network.serve(self._settings.listen, self.service())
         entry = ServerEntry(self.server_id, self._listener.address, self._settings.preferred_partitions)
         await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
         self._manager = ClusterManager(self.server_id, self._cluster, self._coordinator)
-        self._tasks = [asyncio.ensure_future(_forever("manager", self._manager.run)), asyncio.ensure_future(_forever("assignment", self._follow))]
+        work = {"manager": self._manager.run, "assignment": self._follow, "topics": self._topics.run, "topics of partitions": self._tell_topics}
+        self._tasks = [asyncio.ensure_future(_forever(what, run)) for what, run in work.items()]
         log.info("server started", server_id=self.server_id, address=self._listener.address, cluster=self._cluster.name)
 
     async def wait_lost(self) -> None:
@@ -119,7 +124,22 @@ class LogServer:
                 await self._own(Assignment.from_bytes(node.data))
             await self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version)
 
+    async def _tell_topics(self) -> None:
+        """Mounts and replicas of owned partitions learn what the catalogue says of them now."""
+        told = self._topics.version
+        while True:
+            await self._topics.wait_beyond(told)
+            version = self._topics.version
+            if all(await asyncio.gather(*(partition.topics_changed() for partition in self._partitions.values()))):
+                told = version
+            else:
+                await asyncio.sleep(self._settings.replica_retry_max_s)
+
     async def _own(self, assignment: Assignment) -> None:
+        assert self._cluster is not None
+        # All partitions are assigned, so the assignment tells of those that were added.
+        count = max((*assignment.partitions, self._cluster.partitions - 1)) + 1
+        self._cluster = replace(self._cluster, partitions=count)
         mine = {number: owned.generation for number, owned in assignment.partitions.items() if owned.server_id == self.server_id}
         for number, partition in list(self._partitions.items()):
             if mine.get(number) != partition.generation:
@@ -131,8 +151,8 @@ class LogServer:
                 del self._partitions[number]
         for number, generation in mine.items():
             if number not in self._partitions:
-                assert self._cluster is not None
-                partition = Partition(number, generation, self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches)
+                shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics)
+                partition = Partition(number, generation, *shared)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(_forever(f"partition {number}", partition.run))
 
@@ -166,6 +186,10 @@ class LogServer:
         client = Versions.named(highest=request.protocol_version, lowest=request.lowest_protocol_version)
         version = agreed(client, versions.SPOKEN)
         self._check_key(request.cluster_key)
+        if request.client_id:
+            self._topics.expect_allowed(request.partition, "append", request.principal)
+        if request.feed != pb.FEED_NONE:
+            self._topics.expect_allowed(request.partition, "read", request.principal)
         await self._owned(request.partition).mount(request, stream, version)
 
     async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
@@ -180,6 +204,7 @@ class LogServer:
 
     async def _transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
         self._check_key(request.cluster_key)
+        self._topics.expect_allowed(request.partition, "read", request.principal)
         return await _as_owner(self._owned(request.partition).transactions(request), request.partition)
 
     async def _status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:

@@ -29,6 +29,7 @@ from waltz_log.server.pulse import Pulse
 from waltz_log.server.recovery import Recovery
 from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings
+from waltz_log.server.topics import ServedTopics
 from waltz_log.server.window import Window
 
 __all__ = ["StoreSession"]
@@ -48,6 +49,7 @@ class StoreSession:
         network: Network,
         settings: ServerSettings,
         memory: PartitionMemory,
+        topics: ServedTopics,
     ) -> None:
         self.partition = partition
         self.generation = generation
@@ -55,6 +57,7 @@ class StoreSession:
         self.network = network
         self.settings = settings
         self.coordinator = coordinator
+        self.topics = topics
         self.session = -1
         self.assigned: tuple[str, ...] = ()
         self.resolved = -1
@@ -279,6 +282,10 @@ class StoreSession:
 
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]
+
+    async def tell_topic(self) -> bool:
+        """Tells replicas which topic the partition belongs to, where they were told otherwise. False where one does not answer."""
+        return all(await asyncio.gather(*(replica.tell_topic() for replica in list(self._replicas.values()))))
 
     # ---- the next session of the same owner ------------------------------------------------------------------------------------------------------
 

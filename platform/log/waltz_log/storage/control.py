@@ -102,11 +102,21 @@ class ControlFiles:
         self._count(START_SLOT, start, partition=-1)
         self.start = start
 
-    def grow(self, partitions: int) -> ControlFiles:
-        """Makes room for more partitions: new files, renamed over the old ones, the fences first. Gives the files anew."""
+    def grow(self, partitions: int) -> None:
+        """Makes room for more partitions: new files, renamed over the old ones, the fences first. Also while the node serves: the caller lets nobody
+        else change the files meanwhile. Raises `StorageFailed`; which files hold is not known then, and nothing is written any more."""
         added = partitions - self.header.partitions
         if added <= 0:
-            return self
+            return
+        if self._broken is not None:
+            raise StorageFailed(partition=-1, reason=self._broken)
+        try:
+            self._put_larger(partitions, added)
+        except OSError as error:
+            self._broken = f"control files failed: {error}"
+            raise StorageFailed(partition=-1, reason=self._broken) from None
+
+    def _put_larger(self, partitions: int, added: int) -> None:
         header = ControlHeader(self.header.creation_time_ms, self.header.cluster_key, partitions).to_bytes()
         fences = self._fence.read(CONTROL_HEADER_BYTES, counter_offset(self.header.partitions + 1, 0) - CONTROL_HEADER_BYTES)
         _put(self._disk, FENCE_FILE, header + fences + added * 2 * encode_counter(-1))
@@ -114,7 +124,10 @@ class ControlFiles:
         more = b"".join(encode_entry(partition, SessionMark()) for partition in range(self.header.partitions, partitions))
         _put(self._disk, CONTROL_FILE, header + entries + more)
         self.close()
-        return ControlFiles.open(self._disk)
+        self._fence, self._control = self._disk.open(FENCE_FILE, "write"), self._disk.open(CONTROL_FILE, "write")
+        self.header = ControlHeader.from_bytes(header, CONTROL_FILE)
+        self._marks += [(SessionMark(), 0)] * added
+        self._counters += [(-1, 0)] * added
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from uuid import UUID
 import structlog
 
 from waltz_log.core.control_format import CONTROL_FILE
+from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Clock, Disk, Offload, Service
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.control import ControlFiles
@@ -47,6 +48,8 @@ class StorageNode:
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
         self._stopped: dict[int, WaltzError] = {}
+        self.readers: dict[int, tuple[str, tuple[str, ...]]] = {}
+        """The topic of a partition and who may read it, as its owner told since this node was started."""
         self._scrub: Scrub | None = None
         self._scrubbing: asyncio.Task[None] | None = None
 
@@ -74,7 +77,7 @@ class StorageNode:
             if cluster_key is not None and control.header.cluster_key != cluster_key:
                 raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
             if partitions is not None:
-                control = await self._offload(control.grow, partitions)
+                await self._offload(control.grow, partitions)
             await self._offload(control.count_start, starts)
         except OSError as error:
             self._disk.unlock()
@@ -129,6 +132,16 @@ class StorageNode:
                     self._stopped[partition] = error
                     raise
             return self._partitions[partition]
+
+    async def make_room(self, partitions: int) -> None:
+        """For so many partitions, if there was room for fewer. Raises `InvalidRequest` for more than a log can have, `StorageFailed`."""
+        if partitions <= self.control.header.partitions:
+            return
+        if partitions > PARTITIONS_MAX:
+            raise InvalidRequest(reason=f"a log has {PARTITIONS_MAX} partitions at most, not {partitions}")
+        async with self._control_turn:
+            await self._offload(self.control.grow, partitions)
+        log.info("room for more partitions", name=self.settings.name, partitions=partitions)
 
     def service(self) -> Service:
         """What a network serves for this node."""

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import structlog
 
+from waltz_log.core.access import CLUSTER_PRINCIPAL
 from waltz_log.core.block import Block
 from waltz_log.core.columns import verify_records
 from waltz_log.core.ports import Network
@@ -61,6 +62,7 @@ class PeerReplicas:
             first_transaction_id=first,
             last_transaction_id=last,
             max_bytes=BLOCK_BYTES,
+            principal=CLUSTER_PRINCIPAL,
         )
         channel = self._network.connect(address)
         try:

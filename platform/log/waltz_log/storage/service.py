@@ -12,6 +12,7 @@ from contextlib import aclosing
 from struct import iter_unpack, pack
 from typing import TYPE_CHECKING, Any
 
+from waltz_log.core.access import expect_allowed
 from waltz_log.core.block import Block
 from waltz_log.core.columns import header_bytes
 from waltz_log.core.ports import Service, Stream
@@ -51,14 +52,26 @@ class _Service:
     def __init__(self, node: StorageNode) -> None:
         self._node = node
 
-    async def _partition(self, request: Any) -> PartitionStore:
+    def _expect_key(self, request: Any) -> None:
         if request.cluster_key != self._node.cluster_key.bytes:
             raise ClusterKeyMismatch(expected=str(self._node.cluster_key), got=request.cluster_key.hex())
+
+    def _expect_reader(self, request: Any) -> None:
+        """Of those who are not the owner, whom the fence shows."""
+        if request.fence <= 0:
+            topic, readers = self._node.readers.get(request.partition, ("", ()))
+            expect_allowed(topic, readers, "read", request.principal)
+
+    async def _partition(self, request: Any) -> PartitionStore:
+        self._expect_key(request)
         return await self._node.partition(request.partition)
 
     async def open(self, request: Any) -> Any:
+        self._expect_key(request)
+        await self._node.make_room(request.partitions)
         store = await self._partition(request)
         state = await store.open_session(request.session)
+        self._node.readers[request.partition] = (request.topic, tuple(request.readers))
         return pb.OpenResponse(
             session=state.mark.session,
             low_water_mark=state.mark.low_water_mark,
@@ -111,6 +124,7 @@ class _Service:
 
     async def read(self, request: Any, stream: Stream) -> None:
         store = await self._partition(request)
+        self._expect_reader(request)
         max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
         found = store.read(request.session, request.fence, request.first_transaction_id, request.last_transaction_id, max_bytes)
         answered = 0

@@ -1,13 +1,14 @@
-"""Making a cluster in a coordinator, and reading what it is. Decides which storage nodes hold which partition at the start.
+"""Making a cluster in a coordinator, and growing it. Decides which storage nodes hold which partition at the start.
 
-The node `/cluster` is made by compare-and-set and decides who made the cluster; it is never changed. A creation that died between it and the
-replica assignment is finished by repeating it.
+The node `/cluster` is made by compare-and-set and decides who made the cluster; afterwards only its number of partitions changes, and only upwards. A
+creation or a growth that died between it and the replica assignment is finished by repeating it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from waltz_log.core.adoption import Adoption
@@ -15,6 +16,7 @@ from waltz_log.core.metadata import (
     ASSIGNMENT,
     CLIENT_IDS,
     CLUSTER,
+    PARTITIONS_MAX,
     REPLICAS,
     Assignment,
     ClusterParameters,
@@ -25,10 +27,7 @@ from waltz_log.core.metadata import (
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["PARTITIONS_MAX", "adopt_cluster", "create_cluster", "place_replicas"]
-
-PARTITIONS_MAX = 4096
-"""The assignment of all partitions is one ZooKeeper node, which holds 1 MB."""
+__all__ = ["adopt_cluster", "create_cluster", "grow_cluster", "grow_replicas", "place_replicas"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -66,6 +65,52 @@ async def create_cluster(
         parameters = found
     await coordinator.create(REPLICAS, assignment.to_bytes())
     return parameters
+
+
+def grow_replicas(before: ReplicaAssignment, partitions: int, *, storages: Sequence[str] | None, replication: int | None) -> ReplicaAssignment:
+    """With replicas for partitions up to so many, those that there are as they were. Each new one goes to the nodes that hold fewest, in turns.
+    `storages`: which nodes take new ones, all that hold any by default; `replication`: as the last partition has it by default."""
+    counts = {name: 0 for held in before.replicas.values() for name in held}
+    for held in before.replicas.values():
+        for name in held:
+            counts[name] += 1
+    names = sorted(counts) if storages is None else list(storages)
+    number = len(before.replicas[max(before.replicas)]) if replication is None else replication
+    place_replicas(partitions, names, number)  # refuses what does not fit together
+    load = {name: counts.get(name, 0) for name in names}
+    found = dict(before.replicas)
+    for partition in range(partitions):
+        if partition in found:
+            continue
+        turn = {name: (at - partition) % len(names) for at, name in enumerate(names)}
+        found[partition] = tuple(sorted(names, key=lambda name, turn=turn: (load[name], turn[name]))[:number])  # type: ignore[misc]
+        for name in found[partition]:
+            load[name] += 1
+    return ReplicaAssignment(found)
+
+
+async def grow_cluster(
+    coordinator: Coordinator, partitions: int, *, storages: Sequence[str] | None = None, replication: int | None = None, dry_run: bool = False
+) -> tuple[ClusterParameters, ReplicaAssignment]:
+    """The cluster with so many partitions, and their replicas. Those that there are stay as they are. Again with the same number it changes nothing.
+    Raises `InvalidRequest` where there is no cluster, for a number below that there is, or where the arguments do not fit together."""
+    while True:
+        node, held = await coordinator.get(CLUSTER), await coordinator.get(REPLICAS)
+        if node is None or held is None:
+            raise InvalidRequest(reason="there is no cluster at this address: make one first")
+        found = ClusterParameters.from_bytes(node.data)
+        if partitions < found.partitions:
+            raise InvalidRequest(reason=f"there are {found.partitions} partitions already; a log never has fewer than it had")
+        before = ReplicaAssignment.from_bytes(held.data)
+        assignment = grow_replicas(before, partitions, storages=storages, replication=replication)
+        wanted = replace(found, partitions=partitions)
+        if dry_run:
+            return wanted, assignment
+        # The replicas first: a partition that is counted has them.
+        if assignment != before and await coordinator.set(REPLICAS, assignment.to_bytes(), held.version) is None:
+            continue
+        if wanted == found or await coordinator.set(CLUSTER, wanted.to_bytes(), node.version) is not None:
+            return wanted, assignment
 
 
 async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption) -> ClusterParameters:

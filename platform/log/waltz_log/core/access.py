@@ -1,0 +1,55 @@
+"""Who may append to a topic and who may read it, as its properties say (seeds/partitioned_wal.md, Regular Topics; docs/topics.md).
+
+`allow-append` and `allow-read` hold names of principals, separated by commas; without the property everybody may. A principal is what a client says
+of itself: nothing proves it yet. The cluster's own processes read as `CLUSTER_PRINCIPAL`, which no property can name. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+from waltz_log.core.topic_names import TopicName
+from waltz_log.errors import InvalidSetting, NotAllowed
+
+__all__ = ["CLUSTER_PRINCIPAL", "Action", "allowed", "check_access_properties", "check_principal", "expect_allowed"]
+
+Action: TypeAlias = Literal["append", "read"]
+
+PROPERTIES: Final[Mapping[Action, str]] = {"append": "allow-append", "read": "allow-read"}
+CLUSTER_PRINCIPAL: Final = "waltz/cluster"
+
+_PREFIX: Final = "allow-"
+_PRINCIPAL: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}", re.ASCII)
+
+
+def check_principal(name: str) -> str:
+    """Raises `InvalidSetting` for what no property could name."""
+    if not _PRINCIPAL.fullmatch(name):
+        raise InvalidSetting(name="principal", reason=f"wants 1 to 128 letters, digits and . _ @ : + -, got {name!r}", nearest=None)
+    return name
+
+
+def allowed(properties: Mapping[str, str], action: Action) -> tuple[str, ...]:
+    """The principals that may; empty: everybody."""
+    text = properties.get(PROPERTIES[action])
+    return () if text is None else tuple(sorted({name.strip() for name in text.split(",")}))
+
+
+def check_access_properties(properties: Mapping[str, str]) -> None:
+    """Raises `InvalidSetting`: a property that was meant to keep somebody out must not be one that nobody reads."""
+    for name, text in properties.items():
+        if not name.startswith(_PREFIX):
+            continue
+        if name not in PROPERTIES.values():
+            raise InvalidSetting.unknown(name, PROPERTIES.values(), what="property of access")
+        for principal in text.split(","):
+            if not _PRINCIPAL.fullmatch(principal.strip()):
+                raise InvalidSetting(name=name, reason=f"wants principals separated by commas, got {text!r}", nearest=None)
+
+
+def expect_allowed(topic: TopicName | str, principals: tuple[str, ...], action: Action, principal: str | None) -> None:
+    """Raises `NotAllowed` where the principals are named and this is none of them. None and the empty text: nobody in particular."""
+    if principals and principal not in principals and not (principal == CLUSTER_PRINCIPAL and action == "read"):
+        raise NotAllowed(action=action, topic=str(topic), principal=principal or None)
