@@ -19,9 +19,9 @@ from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
 from waltz_log.rpc.encoded import serialized
 from waltz_log.rpc.methods import MAX_FRAME_BYTES
 
-__all__ = ["CHANNEL_OPTIONS", "GrpcNetwork", "error_of"]
+__all__ = ["CHANNEL_OPTIONS", "EOF", "GrpcNetwork", "ServedStream", "answered", "begun", "error_of", "task_is_cancelled"]
 
-_EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
+EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
 
 log = structlog.get_logger(__name__)
 
@@ -56,11 +56,27 @@ def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzE
     return ConnectionLost(address=address, reason=f"{code.name.lower()}: {details}")
 
 
-def _task_is_cancelled() -> bool:
+def task_is_cancelled() -> bool:
     """gRPC tells a call that was cancelled here, or whose channel was closed, as if the task that uses it had been cancelled. This tells
     them apart."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def begun(call: Any) -> bool:
+    """Returns when the call's headers are out, or False where it ended before: gRPC's own wait for them has no end then."""
+    ended = asyncio.Event()
+    call.add_done_callback(lambda _: ended.set())
+    connected, over = asyncio.ensure_future(call.wait_for_connection()), asyncio.ensure_future(ended.wait())
+    try:
+        await asyncio.wait((connected, over), return_when=asyncio.FIRST_COMPLETED)
+        if not connected.done():
+            return False
+        connected.result()
+        return True
+    finally:
+        connected.cancel()
+        over.cancel()
 
 
 class _CallStream:
@@ -73,18 +89,8 @@ class _CallStream:
         self._begun = False
 
     async def _begin(self) -> None:
-        """Returns when the call's headers are out. gRPC's own wait for them has no end where the connection is lost before."""
-        ended = asyncio.Event()
-        self._call.add_done_callback(lambda _: ended.set())
-        connected, over = asyncio.ensure_future(self._call.wait_for_connection()), asyncio.ensure_future(ended.wait())
-        try:
-            await asyncio.wait((connected, over), return_when=asyncio.FIRST_COMPLETED)
-            if not connected.done():
-                raise await self._end()
-            connected.result()
-        finally:
-            connected.cancel()
-            over.cancel()
+        if not await begun(self._call):
+            raise await self._end()
         self._begun = True
 
     async def _end(self) -> WaltzError:
@@ -100,7 +106,7 @@ class _CallStream:
         except asyncio.InvalidStateError:
             raise await self._end() from None
         except asyncio.CancelledError:
-            if _task_is_cancelled():
+            if task_is_cancelled():
                 raise
             raise ConnectionLost(address=self._address, reason="cancelled") from None
 
@@ -112,10 +118,10 @@ class _CallStream:
         except asyncio.InvalidStateError:
             raise await self._end() from None
         except asyncio.CancelledError:
-            if _task_is_cancelled():
+            if task_is_cancelled():
                 raise
             raise ConnectionLost(address=self._address, reason="cancelled") from None
-        if message is not _EOF:
+        if message is not EOF:
             return message
         code = await self._call.code()
         if code is not grpc.StatusCode.OK:
@@ -136,7 +142,7 @@ class _CallStream:
         self._call.cancel()
 
 
-class _ServedStream:
+class ServedStream:
     """The serving end of a stream. `Stream.finish` is the handler's return."""
 
     def __init__(self, context: Any) -> None:
@@ -153,7 +159,7 @@ class _ServedStream:
             message = await self._context.read()
         except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, grpc.aio.AbortError) as error:
             raise ConnectionLost(address=self._context.peer(), reason=f"peer is gone: {error}") from None
-        return None if message is _EOF else message
+        return None if message is EOF else message
 
     async def finish(self) -> None:
         """Nothing to do: the stream finishes when its handler returns."""
@@ -180,7 +186,7 @@ class _GrpcChannel:
         except grpc.aio.AioRpcError as error:
             raise error_of(self._address, error.code(), error.details()) from None
         except asyncio.CancelledError:
-            if _task_is_cancelled():
+            if task_is_cancelled():
                 raise
             raise ConnectionLost(address=self._address, reason="cancelled") from None
 
@@ -210,33 +216,35 @@ class _GrpcListener:
         await self._server.stop(grace_s)
 
 
-def _guarded(method: Method, handler: Handler) -> Callable[..., Awaitable[Any]]:
-    """The handler as gRPC calls it, with its errors told to the caller in the status."""
-
-    async def run(work: Awaitable[Any], context: Any) -> Any:
-        try:
-            return await work
-        except WaltzError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, errors.encode(error))
-        except grpc.aio.AbortError:
+async def answered(method: Method, work: Awaitable[Any], context: Any) -> Any:
+    """What a handler gives, with its errors told to the caller in the status."""
+    try:
+        return await work
+    except WaltzError as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, errors.encode(error))
+    except grpc.aio.AbortError:
+        raise
+    except asyncio.CancelledError:
+        if task_is_cancelled():
             raise
-        except asyncio.CancelledError:
-            if _task_is_cancelled():
-                raise
-            # What it waited for was cancelled, not the call. gRPC would tell the peer nothing, ever.
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "what the call waited for was given up")
-        except Exception as error:
-            log.exception("call failed", method=method.name, peer=context.peer())
-            await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+        # What it waited for was cancelled, not the call. gRPC would tell the peer nothing, ever.
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "what the call waited for was given up")
+    except Exception as error:
+        log.exception("call failed", method=method.name, peer=context.peer())
+        await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+
+
+def _guarded(method: Method, handler: Handler) -> Callable[..., Awaitable[Any]]:
+    """The handler as gRPC calls it."""
 
     async def call(request: Any, context: Any) -> Any:
-        return await run(handler(request), context)
+        return await answered(method, handler(request), context)
 
     async def read(request: Any, context: Any) -> None:
-        await run(handler(request, _ServedStream(context)), context)
+        await answered(method, handler(request, ServedStream(context)), context)
 
     async def stream(_requests: Any, context: Any) -> None:
-        await run(handler(_ServedStream(context)), context)
+        await answered(method, handler(ServedStream(context)), context)
 
     return {"call": call, "read": read, "stream": stream}[method.kind]
 

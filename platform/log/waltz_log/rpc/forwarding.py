@@ -1,0 +1,258 @@
+"""The network of one worker of a node: every request is answered by the worker that owns its partition, whichever worker it arrives at.
+
+All workers listen at the node's one address (the kernel spreads connections over them), and each at one that its fellows reach it at. The first
+message of a call tells the partition (`routes`, `core.wire_peek`). A call for another worker is passed on as it is, message by message: bytes that
+are neither decoded nor gathered up, so that this worker's memory holds one message a direction beside what the transport buffers, and back-pressure,
+half close, deadline, cancellation and the status with its details reach the other end. A call that was passed on is never passed on again: workers
+that disagree about an owner refuse it, they do not play ball. Decides nothing about partitions beyond `Shard`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.message import DecodeError
+
+from waltz_log.core.ports import Handler, Listener, Method, Network, Service
+from waltz_log.core.sharding import Shard, worker_of
+from waltz_log.core.wire_peek import peek_int32
+from waltz_log.errors import ProtocolViolation
+from waltz_log.rpc.gathering import GATHERED
+from waltz_log.rpc.network import CHANNEL_OPTIONS, EOF, GrpcNetwork, ServedStream, answered, begun, task_is_cancelled
+from waltz_log.rpc.routes import route_of
+
+__all__ = ["Forwarded", "WorkerNetwork"]
+
+log = structlog.get_logger(__name__)
+
+PASSED_ON = "waltz-passed-on"
+"""Metadata of a call that one worker passes to another."""
+
+GATHER_TIMEOUT_S = 1.5
+"""For what all workers are asked: below the patience of whoever asks a node for its state."""
+
+_OF_THE_TRANSPORT = ("grpc-", ":", "user-agent", "content-type", "te")
+"""Metadata that each connection makes itself."""
+
+
+@dataclass
+class Forwarded:
+    """What this worker passed on since it started; `open_calls` are under way."""
+
+    calls: int = 0
+    open_calls: int = 0
+    bytes_to_owners: int = 0
+    bytes_from_owners: int = 0
+
+
+class WorkerNetwork(GrpcNetwork):
+    """The network port of one worker. `shared`: the node's address; `own`: this worker's, for everybody, or None; `fellows`: what the workers reach
+    each other at, in their order."""
+
+    def __init__(self, shard: Shard, shared: str, own: str | None, fellows: Sequence[str]) -> None:
+        self._shard = shard
+        self._addresses = [shared, *([] if own is None else [own]), fellows[shard.worker]]
+        self._fellows = fellows
+        self.forwarded = Forwarded()
+
+    async def serve(self, address: str, service: Service) -> Listener:
+        """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
+        options = [(name, 1 if name == "grpc.so_reuseport" else value) for name, value in CHANNEL_OPTIONS]
+        server = grpc.aio.server(options=options)
+        calls = _Calls(self._shard, self._fellows, service, self.forwarded)
+        for group, handlers in calls.grouped().items():
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
+        for each in self._addresses:
+            try:
+                bound = server.add_insecure_port(each)
+            except RuntimeError as error:
+                raise OSError(f"cannot listen on {each}: {error}") from None
+            if bound == 0:
+                raise OSError(f"cannot listen on {each}")
+        await server.start()
+        return _WorkerListener(server, calls, self._addresses[0])
+
+    def statistics(self) -> dict[str, int]:
+        return asdict(self.forwarded)
+
+
+class _WorkerListener:
+    def __init__(self, server: grpc.aio.Server, calls: _Calls, address: str) -> None:
+        self._server = server
+        self._calls = calls
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        await self._server.stop(grace_s)
+        await self._calls.close()
+
+
+class _OwnStream(ServedStream):
+    """A stream that this worker answers itself: its first message was read to see whose it is."""
+
+    def __init__(self, context: Any, method: Method, first: bytes | None) -> None:
+        super().__init__(context)
+        self._method = method
+        self._first: list[bytes | None] = [first]
+
+    async def receive(self) -> Any | None:
+        message = self._first.pop() if self._first else await super().receive()
+        return None if message is None else _decoded(self._method, message)
+
+
+def _decoded(method: Method, message: bytes) -> Any:
+    try:
+        return method.request.FromString(message)
+    except DecodeError as error:
+        raise ProtocolViolation(reason=f"not a message of {method.name}: {error}") from None
+
+
+def _encoded(message: Any) -> bytes:
+    """What is passed on is bytes already."""
+    data: bytes = message if type(message) is bytes else message.SerializeToString()
+    return data
+
+
+class _Calls:
+    """What is done with a call that arrived."""
+
+    def __init__(self, shard: Shard, fellows: Sequence[str], service: Service, forwarded: Forwarded) -> None:
+        self._shard = shard
+        self._fellows = fellows
+        self._service = service
+        self._forwarded = forwarded
+        self._channels: dict[int, grpc.aio.Channel] = {}
+
+    def grouped(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
+        """As gRPC wants them. All are streams of bytes: on the wire a call with one request and one answer is a stream of one message each way."""
+        grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+        for method, handler in self._service.items():
+            _, group, name = method.name.split("/")
+            grouped.setdefault(group, {})[name] = grpc.stream_stream_rpc_method_handler(self._handler(method, handler), None, _encoded)
+        return grouped
+
+    def _handler(self, method: Method, handler: Handler) -> Callable[..., Awaitable[None]]:
+        path, gather = route_of(method), GATHERED.get(method)
+        assert path is not None or gather is not None, f"{method.name} names no partition, and nobody puts its answers together"
+
+        async def run(_requests: Any, context: Any) -> None:
+            await answered(method, received(context), context)
+
+        async def received(context: Any) -> None:
+            first = await ServedStream(context).receive()
+            if first is not None and not _passed_on(context):
+                if path is None:
+                    await context.write(await self._gathered(method, handler, first))
+                    return
+                partition = peek_int32(first, path)
+                if partition is not None and not self._shard.owns(partition):
+                    await self._pass_on(method, first, context, worker_of(partition, self._shard.workers))
+                    return
+            await self._answer(method, handler, first, context)
+
+        return run
+
+    async def _answer(self, method: Method, handler: Handler, first: bytes | None, context: Any) -> None:
+        if method.kind == "stream":
+            await handler(_OwnStream(context, method, first))
+        elif first is None:
+            raise ProtocolViolation(reason=f"a call of {method.name} without a request")
+        elif method.kind == "read":
+            await handler(_decoded(method, first), ServedStream(context))
+        else:
+            await ServedStream(context).send(await handler(_decoded(method, first)))
+
+    # ---- all workers ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _gathered(self, method: Method, handler: Handler, first: bytes) -> Any:
+        request = _decoded(method, first)
+
+        async def ask(worker: int) -> Any | None:
+            if worker == self._shard.worker:
+                return await handler(request)
+            call = self._channel(worker).unary_unary(method.name, None, method.response.FromString)
+            try:
+                return await call(first, timeout=GATHER_TIMEOUT_S, metadata=((PASSED_ON, "1"),))
+            except grpc.aio.AioRpcError as error:
+                log.warning("worker does not answer", worker=worker, method=method.name, reason=error.details())
+                return None
+
+        return GATHERED[method](await asyncio.gather(*(ask(worker) for worker in range(self._shard.workers))))
+
+    # ---- another worker ------------------------------------------------------------------------------------------------------------------------
+
+    def _channel(self, worker: int) -> grpc.aio.Channel:
+        channel = self._channels.get(worker)
+        if channel is None:
+            channel = self._channels[worker] = grpc.aio.insecure_channel(self._fellows[worker], options=CHANNEL_OPTIONS)
+        return channel
+
+    async def _pass_on(self, method: Method, first: bytes, context: Any, worker: int) -> None:
+        call = self._channel(worker).stream_stream(method.name, None, None)(
+            None, timeout=context.time_remaining(), metadata=(*_passable(context.invocation_metadata()), (PASSED_ON, "1"))
+        )
+        self._forwarded.calls += 1
+        self._forwarded.open_calls += 1
+        upwards = asyncio.ensure_future(self._upwards(call, first, context))
+        try:
+            await self._downwards(call, context)
+        finally:
+            self._forwarded.open_calls -= 1
+            upwards.cancel()
+            call.cancel()
+            await asyncio.gather(upwards, return_exceptions=True)
+
+    async def _upwards(self, call: Any, message: Any, context: Any) -> None:
+        """What the caller sends, one message after the other. Where the call has ended, its status says why, to `_downwards`."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            if not await begun(call):
+                return
+            while message is not EOF:
+                self._forwarded.bytes_to_owners += len(message)
+                await call.write(message)
+                message = await context.read()
+            await call.done_writing()
+
+    async def _downwards(self, call: Any, context: Any) -> None:
+        """What the owner answers, and how the call ended."""
+        try:
+            if await begun(call):
+                while (message := await call.read()) is not EOF:
+                    self._forwarded.bytes_from_owners += len(message)
+                    await context.write(message)
+        except grpc.aio.AioRpcError:
+            pass  # its status follows
+        except asyncio.CancelledError:
+            if task_is_cancelled():
+                raise
+        code, details, trailing = await call.code(), await call.details(), await call.trailing_metadata()
+        if code is grpc.StatusCode.OK:
+            context.set_trailing_metadata(_passable(trailing))
+        else:
+            await context.abort(code, details or "", _passable(trailing))
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(*(channel.close(None) for channel in channels.values()))
+
+
+def _passed_on(context: Any) -> bool:
+    return any(name == PASSED_ON for name, _ in context.invocation_metadata() or ())
+
+
+def _passable(metadata: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, value) for name, value in metadata or () if not name.startswith(_OF_THE_TRANSPORT))
+
+
+_network: type[Network] = WorkerNetwork  # holds the class to the port when types are checked

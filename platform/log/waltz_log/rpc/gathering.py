@@ -1,0 +1,39 @@
+"""Calls that every worker of a node answers in part: how the parts become the node's one answer.
+
+A worker that does not answer is left out: its partitions are missing in the answer, as those of a node that is down are, and `workers` of the
+statistics says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from waltz_log.core.gathering import gathered
+from waltz_log.core.ports import Method
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+
+__all__ = ["GATHERED", "Gather"]
+
+Gather: TypeAlias = Callable[[Sequence[Any | None]], Any]
+"""From the answers in the order of the workers, None where there is none, to one answer."""
+
+
+def _bounds(answers: Sequence[Any | None]) -> Any:
+    found = [bound for answer in answers if answer is not None for bound in answer.bounds]
+    return pb.BoundResponse(bounds=sorted(found, key=lambda bound: int(bound.partition)))
+
+
+def _statistics(answers: Sequence[Any | None]) -> str:
+    told = [None if answer is None else dict(json.loads(answer.json)) for answer in answers]
+    workers = [{"worker": number, "answers": each is not None} | (each or {}).pop("worker_process", {}) for number, each in enumerate(told)]
+    return json.dumps(gathered([each for each in told if each is not None]) | {"workers": workers})
+
+
+GATHERED: Mapping[Method, Gather] = {
+    methods.BOUND: _bounds,
+    methods.SERVER_STATUS: lambda answers: pb.ServerStatusResponse(json=_statistics(answers)),
+    methods.STORAGE_STATUS: lambda answers: pb.StorageStatusResponse(json=_statistics(answers)),
+}
