@@ -335,6 +335,7 @@ class AppendResult(_message.Message):
     REJECTED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
+    IN_MEMORY_FIELD_NUMBER: _builtins.int
     committed: _builtins.bytes
     """i8[3k]: first sequence, count, first transaction id"""
     rejected: _builtins.bytes
@@ -343,6 +344,8 @@ class AppendResult(_message.Message):
     """i8[2k]: sequence, RefusalReason"""
     append_time_ms: _builtins.int
     """of the block that carried the committed ones"""
+    in_memory: _builtins.bool
+    """a majority has received the committed ones and syncs them later, as the topic's policy says; else they are on its disks"""
     def __init__(
         self,
         *,
@@ -350,10 +353,11 @@ class AppendResult(_message.Message):
         rejected: _builtins.bytes = ...,
         refused: _builtins.bytes = ...,
         append_time_ms: _builtins.int = ...,
+        in_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "committed", b"committed", "refused", b"refused", "rejected", b"rejected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "committed", b"committed", "in_memory", b"in_memory", "refused", b"refused", "rejected", b"rejected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -723,6 +727,8 @@ class OpenResponse(_message.Message):
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     TAKES_SEVERAL_FIELD_NUMBER: _builtins.int
+    TAKES_FLUSHING_FIELD_NUMBER: _builtins.int
+    MAY_LACK_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     """of the control file: the last session this replica was clean in"""
     low_water_mark: _builtins.int
@@ -733,6 +739,10 @@ class OpenResponse(_message.Message):
     """how often this directory was started"""
     takes_several: _builtins.bool
     """Replicate takes messages of several blocks"""
+    takes_flushing: _builtins.bool
+    """Replicate takes Flushing and Flush"""
+    may_lack: _builtins.bool
+    """it may have acknowledged more than it holds, from memory, before it was started anew"""
     def __init__(
         self,
         *,
@@ -743,10 +753,12 @@ class OpenResponse(_message.Message):
         first_transaction_id: _builtins.int = ...,
         start: _builtins.int = ...,
         takes_several: _builtins.bool = ...,
+        takes_flushing: _builtins.bool = ...,
+        may_lack: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "session", b"session", "start", b"start", "takes_several", b"takes_several"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "may_lack", b"may_lack", "session", b"session", "start", b"start", "takes_flushing", b"takes_flushing", "takes_several", b"takes_several"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -880,24 +892,32 @@ class ReplicateRequest(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     BLOCK_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    FLUSHING_FIELD_NUMBER: _builtins.int
+    FLUSH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___ReplicateOpen: ...
     @_builtins.property
     def block(self) -> Global___Block: ...
     @_builtins.property
     def blocks(self) -> Global___Blocks: ...
+    @_builtins.property
+    def flushing(self) -> Global___Flushing: ...
+    @_builtins.property
+    def flush(self) -> Global___Flush: ...
     def __init__(
         self,
         *,
         open: Global___ReplicateOpen | None = ...,
         block: Global___Block | None = ...,
         blocks: Global___Blocks | None = ...,
+        flushing: Global___Flushing | None = ...,
+        flush: Global___Flush | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "kind", b"kind", "open", b"open"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "flush", b"flush", "flushing", b"flushing", "kind", b"kind", "open", b"open"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "kind", b"kind", "open", b"open"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "blocks", b"blocks", "flush", b"flush", "flushing", b"flushing", "kind", b"kind", "open", b"open"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "block", "blocks"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "block", "blocks", "flushing", "flush"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -924,21 +944,69 @@ class Blocks(_message.Message):
 Global___Blocks: _TypeAlias = Blocks  # noqa: Y015
 
 @_typing.final
+class Flushing(_message.Message):
+    """From here on blocks are acknowledged when they are received, and synced so long after the first of them or when they are so many bytes; 0 bytes:
+    from here on each is synced first, which is how a stream begins.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PERIOD_MS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    period_ms: _builtins.int
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        period_ms: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "period_ms", b"period_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Flushing: _TypeAlias = Flushing  # noqa: Y015
+
+@_typing.final
+class Flush(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Flush: _TypeAlias = Flush  # noqa: Y015
+
+@_typing.final
 class ReplicateResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    RECEIVED_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     last_transaction_id: _builtins.int
+    """everything up to here is on disk"""
+    received_transaction_id: _builtins.int
+    """everything up to here is received, where that is more"""
     def __init__(
         self,
         *,
         last_transaction_id: _builtins.int = ...,
+        received_transaction_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_received_transaction_id", b"_received_transaction_id", "received_transaction_id", b"received_transaction_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_transaction_id", b"last_transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_received_transaction_id", b"_received_transaction_id", "last_transaction_id", b"last_transaction_id", "received_transaction_id", b"received_transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__received_transaction_id: _TypeAlias = _typing.Literal["received_transaction_id"]  # noqa: Y015
+    _WhichOneofArgType__received_transaction_id: _TypeAlias = _typing.Literal["_received_transaction_id", b"_received_transaction_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__received_transaction_id) -> _WhichOneofReturnType__received_transaction_id | None: ...
 
 Global___ReplicateResponse: _TypeAlias = ReplicateResponse  # noqa: Y015
 
