@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from waltz_log.core.topic_names import jump_hash
 
-__all__ = ["Shard", "worker_of"]
+__all__ = ["WHOLE", "Shard", "worker_of"]
 
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
@@ -30,3 +30,7 @@ class Shard(NamedTuple):
 
     def owns(self, partition: int) -> bool:
         return worker_of(partition, self.workers) == self.worker
+
+
+WHOLE: Final = Shard(0, 1)
+"""What one process that does it all owns."""

@@ -1,28 +1,32 @@
 """The log server: joins the cluster, owns what is assigned to it, answers clients (seeds/waltz_server.md).
 
 Stateless: everything it knows is in the coordinator or on storage nodes. `stop` hands partitions over in good order; those of a killed server move
-when its coordinator session ends.
+when its coordinator session ends. As one worker of a server it serves those of the server's partitions that fall to it, and its supervisor is the
+member of the cluster: a worker that starts again goes on with the generation that the server has, in new store sessions, which fence what its
+predecessor may have left behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
 
 from waltz_log.core import metadata as paths
-from waltz_log.core.metadata import Assignment, ClusterParameters, ServerEntry
+from waltz_log.core.metadata import Assignment, ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, NotOwner, ProtocolViolation, Unavailable
+from waltz_log.core.sharding import WHOLE, Shard
+from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
 from waltz_log.rpc import methods, versions
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.versions import Versions, agreed
 from waltz_log.server.caches import Caches
-from waltz_log.server.manager import ClusterManager
+from waltz_log.server.lasting import lasting
+from waltz_log.server.membership import Membership, read_cluster
 from waltz_log.server.partition import Partition
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.topics import ServedTopics
@@ -38,20 +42,26 @@ HAND_OVER_TIMEOUT_S = 2.0
 
 
 class LogServer:
-    def __init__(self, settings: ServerSettings, coordinator: Coordinator, network: Network, clock: Clock) -> None:
+    """`server_id`: of the server whose worker this is, -1: it is a server of its own."""
+
+    def __init__(
+        self, settings: ServerSettings, coordinator: Coordinator, network: Network, clock: Clock, *, shard: Shard = WHOLE, server_id: int = -1
+    ) -> None:
         self._settings = settings
         self._coordinator = coordinator
         self._network = network
         self._clock = clock
         self._cluster: ClusterParameters | None = None
         self._listener: Listener | None = None
-        self._manager: ClusterManager | None = None
+        self._shard = shard
+        self._membership = Membership(settings, coordinator) if server_id < 0 else None
+        self._in_office = False
         self._caches = Caches(settings)
         self._topics = ServedTopics(coordinator)
         self._partitions: dict[int, Partition] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self.server_id = -1
+        self.server_id = server_id
 
     @property
     def address(self) -> str:
@@ -63,18 +73,17 @@ class LogServer:
 
     async def start(self) -> None:
         """Joins the cluster. Raises `ClusterUnavailable` where there is none at the address, `OSError` where it cannot listen."""
-        node = await self._coordinator.get(paths.CLUSTER)
-        if node is None:
-            raise ClusterUnavailable(address=self._settings.cluster, reason="no cluster was created there")
-        self._cluster = ClusterParameters.from_bytes(node.data)
+        self._cluster = await read_cluster(self._coordinator, self._settings.cluster)
         await self._topics.read()
-        self.server_id = await self._next_server_id()
+        if self._membership is not None:
+            self.server_id = await self._membership.register()
         self._listener = await self._network.serve(self._settings.listen, self.service())
-        entry = ServerEntry(self.server_id, self._listener.address, self._settings.preferred_partitions)
-        await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
-        self._manager = ClusterManager(self.server_id, self._cluster, self._coordinator)
-        work = {"manager": self._manager.run, "assignment": self._follow, "topics": self._topics.run, "topics of partitions": self._tell_topics}
-        self._tasks = [asyncio.ensure_future(_forever(what, run)) for what, run in work.items()]
+        if self._membership is not None:
+            await self._membership.announce(self._cluster, self._listener.address)
+        work = {"assignment": self._follow, "topics": self._topics.run, "topics of partitions": self._tell_topics}
+        if self._membership is None:
+            work["office"] = self._watch_office
+        self._tasks = [asyncio.ensure_future(lasting(what, run)) for what, run in work.items()]
         log.info("server started", server_id=self.server_id, address=self._listener.address, cluster=self._cluster.name)
 
     async def wait_lost(self) -> None:
@@ -85,34 +94,21 @@ class LogServer:
         """Finishes what is in flight, gives the partitions back, and leaves. The coordinator session is the caller's to close."""
         await asyncio.gather(*(partition.drain(HAND_OVER_TIMEOUT_S) for partition in self._partitions.values()))
         await self._halt()
-        await self._coordinator.delete(self._entry_path)
-        if self._manager is not None and self._manager.in_office:
-            await self._coordinator.delete(paths.MANAGER)
+        if self._membership is not None:
+            await self._membership.leave()
 
     async def abort(self) -> None:
         """Ends at once, without a word to the coordinator."""
         await self._halt()
 
     async def _halt(self) -> None:
+        if self._membership is not None:
+            await self._membership.end()
         for task in [*self._tasks, *self._running.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._running.values(), return_exceptions=True)
         if self._listener is not None:
             await self._listener.close()
-
-    @property
-    def _entry_path(self) -> str:
-        return f"{paths.SERVERS}/{self.server_id:010d}"
-
-    async def _next_server_id(self) -> int:
-        while True:
-            node = await self._coordinator.get(paths.SERVER_IDS)
-            if node is None:
-                await self._coordinator.create(paths.SERVER_IDS, b"0")
-                continue
-            taken = int(node.data) + 1
-            if await self._coordinator.set(paths.SERVER_IDS, str(taken).encode(), node.version) is not None:
-                return taken
 
     # ---- ownership -----------------------------------------------------------------------------------------------------------------------------
 
@@ -123,6 +119,13 @@ class LogServer:
             if node is not None:
                 await self._own(Assignment.from_bytes(node.data))
             await self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version)
+
+    async def _watch_office(self) -> None:
+        """For a worker: whether its server governs the cluster."""
+        while True:
+            node = await self._coordinator.get(paths.MANAGER)
+            self._in_office = node is not None and node.data == str(self.server_id).encode()
+            await self._coordinator.wait_changed(paths.MANAGER, None if node is None else node.version)
 
     async def _tell_topics(self) -> None:
         """Mounts and replicas of owned partitions learn what the catalogue says of them now."""
@@ -140,7 +143,8 @@ class LogServer:
         # All partitions are assigned, so the assignment tells of those that were added.
         count = max((*assignment.partitions, self._cluster.partitions - 1)) + 1
         self._cluster = replace(self._cluster, partitions=count)
-        mine = {number: owned.generation for number, owned in assignment.partitions.items() if owned.server_id == self.server_id}
+        owned = {number: found.generation for number, found in assignment.partitions.items() if found.server_id == self.server_id}
+        mine = {number: generation for number, generation in owned.items() if self._shard.owns(number)}
         for number, partition in list(self._partitions.items()):
             if mine.get(number) != partition.generation:
                 log.info("closing partition", partition=number, generation=partition.generation)
@@ -154,7 +158,7 @@ class LogServer:
                 shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics)
                 partition = Partition(number, generation, *shared)
                 self._partitions[number] = partition
-                self._running[number] = asyncio.ensure_future(_forever(f"partition {number}", partition.run))
+                self._running[number] = asyncio.ensure_future(lasting(f"partition {number}", partition.run))
 
     # ---- service -------------------------------------------------------------------------------------------------------------------------------
 
@@ -214,7 +218,7 @@ class LogServer:
         return {
             "server_id": self.server_id,
             "cluster_key": None if self._cluster is None else str(self._cluster.key),
-            "manager": self._manager is not None and self._manager.in_office,
+            "manager": self._in_office if self._membership is None else self._membership.in_office,
             "caches": self._caches.statistics(),
             "partitions": {str(number): partition.statistics() for number, partition in sorted(self._partitions.items())},
         }
@@ -228,16 +232,3 @@ async def _as_owner(work: Awaitable[T], partition: int) -> T:
         if error.what == "mount":
             raise
         raise NotOwner(partition=partition, reason=str(error)) from None
-
-
-async def _forever(what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """A task of the server that must not die in silence: what it raises is logged and it starts again, unless it ends by itself."""
-    while True:
-        try:
-            await work()
-            return
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("task failed and starts again", task=what)
-            await asyncio.sleep(0.5)

@@ -1,0 +1,86 @@
+"""A log server's place in the cluster: its number, its entry, and its turn as the cluster manager.
+
+One for each server, however many processes it runs: partitions are assigned to servers, and which of a server's workers serves a partition is nobody
+else's affair. The entry goes with the coordinator session that made it; a server whose session ended must be made anew, under a new number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import ClusterParameters, ServerEntry
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import ClusterUnavailable
+from waltz_log.server.lasting import lasting
+from waltz_log.server.manager import ClusterManager
+from waltz_log.server.settings import ServerSettings
+
+__all__ = ["Membership", "read_cluster"]
+
+log = structlog.get_logger(__name__)
+
+
+async def read_cluster(coordinator: Coordinator, address: str) -> ClusterParameters:
+    """Raises `ClusterUnavailable` where there is none at the address."""
+    node = await coordinator.get(paths.CLUSTER)
+    if node is None:
+        raise ClusterUnavailable(address=address, reason="no cluster was created there")
+    return ClusterParameters.from_bytes(node.data)
+
+
+class Membership:
+    """`register`, then `announce` once it answers; `leave` or `end`."""
+
+    def __init__(self, settings: ServerSettings, coordinator: Coordinator) -> None:
+        self._settings = settings
+        self._coordinator = coordinator
+        self._manager: ClusterManager | None = None
+        self._governing: asyncio.Task[None] | None = None
+        self.server_id = -1
+
+    @property
+    def in_office(self) -> bool:
+        return self._manager is not None and self._manager.in_office
+
+    async def register(self) -> int:
+        """Takes the server's number, which nobody had before."""
+        self.server_id = await self._next_server_id()
+        return self.server_id
+
+    async def announce(self, cluster: ClusterParameters, address: str) -> None:
+        """From here on partitions are assigned to the server."""
+        entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions)
+        await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
+        self._manager = ClusterManager(self.server_id, cluster, self._coordinator)
+        self._governing = asyncio.ensure_future(lasting("manager", self._manager.run))
+
+    async def leave(self) -> None:
+        """Gives everything back, for others to take at once."""
+        await self.end()
+        await self._coordinator.delete(self._entry_path)
+        if self.in_office:
+            await self._coordinator.delete(paths.MANAGER)
+
+    async def end(self) -> None:
+        """Without a word to the coordinator."""
+        if self._governing is not None:
+            self._governing.cancel()
+            await asyncio.gather(self._governing, return_exceptions=True)
+            self._governing = None
+
+    @property
+    def _entry_path(self) -> str:
+        return f"{paths.SERVERS}/{self.server_id:010d}"
+
+    async def _next_server_id(self) -> int:
+        while True:
+            node = await self._coordinator.get(paths.SERVER_IDS)
+            if node is None:
+                await self._coordinator.create(paths.SERVER_IDS, b"0")
+                continue
+            taken = int(node.data) + 1
+            if await self._coordinator.set(paths.SERVER_IDS, str(taken).encode(), node.version) is not None:
+                return taken
