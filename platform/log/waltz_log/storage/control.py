@@ -7,6 +7,7 @@ All calls block.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
@@ -59,9 +60,10 @@ class ControlFiles:
         _put(disk, CONTROL_FILE, header.to_bytes() + b"".join(encode_entry(partition, SessionMark()) for partition in range(partitions)))
 
     @classmethod
-    def open(cls, disk: Disk) -> ControlFiles:
-        """Reads both files. Raises `InvalidSetting` where there is no control file, `CorruptData` where one cannot be used at all. A partition
-        whose two structs are both invalid is told by `mark`, not here: the others are served."""
+    def open(cls, disk: Disk, owns: Callable[[int], bool] | None = None) -> ControlFiles:
+        """Reads both files. `owns`: the partitions that this process alone writes for, where others have the files open too; what is theirs is left
+        alone and not to be relied on. None: all is ours. Raises `InvalidSetting` where there is no control file, `CorruptData` where one cannot be
+        used at all. A partition whose two structs are both invalid is told by `mark`, not here: the others are served."""
         if not disk.exists(CONTROL_FILE):
             raise InvalidSetting(name="directory", reason=f"holds no {CONTROL_FILE}: no storage node was created here", nearest=None)
         control = disk.open(CONTROL_FILE, "write")
@@ -87,7 +89,7 @@ class ControlFiles:
         for slot in range(header.partitions + 1):
             counters = [decode_counter(fence.read(counter_offset(slot, which), COUNTER_BYTES)) for which in (0, 1)]
             found._counters.append(newest(counters))
-            if counters[0] != counters[1]:
+            if counters[0] != counters[1] and (owns is None or (slot != START_SLOT and owns(slot - 1))):
                 found._mirror(slot)
         start = found._counters[START_SLOT]
         if start is None:

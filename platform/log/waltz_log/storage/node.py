@@ -2,11 +2,15 @@
 
 Partitions open when the node does, where they have files, and otherwise when a session first asks; one that does not open says why to everybody who
 asks and leaves the others alone. The node knows no coordinator and no cluster beyond the key: whoever starts it says what it belongs to.
+
+Several processes may be one node: a supervisor takes the directory, counts its start and makes room in the control files, and each worker joins it
+and touches what is its own partitions' alone, in the control files too.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +19,8 @@ import structlog
 from waltz_log.core.control_format import CONTROL_FILE
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Clock, Disk, Offload, Service
-from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, StorageFailed, StorageFull, WaltzError
+from waltz_log.core.sharding import WHOLE, Shard
+from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, NotOwner, StorageFailed, StorageFull, Unavailable, WaltzError
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.partition import PartitionStore, Shared
@@ -33,10 +38,22 @@ log = structlog.get_logger(__name__)
 
 
 class StorageNode:
-    """`create` once for a directory, then `open`, `service`, `close`."""
+    """`create` once for a directory, then `open`, `service`, `close`; a worker does `join` instead of `open`. `shard`: what it owns; `ask_for_room`:
+    how a worker asks whoever has the directory for more partitions."""
 
-    def __init__(self, settings: StorageSettings, disk: Disk, clock: Clock, offload: Offload) -> None:
+    def __init__(
+        self,
+        settings: StorageSettings,
+        disk: Disk,
+        clock: Clock,
+        offload: Offload,
+        *,
+        shard: Shard = WHOLE,
+        ask_for_room: Callable[[int], None] | None = None,
+    ) -> None:
         self.settings = settings
+        self._shard = shard
+        self._ask_for_room = ask_for_room
         self._disk = disk
         self._clock = clock
         self._offload = offload
@@ -85,9 +102,23 @@ class StorageNode:
         except WaltzError:
             self._disk.unlock()
             raise
+        await self._open_present(control)
+
+    async def join(self, cluster_key: UUID) -> None:
+        """As a worker: opens what is its own in a directory that is taken for it, and counts no start. Raises `ClusterKeyMismatch`."""
+        try:
+            control = await self._offload(ControlFiles.open, self._disk, self._shard.owns)
+        except OSError as error:
+            raise StorageFailed(partition=-1, reason=f"cannot open the control files: {error}") from None
+        if control.header.cluster_key != cluster_key:
+            raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
+        await self._open_present(control)
+
+    async def _open_present(self, control: ControlFiles) -> None:
         self._control = control
         present = set(self._disk.list(""))
-        await asyncio.gather(*(self._open(partition) for partition in range(control.header.partitions) if str(partition) in present))
+        mine = [partition for partition in range(control.header.partitions) if self._shard.owns(partition) and str(partition) in present]
+        await asyncio.gather(*(self._open(partition) for partition in mine))
         log.info("storage node open", name=self.settings.name, start=control.start, partitions=control.header.partitions)
 
     async def _open(self, partition: int) -> None:
@@ -119,6 +150,8 @@ class StorageNode:
         control = self.control
         if not 0 <= partition < control.header.partitions:
             raise InvalidRequest(reason=f"no such partition partition={partition} partitions={control.header.partitions}")
+        if not self._shard.owns(partition):
+            raise NotOwner(partition=partition, reason=f"of another worker than {self._shard.worker} of {self._shard.workers}")
         async with self._opening.setdefault(partition, asyncio.Lock()):
             if partition in self._stopped:
                 raise self._stopped[partition]
@@ -139,6 +172,9 @@ class StorageNode:
             return
         if partitions > PARTITIONS_MAX:
             raise InvalidRequest(reason=f"a log has {PARTITIONS_MAX} partitions at most, not {partitions}")
+        if self._ask_for_room is not None:
+            self._ask_for_room(partitions)
+            raise Unavailable(reason=f"room is made for more partitions: partitions={partitions}")
         async with self._control_turn:
             await self._offload(self.control.grow, partitions)
         log.info("room for more partitions", name=self.settings.name, partitions=partitions)
