@@ -215,12 +215,13 @@ class PartitionStore:
                 log.info("truncated", partition=self.partition, session=session, was=tail.last_id, last=last_id)
             return self._log.tail.last_id
 
-    async def trim(self, first_id: int) -> int:
+    async def trim(self, first_id: int, session: int | None = None) -> int:
         """Removes whole segments below the id, oldest first, each durably before the next; gives the first id that is kept. Never touches what is not
-        known to be committed: raises `OutOfRange` where the id is above the low-water marks."""
-        return await self._tasks.whole(self._trim(first_id))
+        known to be committed: raises `OutOfRange` where the id is above the low-water marks. `session`: the owner's, in which this replica must be
+        clean (`Fenced`, `SessionTooOld`); None for who has the directory to itself."""
+        return await self._tasks.whole(self._trim(first_id, session))
 
-    async def _trim(self, first_id: int) -> int:
+    async def _trim(self, first_id: int, session: int | None) -> int:
         async with self._turn:
             if self._failed is not None:
                 raise self._failed
@@ -239,12 +240,35 @@ class PartitionStore:
         self._appenders[appender] = None
         return appender
 
+            if session is not None:
+                self.expect_member(session)
     def detach(self, appender: Appender) -> None:
         """The stream ended. What it queued is written all the same."""
         self._appenders.pop(appender, None)
 
     async def _admit_apart(self, session: int) -> None:
         """Outside a turn, and taking one only where there is something to change."""
+    def expect_member(self, session: int) -> None:
+        """Raises `Fenced` where a newer session was seen, `SessionTooOld` where this replica is not clean in this one."""
+        self._check(session)
+        if self._mark.session != session:
+            raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
+
+    async def begin(self, session: int, first_id: int) -> int:
+        """Leaves an empty log that goes on at the id, where this one ends below it: what is between, nobody keeps any more. Gives the last id, which
+        is below `first_id` by one then. Raises `ProtocolViolation` where the replica is clean in this session already."""
+        return await self._tasks.whole(self._begin(session, first_id))
+
+    async def _begin(self, session: int, first_id: int) -> int:
+        async with self._turn:
+            await self._admit(session)
+            if self._mark.session == session:
+                raise ProtocolViolation(reason=f"a clean replica does not begin anew in its session partition={self.partition} session={session}")
+            if self._log.tail.last_id < first_id - 1:
+                await self._guarded(self._offload(self._log.begin, first_id))
+                self._drop(list(self._pending), OutOfRange(partition=self.partition, asked=first_id, first=first_id, last=first_id - 1))
+            return self._log.tail.last_id
+
         self._check(session)
         if session != self._fence:
             await self._tasks.whole(self._open_session(session))

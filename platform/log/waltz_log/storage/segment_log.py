@@ -25,6 +25,7 @@ from waltz_log.core.block import Block
 from waltz_log.core.ports import Clock, Disk
 from waltz_log.core.segment_format import SegmentHeader
 from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, StorageFull
+from waltz_log.storage.beginning import announce, carry_out, finish_beginning
 from waltz_log.storage.fitting import fitted
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.opening import has_right_sizes, open_last, remove_leftovers, remove_segment, repair_closed_index
@@ -103,6 +104,7 @@ class SegmentLog:
             if not disk.list(directory):
                 disk.make_directory(directory)
                 disk.sync_directory("")
+            finish_beginning(files, directory, SegmentHeader(clock.now_ms(), key, partition, 0))
             firsts = remove_leftovers(disk, directory)
             if not firsts:
                 if known_good >= 0:
@@ -235,7 +237,8 @@ class SegmentLog:
                 self._advance()
 
     def trim(self, first_id: int) -> None:
-        """Removes the segments that hold nothing from the id on, oldest first, each durably before the next. The last one stays."""
+        """Removes the segments that hold nothing from the id on, oldest first, each durably before the next. The last one stays; where it too holds
+        nothing from there on, an empty one takes its place, and its name tells where ids go on."""
         with self.writing():
             while len(self._firsts) > 1 and self._firsts[1] <= first_id:
                 gone, self._firsts = self._firsts[0], self._firsts[1:]
@@ -256,11 +259,34 @@ class SegmentLog:
 
     def read(self, reader: SegmentReader, first: int, last: int, max_bytes: int) -> list[Block]:
         """The next blocks of the reader's segment, none where `first` is beyond it. Never beyond what is on the medium. Raises `CorruptData`."""
+            if self._active.first < self._active.next_id <= first_id:
+                self._roll()
         tail = self.tail
         if tail.segment == reader.first:
             last = min(last, tail.last_id)
             return reader.read(first, last, max_bytes, tail.end) if first <= last else []
         # Closed, perhaps while it was read.
+    def begin(self, first_id: int) -> None:
+        """Leaves nothing but an empty segment at the id, which is beyond the end of the log. Durable when it returns; a crash leaves the one or the
+        other."""
+        if first_id <= self._active.next_id:
+            raise OutOfRange(partition=self.partition, asked=first_id, first=self.first_id, last=self.tail.last_id)
+        with self.writing():
+            self.cuts += 1
+            announce(self.files.disk, self.directory, first_id)
+            self._active.close()
+            try:
+                carry_out(self.files, self.directory, SegmentHeader(self._clock.now_ms(), self.key, self.partition, first_id))
+                self._active = open_last(self.files, self.directory, self.key, self.partition, first_id, first_id - 1)
+            except NoSpace as error:
+                raise OSError(error.errno, error.strerror, error.filename) from None  # half done: for the next opening to finish
+            with self._repairing:
+                self._suspects.clear()
+                self._repairs.clear()
+            self._firsts = (first_id,)
+            self._advance()
+            log.info("log begins anew", partition=self.partition, first=first_id)
+
         last = min(last, self._following(reader.first) - 1)
         if first > last:
             return []
@@ -306,6 +332,14 @@ class SegmentLog:
         that is wrong. Beside appends and readers, and called by them."""
         with self._repairing:
             known = first in self._repairs
+    def newest_ms(self, first: int, last: int) -> int:
+        """When the last transaction of a segment was appended; where its own times do not tell, when the next segment begins, which is later."""
+        found = self._times(first).latest_ms(last)
+        if found is not None:
+            return found
+        following = self._following(first)
+        return self._times(following).earliest_ms() if following in self._firsts else self._clock.now_ms()
+
             if not known:
                 self._remake(first)
             damage = self._repairs[first]

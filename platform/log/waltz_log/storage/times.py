@@ -56,6 +56,14 @@ class SegmentTimes:
                 return entries[0][1]
         return self._fallback_ms
 
+    def latest_ms(self, last: int) -> int | None:
+        """The time of the newest entry that tells of an id up to `last`; None where none does."""
+        for chunk in range(self._chunks() - 1, -1, -1):
+            for entry_first, time_ms in reversed(self._entries(chunk)):
+                if entry_first <= last:
+                    return time_ms
+        return None
+
     def end(self, last: int) -> int:
         """Where in the file the entries end that tell of ids up to `last`. There may be torn ones between them."""
         for chunk in range(self._chunks() - 1, -1, -1):

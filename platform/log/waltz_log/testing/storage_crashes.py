@@ -151,6 +151,22 @@ class _Trim(StorageLife):
         await self.append(0, 2, [40])
 
 
+class _Begin(StorageLife):
+    """The log begins anew beyond its end, with one segment and with several, and goes on there."""
+
+    async def steps(self) -> None:
+        self.create(1)
+        await self.open()
+        await self.begin(0, 1, 7)
+        for size in (2200, 2300, 2400):
+            await self.append(0, 1, [size, 10], [20])
+        await self.clean(0, 1, 15)
+        await self.begin(0, 2, 40)
+        await self.append(0, 2, [30], [3000])
+        await self.clean(0, 2, 41)
+        await self.append(0, 2, [40])
+
+
 class _Full(StorageLife):
     """A disk that gets full in the middle of a round, and has space again later."""
 
@@ -207,6 +223,7 @@ SCENARIOS: dict[str, Callable[..., StorageLife]] = {
     "marks": _Marks,
     "grow": _Grow,
     "trim": _Trim,
+    "begin": _Begin,
     "full": partial(_Full, disk_warn_free_bytes=0, disk_refuse_free_bytes=0),
     "preallocated": partial(_Append, preallocate_bytes=1500),
     "preallocated-roll": partial(_Roll, preallocate_bytes=1024),

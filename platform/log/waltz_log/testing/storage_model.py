@@ -220,6 +220,16 @@ class StorageLife:
         assert old <= kept <= first, f"trimmed to {kept}"
         self._may(partition, replace(model, firsts=range(kept, kept + 1)))
 
+    async def begin(self, partition: int, session: int, first: int) -> None:
+        """Begins the log anew, beyond where it ends."""
+        model = self.model(partition)
+        store = await self.node.partition(partition)
+        records = model.records + (b"",) * (first - 1 - model.last)
+        may = replace(model, records=records, lasts=range(model.last, first), firsts=range(model.firsts[-1], first + 1))
+        if session > model.fences[-1]:
+            may = replace(may, fences=(*model.fences, session))
+        await self._step(partition, may, first - 1, store.begin(session, first))
+
     async def clean(self, partition: int, session: int, mark: int) -> None:
         model = self.model(partition)
         store = await self.node.partition(partition)

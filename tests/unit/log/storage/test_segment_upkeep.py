@@ -16,6 +16,7 @@ from waltz_log.core.records import encode_record
 from waltz_log.core.segment_format import FILE_HEADER_BYTES, SegmentHeader
 from waltz_log.errors import CorruptData, OutOfRange, ProtocolViolation, StorageFailed, StorageFull, WaltzError
 from waltz_log.filesystem import FileSystemDisk
+from waltz_log.storage.holdings import Holdings
 from waltz_log.storage.replacement import Replacement
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
@@ -69,7 +70,7 @@ def joined(records: dict[int, bytes], first: int, last: int) -> bytes:
 def test_trimming_removes_whole_segments_below_the_id_and_keeps_the_last() -> None:
     disk = SimulatedDisk()
     log, records = filled(disk)
-    for first_id, kept in ((0, 0), (9, 0), (10, 10), (29, 20), (1 << 40, 40)):
+    for first_id, kept in ((0, 0), (9, 0), (10, 10), (29, 20), (49, 40)):
         log.trim(first_id)
         assert log.first_id == kept
         assert [name for name in disk.list("3") if name.endswith("seg")] == [f"{first:019d}.seg" for first in range(kept, 50, 10)]
@@ -81,6 +82,57 @@ def test_trimming_removes_whole_segments_below_the_id_and_keeps_the_last() -> No
     log.append([block(50, [b"next"])])
     again = open_log(disk.crash(), known_good=49)
     assert (again.first_id, again.tail.last_id) == (40, 50)
+
+
+def test_where_nothing_is_kept_an_empty_segment_tells_where_ids_go_on() -> None:
+    disk = SimulatedDisk()
+    log, _ = filled(disk)
+    log.trim(50)
+    assert [name for name in disk.list("3") if name.endswith("seg")] == [f"{50:019d}.seg"]
+    log.trim(1 << 40)
+    again = open_log(disk.crash(), known_good=49)
+    assert (again.first_id, again.tail.last_id, again.segments) == (50, 49, 1)
+    again.append([block(50, [b"next"])])
+    assert again.tail.last_id == 50
+
+
+def test_a_log_begins_anew_beyond_its_end_and_readers_learn_that_theirs_is_gone() -> None:
+    disk = SimulatedDisk()
+    log, _ = filled(disk)
+    with pytest.raises(OutOfRange):
+        log.begin(50)
+    log.begin(90)
+    assert (log.first_id, log.tail.last_id, log.segments) == (90, 89, 1)
+    with pytest.raises(OutOfRange) as caught:
+        log.reader(49)
+    assert (caught.value.first, caught.value.last) == (90, 89)
+    log.append([block(90, [b"next"])])
+    again = open_log(disk.crash(), known_good=49)
+    assert (again.first_id, again.tail.last_id) == (90, 90)
+
+
+def test_what_a_replica_holds_is_told_segment_by_segment() -> None:
+    log, records = filled(SimulatedDisk())
+    facts = Holdings(log).look()
+    assert [(each.first, each.last) for each in facts] == [(first, first + 9) for first in range(0, 50, 10)]
+    assert [each.bytes for each in facts] == [sum(len(records[n]) for n in range(first, first + 10)) for first in range(0, 50, 10)]
+    times = [log.newest_ms(each.first, each.last) for each in facts]
+    assert [each.newest_ms for each in facts] == times == sorted(times)
+    log.trim(20)
+    assert [each.first for each in Holdings(log).look()] == [20, 30, 40]
+    log.trim(50)
+    assert [(each.first, each.last, each.bytes) for each in Holdings(log).look()] == [(50, 49, 0)]
+
+
+def test_a_segment_that_lost_its_times_counts_as_young_as_the_one_that_follows() -> None:
+    disk = SimulatedDisk()
+    log, _ = filled(disk)
+    known = Holdings(log).look()
+    log.close()
+    disk.remove(f"3/{10:019d}.tix")
+    again = Holdings(open_log(disk, known_good=49)).look()
+    assert again[0] == known[0]
+    assert known[1].newest_ms < again[1].newest_ms <= known[2].newest_ms
 
 
 def test_a_crash_at_any_step_of_trimming_leaves_the_newer_part_whole() -> None:

@@ -141,6 +141,19 @@ class Engine(RuleBasedStateMachine):
         assert self.first <= kept <= first
         self.first = kept
 
+    @precondition(lambda self: self.fence >= 0)
+    @rule(beyond=st.integers(2, 300))
+    def begin_anew(self, beyond: int) -> None:
+        first = self.last + beyond
+        if self.mark.session == self.fence:
+            with pytest.raises(ProtocolViolation, match="does not begin anew"):
+                self.run(self.store.begin(self.fence, first))
+            return
+        assert self.run(self.store.begin(self.fence, first)) == first - 1
+        self.records += [b""] * (first - len(self.records))
+        self.times += [self.times[-1] if self.times else 1000] * (first - len(self.times))
+        self.first = first
+
     # ---- what must be refused --------------------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.fence > 0)
