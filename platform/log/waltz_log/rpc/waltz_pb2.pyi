@@ -1480,6 +1480,7 @@ class CompactRequest(_message.Message):
     BOUND_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     TOMBSTONE_RETENTION_MS_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
@@ -1488,6 +1489,8 @@ class CompactRequest(_message.Message):
     now_ms: _builtins.int
     """as the owner and its replicas agree on it"""
     tombstone_retention_ms: _builtins.int
+    start: _builtins.int
+    """where the log begins for a view that is made now; a replica whose log begins later makes none"""
     @_builtins.property
     def of(self) -> Global___TopicPartition: ...
     def __init__(
@@ -1500,10 +1503,11 @@ class CompactRequest(_message.Message):
         bound: _builtins.int = ...,
         now_ms: _builtins.int = ...,
         tombstone_retention_ms: _builtins.int = ...,
+        start: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["of", b"of"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "cluster_key", b"cluster_key", "now_ms", b"now_ms", "of", b"of", "partition", b"partition", "session", b"session", "tombstone_retention_ms", b"tombstone_retention_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "cluster_key", b"cluster_key", "now_ms", b"now_ms", "of", b"of", "partition", b"partition", "session", b"session", "start", b"start", "tombstone_retention_ms", b"tombstone_retention_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1543,6 +1547,7 @@ class ReadViewRequest(_message.Message):
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     PAGES_MAX_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
     BOUND_MIN_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
@@ -1554,6 +1559,8 @@ class ReadViewRequest(_message.Message):
     """soft bound of keys and values in one page; at least one record is sent"""
     pages_max: _builtins.int
     """end after so many; 0: the whole view"""
+    principal: _builtins.str
+    """as in ReadRequest"""
     bound_min: _builtins.int
     """out of range where this replica's view ends below: the log may not reach back to where it ends"""
     def __init__(
@@ -1565,11 +1572,12 @@ class ReadViewRequest(_message.Message):
         first_transaction_id: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
         pages_max: _builtins.int = ...,
+        principal: _builtins.str = ...,
         bound_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_min", b"bound_min", "cluster_key", b"cluster_key", "first_transaction_id", b"first_transaction_id", "max_bytes", b"max_bytes", "pages_max", b"pages_max", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_min", b"bound_min", "cluster_key", b"cluster_key", "first_transaction_id", b"first_transaction_id", "max_bytes", b"max_bytes", "pages_max", b"pages_max", "partition", b"partition", "principal", b"principal", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
