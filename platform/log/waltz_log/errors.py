@@ -25,6 +25,7 @@
     ├── EnvelopeBroken            a transaction of a keyed topic has no key         find who appended it; read on past it
     ├── StorageFailed             this replica's disk failed                         the node must be looked after
     │   └── StorageFull           this replica takes nothing more until there is room  retry later; make room
+    ├── WorkerFailed              a worker process ends whenever it is started       read its own last words above; mend that
     ├── JournalFull               no room in a journal; nothing was written          delete from it, then again
     ├── JournalFailed             a journal's disk failed                            close it, look after the disk, open again
     └── ProtocolViolation         the peer sent what the protocol does not allow     upgrade or fix the peer
@@ -69,6 +70,7 @@ __all__ = [
     "Unavailable",
     "UnknownRecord",
     "WaltzError",
+    "WorkerFailed",
     "decode",
     "encode",
 ]
@@ -337,6 +339,16 @@ class StorageFailed(WaltzError):
     reason: str
 
 
+class WorkerFailed(WaltzError):
+    """A worker process of a node ended soon after each of its starts, and the node with it. What it met is there at the next start too: it told it
+    before it ended. `ended` says how it did, the last time."""
+
+    text = "worker does not stay up"
+    worker: int
+    lives: int
+    ended: str
+
+
 class JournalFull(WaltzError):
     """The journal has as many files as it may, or its disk no more space, and nothing can be reclaimed. Nothing of this call was written. Delete
     what is done with; deletes have room of their own."""
@@ -400,6 +412,7 @@ _CLASSES: dict[str, type[WaltzError]] = {
         EnvelopeBroken,
         StorageFailed,
         StorageFull,
+        WorkerFailed,
         JournalFull,
         JournalFailed,
         ProtocolViolation,

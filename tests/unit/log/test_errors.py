@@ -32,6 +32,7 @@ SAMPLES: list[WaltzError] = [
     errors.EnvelopeBroken(topic="shop/orders", partition=1, transaction_id=2),
     errors.StorageFailed(partition=1, reason="broken"),
     errors.StorageFull(partition=1, reason="full", free_bytes=4096),
+    errors.WorkerFailed(worker=1, lives=7, ended="exit code 5"),
     errors.JournalFull(reason="files_max reached"),
     errors.JournalFailed(reason="input/output error"),
     errors.ProtocolViolation(reason="junk"),

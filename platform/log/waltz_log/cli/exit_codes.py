@@ -7,7 +7,7 @@
 | 2 | the command line or a setting is wrong; nothing was done | fix it |
 | 3 | nobody answers, or not in time | try again |
 | 4 | refused: another cluster, another owner, a newer session, not allowed | look at who runs what |
-| 5 | a disk failed, is full or holds rot; an address cannot be bound | look after this machine |
+| 5 | a disk failed, is full or holds rot; an address cannot be bound; a worker process does not stay up | look after this machine |
 | 6 | something is not installed | `waltz doctor` |
 | 141 | whoever read the output closed it, as with `| head` | |
 """
@@ -46,7 +46,9 @@ def exit_code_of(error: errors.WaltzError | OSError) -> int:
             | errors.ProtocolViolation()
         ):
             return REFUSED
-        case errors.StorageFailed() | errors.JournalFailed() | errors.JournalFull() | errors.CorruptData() | errors.EnvelopeBroken() | OSError():
+        case errors.StorageFailed() | errors.JournalFailed() | errors.JournalFull() | errors.CorruptData() | errors.EnvelopeBroken():
+            return MACHINE
+        case errors.WorkerFailed() | OSError():
             return MACHINE
         case _:
             return LACKING if type(error).__name__ in ("JavaMissing", "ZooKeeperJarsMissing") else DEFECT
