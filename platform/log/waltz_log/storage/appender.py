@@ -1,21 +1,35 @@
-"""One owner's stream of blocks into one partition: what it sent, what of that is on disk, and why it ended, if it did."""
+"""One owner's stream of blocks into one partition: what it sent, what of that is received and what on disk, and why it ended, if it did."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from waltz_log.core.block import Block
 from waltz_log.errors import WaltzError
 
-__all__ = ["Appender", "Pending"]
+__all__ = ["Appender", "Flushing", "Pending"]
+
+
+class Flushing(NamedTuple):
+    """When what was acknowledged from memory is synced: so long after the first of it, or when it is so much."""
+
+    period_s: float
+    bytes: int
 
 
 class Appender:
-    """The partition tells it what happened; the stream's receiver waits for room, its sender for news. Event loop only."""
+    """The partition tells it what happened; the stream's receiver waits for room, its sender for news. Event loop only.
+
+    `flushing`: what comes through here is acknowledged as received once it is written, and as on disk when that was synced; None: each block is
+    synced before anything is said of it."""
 
     def __init__(self, session: int, pending_bytes_max: int) -> None:
         self.session = session
+        self.flushing: Flushing | None = None
+        self.received: int | None = None
+        """The last transaction of what came through here and is written. None where nothing was that is not synced too."""
         self.acknowledged: int | None = None
         """The last transaction of what came through here and is on disk."""
         self.failed: WaltzError | None = None
@@ -31,12 +45,29 @@ class Appender:
         if self._pending_bytes >= self._pending_bytes_max:
             self._room.clear()
 
+    def took(self, last_transaction_id: int, size: int) -> None:
+        """A block is written and not synced."""
+        self._left(size)
+        self.received = last_transaction_id
+        self._changed.set()
+
     def written(self, last_transaction_id: int, size: int) -> None:
+        """A block is on disk."""
+        self._left(size)
+        self.acknowledged = last_transaction_id if self.acknowledged is None else max(self.acknowledged, last_transaction_id)
+        self._changed.set()
+
+    def synced(self, last_transaction_id: int) -> None:
+        """All that is written is on disk."""
+        if self.received is not None:
+            self.written(min(self.received, last_transaction_id), 0)
+            if self.acknowledged == self.received:
+                self.received = None
+
+    def _left(self, size: int) -> None:
         self._pending_bytes -= size
         if self._pending_bytes < self._pending_bytes_max:
             self._room.set()
-        self.acknowledged = last_transaction_id if self.acknowledged is None else max(self.acknowledged, last_transaction_id)
-        self._changed.set()
 
     def fail(self, error: WaltzError) -> None:
         """The first reason stays."""
@@ -53,7 +84,7 @@ class Appender:
     @property
     def done(self) -> bool:
         """Nothing more is sent, and what was is on disk."""
-        return self._finished and self._pending_bytes == 0
+        return self._finished and self._pending_bytes == 0 and self.received is None
 
     async def room(self) -> None:
         """Returns when there is room for one more block, or none is wanted any more."""

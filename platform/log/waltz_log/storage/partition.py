@@ -2,9 +2,12 @@
 
 Everything that changes the partition takes its turn, one at a time: opening a session, write rounds, truncation, marks. A session that was raised
 is on the medium before anybody is answered in its name, and from then on nothing of an older session is written, not even what was queued before.
-A write round takes every block that is queued, writes and syncs them once off the event loop, then tells their appenders.
+A write round takes every block that is queued, writes and syncs them once off the event loop, then tells their appenders. Where the owner said that
+a topic wants it (`Flushing`), a round is written and told as received, and a sync follows within the period; everything else that the partition does
+or tells begins with that sync.
 
-Invariants: what is acknowledged is on the medium; a partition whose disk failed answers nothing but that until the node starts anew.
+Invariants: what is acknowledged as on disk is on the medium, and nothing else is served or counted in marks; a partition whose disk failed answers
+nothing but that until the node starts anew.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from waltz_log.core.columns import slice_block, verify_records
 from waltz_log.core.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, StorageFull, WaltzError
-from waltz_log.storage.appender import Appender, Pending
+from waltz_log.storage.appender import Appender, Flushing, Pending
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.fitting import expect_to_fit
 from waltz_log.storage.locating import Located
@@ -34,6 +37,7 @@ from waltz_log.storage.settings import StorageSettings
 from waltz_log.storage.snapshots import PartitionStatistics, ReplicaState
 from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.undertaken import Undertaken
+from waltz_log.storage.unsynced import UnsyncedMark
 
 if TYPE_CHECKING:
     from waltz_log.storage.replacement import Replacement
@@ -60,9 +64,12 @@ class Shared(NamedTuple):
 class PartitionStore:
     """Made by `open`."""
 
-    def __init__(self, files: SegmentLog, shared: Shared) -> None:
+    def __init__(self, files: SegmentLog, shared: Shared, unsynced: UnsyncedMark) -> None:
         self.partition = files.partition
         self._log = files
+        self._unsynced = unsynced
+        self._unsynced_bytes = 0
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._control = shared.control
         self._space = shared.space
         self._offload = shared.offload
@@ -90,7 +97,8 @@ class PartitionStore:
         key = control.header.cluster_key
         found = await shared.offload(opening, shared.files.disk, shared.clock, key, partition, settings.segment_bytes, known_good)
         log.info("partition open", partition=partition, first=found.first_id, last=found.tail.last_id, segments=found.segments)
-        store = cls(found, shared)
+        unsynced = await shared.offload(UnsyncedMark, shared.files.disk, found.directory)
+        store = cls(found, shared, unsynced)
         if found.suspects:
             store._tasks.start(store._repair_indexes(found.suspects))
         return store
@@ -150,12 +158,14 @@ class PartitionStore:
             log.error("partition stopped", partition=self.partition, error=str(error))
             self._failed = error
         self._drop(list(self._pending), error)
+        for appender in self._appenders:
+            appender.fail(error)  # also where nothing waits: what it was told to be received will not be synced
 
     def _drop(self, dropped: list[Pending], error: WaltzError | None) -> None:
         """Forgets queued blocks and everything queued after the first of them; their appenders learn why (None: each is fenced)."""
         kept = 0 if not dropped else next(place for place, pending in enumerate(self._pending) if pending is dropped[0])
         gone = [self._pending.pop() for _ in range(len(self._pending) - kept)]
-        self._queued_last = self._pending[-1].block.last_transaction_id if self._pending else self._log.tail.last_id
+        self._queued_last = self._pending[-1].block.last_transaction_id if self._pending else self._log.written_id
         for pending in gone:
             pending.appender.fail(error or self._fenced(pending.appender.session))
 
@@ -166,7 +176,8 @@ class PartitionStore:
     async def _open_session(self, session: int) -> ReplicaState:
         async with self._turn:
             await self._admit(session)
-            return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id)
+            await self._sync_written()
+            return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack)
 
     async def set_low_water_mark(self, session: int, low_water_mark: int) -> int:
         """Makes the replica a clean member of the session: all it holds is committed. Gives its last id. Raises `ProtocolViolation` where the
@@ -176,6 +187,7 @@ class PartitionStore:
     async def _set_low_water_mark(self, session: int, low_water_mark: int) -> int:
         async with self._turn:
             await self._admit(session)
+            await self._sync_written()
             last = self._log.tail.last_id
             if low_water_mark < self._mark.low_water_mark:
                 reason = f"low-water mark goes back partition={self.partition} from={self._mark.low_water_mark} to={low_water_mark}"
@@ -191,6 +203,8 @@ class PartitionStore:
                 async with self._control_turn:
                     await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
                 self._mark = mark
+                if self._unsynced.there:
+                    await self._guarded(self._offload(self._unsynced.settle, self._log))
             log.info("session clean", partition=self.partition, session=session, low_water_mark=low_water_mark, last=last)
             return last
 
@@ -202,6 +216,7 @@ class PartitionStore:
     async def _truncate(self, session: int, last_id: int) -> int:
         async with self._turn:
             await self._admit(session)
+            await self._sync_written()
             tail = self._log.tail
             lowest = max(self._log.first_id - 1, self._mark.local_low_water_mark)
             if not lowest <= last_id <= tail.last_id:
@@ -225,29 +240,14 @@ class PartitionStore:
         async with self._turn:
             if self._failed is not None:
                 raise self._failed
+            if session is not None:
+                self.expect_member(session)
             highest = min(self._mark.low_water_mark, self._mark.local_low_water_mark) + 1
             if first_id > highest:
                 raise OutOfRange(partition=self.partition, asked=first_id, first=self._log.first_id, last=highest)
             await self._guarded(self._offload(self._log.trim, first_id))
             return self._log.first_id
 
-    # ---- appending -------------------------------------------------------------------------------------------------------------------------------
-
-    async def attach(self, session: int, pending_bytes_max: int) -> Appender:
-        """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`."""
-        await self._admit_apart(session)
-        appender = Appender(session, pending_bytes_max)
-        self._appenders[appender] = None
-        return appender
-
-            if session is not None:
-                self.expect_member(session)
-    def detach(self, appender: Appender) -> None:
-        """The stream ended. What it queued is written all the same."""
-        self._appenders.pop(appender, None)
-
-    async def _admit_apart(self, session: int) -> None:
-        """Outside a turn, and taking one only where there is something to change."""
     def expect_member(self, session: int) -> None:
         """Raises `Fenced` where a newer session was seen, `SessionTooOld` where this replica is not clean in this one."""
         self._check(session)
@@ -269,6 +269,21 @@ class PartitionStore:
                 self._drop(list(self._pending), OutOfRange(partition=self.partition, asked=first_id, first=first_id, last=first_id - 1))
             return self._log.tail.last_id
 
+    # ---- appending -------------------------------------------------------------------------------------------------------------------------------
+
+    async def attach(self, session: int, pending_bytes_max: int) -> Appender:
+        """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`."""
+        await self._admit_apart(session)
+        appender = Appender(session, pending_bytes_max)
+        self._appenders[appender] = None
+        return appender
+
+    def detach(self, appender: Appender) -> None:
+        """The stream ended. What it queued is written all the same."""
+        self._appenders.pop(appender, None)
+
+    async def _admit_apart(self, session: int) -> None:
+        """Outside a turn, and taking one only where there is something to change."""
         self._check(session)
         if session != self._fence:
             await self._tasks.whole(self._open_session(session))
@@ -307,6 +322,7 @@ class PartitionStore:
         async with self._turn:
             while self._pending and self._failed is None:
                 await self._write_round()
+            await self._sync_written()
             self._check(appender.session)
             last = min(block.last_transaction_id, self._log.tail.last_id)
             async with aclosing(self._ranges.runs(block.first_transaction_id, last, 1024 * 1024)) as runs:
@@ -327,14 +343,18 @@ class PartitionStore:
             self._writing = False
 
     async def _write_round(self) -> None:
-        """Everything queued, with one write and one sync; then the answers; then the checkpoint, if one is due, before the next round."""
+        """Everything queued, with one write and one sync, or without a sync where all appenders want that; then the answers; then the checkpoint, if
+        one is due, before the next round."""
         batch = list(self._pending)
         blocks = [pending.block for pending in batch]
         if not blocks:
             return
         size = sum(len(block.records) for block in blocks)
+        flushing = _flushing_of(batch)
         try:
-            await self._offload(self._append, blocks, size)
+            if flushing is not None and not self._unsynced.there:
+                await self._offload(self._unsynced.put, self._log)
+            await self._offload(self._append, blocks, size, flushing is None)
         except WaltzError as error:
             if self._log.failed is not None:
                 self._stop(self._log.failed)
@@ -347,7 +367,15 @@ class PartitionStore:
             self._transactions_written += pending.block.count
             if self._pending and self._pending[0] is pending:  # not so where the partition was stopped meanwhile
                 self._pending.popleft()
-            pending.appender.written(pending.block.last_transaction_id, len(pending.block.records))
+            told = pending.appender.written if flushing is None else pending.appender.took
+            told(pending.block.last_transaction_id, len(pending.block.records))
+        if flushing is None:
+            self._all_synced()
+        else:
+            await self._flush_later(flushing, size)
+        await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
         if self._log.checkpoint_due:
             try:
                 await self._offload(self._log.checkpoint)
@@ -356,9 +384,62 @@ class PartitionStore:
             except StorageFailed as error:
                 self._stop(error)
 
-    def _append(self, blocks: list[Block], size: int) -> None:
+    def _append(self, blocks: list[Block], size: int, sync: bool) -> None:
         self._space.require(size, self.partition)
-        self._log.append(blocks)
+        self._log.append(blocks, sync=sync)
+
+    # ---- what is received and not synced ---------------------------------------------------------------------------------------------------------
+
+    async def _flush_later(self, flushing: Flushing, size: int) -> None:
+        """Within a turn, after a round without a sync."""
+        self._unsynced_bytes += size
+        if self._unsynced_bytes >= flushing.bytes:
+            await self._flush_round(flushing.period_s)
+        elif self._flush_timer is None:
+            self._flush_after(flushing.period_s)
+
+    def _flush_after(self, period_s: float) -> None:
+        self._flush_timer = asyncio.get_running_loop().call_later(period_s, self.flush, period_s)
+
+    def flush(self, retry_s: float = 1.0) -> None:
+        """Has all that was received until now synced; its appenders learn of it. On a disk that is full it is tried again after so long."""
+        if self._unsynced_bytes or self._pending:
+            self._tasks.start(self._flush(retry_s))
+
+    async def _flush(self, retry_s: float) -> None:
+        async with self._turn:
+            while self._pending and self._failed is None:
+                await self._write_round()
+            if self._failed is None:
+                await self._flush_round(retry_s)
+
+    async def _flush_round(self, retry_s: float) -> None:
+        try:
+            await self._sync_written()
+        except StorageFull:
+            self._flush_after(retry_s)
+        except StorageFailed:
+            pass  # the partition is stopped, and everybody who waits was told why
+        else:
+            await self._checkpoint()
+
+    async def _sync_written(self) -> None:
+        """Within a turn: everything that is written is on the medium when this returns. A failed sync is as final here as any."""
+        if self._unsynced_bytes:
+            await self._guarded(self._offload(self._log.sync))
+            self._all_synced()
+
+    def _all_synced(self) -> None:
+        if self._unsynced_bytes:
+            self._unsynced_bytes = 0
+            self._cancel_flush()
+            for appender in self._appenders:
+                appender.synced(self._log.tail.last_id)
+
+    def _cancel_flush(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -434,7 +515,21 @@ class PartitionStore:
         self._closing = True
         await self._tasks.all_ended()
         async with self._turn:
+            self._cancel_flush()
             if self._failed is None:
                 self._failed = StorageFailed(partition=self.partition, reason="the node is closing")
             self._drop(list(self._pending), self._failed)
-            await self._offload(self._log.close)
+            await self._offload(self._leave)
+
+    def _leave(self) -> None:
+        self._log.close()
+        if self._log.failed is None and self._log.tail.last_id == self._log.written_id and not self._unsynced.may_lack:
+            self._unsynced.settle(self._log)
+
+
+def _flushing_of(batch: Sequence[Pending]) -> Flushing | None:
+    """None where a block of the batch is to be synced before anybody is told of it."""
+    for pending in batch:
+        if pending.appender.flushing is None:
+            return None
+    return batch[-1].appender.flushing

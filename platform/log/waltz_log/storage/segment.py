@@ -1,7 +1,7 @@
 """One segment that is written to: data, index and times of a run of transactions (core/segment_format.py has the bytes).
 
-Invariants: an entry of the index is written only after its record is on the medium, so what the index tells was acknowledged and must be there;
-when records are cut away their index goes first. The index is synced at checkpoints, before the record that follows one; the times about once a
+Invariants: an entry of the index is written only after its record is on the medium, so what the index tells must be there, whole; entries of records
+that are written and not synced yet wait in memory. When records are cut away their index goes first. The index is synced at checkpoints, before the record that follows one; the times about once a
 second of append time, so that little is told wrong after a crash of the machine and nothing has to be synced twice for an acknowledgement. The data
 file may have space taken beforehand: zeros beyond `size`, which are given back when the segment is closed.
 
@@ -82,7 +82,8 @@ def read_header(file: DiskFile, key: UUID, partition: int, first_transaction_id:
 
 
 class ActiveSegment:
-    """The files of the segment at the end of the log. `next_id` and `size` tell what is written; the log above tells what is synced."""
+    """The files of the segment at the end of the log. `next_id` and `size` tell what is written, `synced_id` and `synced_size` how much of that is on
+    the medium."""
 
     def __init__(
         self,
@@ -98,44 +99,68 @@ class ActiveSegment:
     ) -> None:
         self.header = header
         self.first = header.first_transaction_id
-        self.next_id = next_id
-        self.size = size
+        self.next_id = self.synced_id = next_id
+        self.size = self.synced_size = size
         self.allocated = allocated
         """Where the data file ends. Beyond `size` there are zeros."""
         self._times_end = times_end
         self._data = data
         self._index = index
         self._times = times
+        self._entries: list[bytes] = []
+        """Of the index, for what is written and not synced."""
         self._index_due = False
         self._times_due = False
         self._times_synced_ms: int | None = None
 
-    def append(self, blocks: Sequence[Block], allocate_to: int) -> None:
-        """Writes the blocks, which follow on what is there, with one write and one sync. They are on the medium when it returns. The data file takes
-        space up to `allocate_to` where it does not reach that far yet."""
+    def append(self, blocks: Sequence[Block], allocate_to: int, *, sync: bool = True) -> None:
+        """Writes the blocks, which follow on what is there, with one write and one sync. They are on the medium when it returns; without `sync` they
+        are in the system's memory, until `sync` is called. The data file takes space up to `allocate_to` where it does not reach that far yet."""
         lengths = b"".join([block.lengths for block in blocks])
         records = b"".join([block.records for block in blocks]) if len(blocks) > 1 else blocks[0].records
         offsets = offsets_array(lengths) + self.size
         assert int(offsets[-1]) == self.size + len(records), "lengths and records were verified to agree"
         entries = b"".join([encode_time(block.first_transaction_id, block.append_time_ms) for block in blocks])
+        before = (self.size, self.next_id, self._times_end)
         with taking_space():
             if allocate_to > self.allocated:
                 self._data.allocate(allocate_to)
                 self.allocated = allocate_to
             self._data.write(self.size, records)
             self._times.write(self._times_end, entries)
-        self._data.sync()
-        with taking_space():
-            self._index.write(self._index_offset(self.next_id), offsets[:-1].astype(">i8").tobytes())
+        self._entries.append(offsets[:-1].astype(">i8").tobytes())
         self._times_end += len(entries)
         self.size = int(offsets[-1])
         self.allocated = max(self.allocated, self.size)
-        before, self.next_id = self.next_id, self.next_id + len(lengths) // 4
-        self._index_due |= before // CHECKPOINT_TRANSACTIONS < self.next_id // CHECKPOINT_TRANSACTIONS
+        self.next_id += len(lengths) // 4
         newest_ms = blocks[-1].append_time_ms
         self._times_due |= self._times_synced_ms is None or not 0 <= newest_ms - self._times_synced_ms < TIMES_SYNC_MS
         if self._times_due:
             self._times_synced_ms = newest_ms
+        if sync:
+            try:
+                self.sync()
+            except NoSpace:
+                # For the index. These blocks are refused; what was taken before them without a sync stays.
+                self._entries.pop()
+                self.size, self.next_id, self._times_end = before
+                raise
+
+    def sync(self) -> None:
+        """What is written is on the medium when it returns, and the index tells of it."""
+        if not self._entries:
+            return
+        self._data.sync()
+        with taking_space():
+            self._index.write(self._index_offset(self.synced_id), self._entries[0] if len(self._entries) == 1 else b"".join(self._entries))
+        self._entries = []
+        self._index_due |= self.synced_id // CHECKPOINT_TRANSACTIONS < self.next_id // CHECKPOINT_TRANSACTIONS
+        self.synced_id, self.synced_size = self.next_id, self.size
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that waits for the next sync."""
+        return 8 * (self.next_id - self.synced_id)
 
     def _index_offset(self, transaction_id: int) -> int:
         return FILE_HEADER_BYTES + 8 * (transaction_id - self.first)
@@ -155,6 +180,7 @@ class ActiveSegment:
 
     def complete(self) -> None:
         """The files are what they stay, and on the medium: nothing is taken beforehand any more."""
+        self.sync()
         if self.allocated > self.size:
             self._data.truncate(self.size)
             self._data.sync()
@@ -165,7 +191,7 @@ class ActiveSegment:
     def cut_back(self) -> None:
         """Cuts away what a write that found no space may have left beyond what is known. Durable when it returns."""
         with taking_space():
-            self._index.truncate(self._index_offset(self.next_id))
+            self._index.truncate(self._index_offset(self.synced_id))
             self._data.truncate(self.size)
             self._times.truncate(self._times_end)
         self.allocated = self.size
@@ -173,7 +199,8 @@ class ActiveSegment:
             file.sync()
 
     def cut(self, last_transaction_id: int) -> None:
-        """Truncates to the id, which may be the one before the segment's first. Durable when it returns."""
+        """Truncates to the id, which may be the one before the segment's first. All that is written must be synced. Durable when it returns."""
+        assert not self._entries, "what is cut must be known to the index"
         place = self._index_offset(last_transaction_id + 1)
         found = self._index.read(place, 8)
         size = int.from_bytes(found, "big") if len(found) == 8 else self.size
@@ -187,8 +214,8 @@ class ActiveSegment:
         self._times_end = SegmentTimes(self._times, self.header.creation_time_ms).end(last_transaction_id)
         self._times.truncate(self._times_end)
         self._times.sync()
-        self.size = self.allocated = size
-        self.next_id = last_transaction_id + 1
+        self.size = self.synced_size = self.allocated = size
+        self.next_id = self.synced_id = last_transaction_id + 1
 
     def settle(self) -> None:
         """Nothing is written to the files any more; readers go on with them."""

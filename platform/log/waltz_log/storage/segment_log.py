@@ -1,9 +1,9 @@
 """The log of one partition on disk: a row of segments, the last of which is appended to (seeds/on_disk_data_structures.md, Directory Structure).
 
-Invariants: ids are dense from the first segment's number to `tail.last_id`; everything up to there is on the medium; a segment exists once its
-data file has its name, durably, before the first record is written to it; the files of a closed segment are never written in place, only replaced as
-a whole. After a failed write, sync or rename nothing is written any more: what the medium holds is unknown until the next opening verifies it. A disk
-that is full is the exception (`StorageFull`): what found no room is cut away again, and the next append tries anew.
+Invariants: ids are dense from the first segment's number to `tail.last_id`; everything up to there is on the medium, and nothing above it is read; a
+segment exists once its data file has its name, durably, before the first record is written to it; the files of a closed segment are never written in
+place, only replaced as a whole. After a failed write, sync or rename nothing is written any more: what the medium holds is unknown until the next
+opening verifies it. A disk that is full is the exception (`StorageFull`): what found no room is cut away again, and the next append tries anew.
 
 Changing calls block and come from one thread at a time; readers come from any. For who looks at segments as a whole: `closed` lists those that
 nothing is appended to, whose files `verify.SegmentCheck` walks beside everything else and `replacement.Replacement` exchanges.
@@ -175,10 +175,10 @@ class SegmentLog:
 
     # ---- changing --------------------------------------------------------------------------------------------------------------------------------
 
-    def append(self, blocks: Sequence[Block]) -> None:
-        """Appends blocks that were verified and follow on `tail.last_id`. On the medium when it returns: one write and one sync for each segment
-        touched, which is one unless the blocks do not fit. Raises `TransactionTooLarge` before anything is written, `StorageFull`,
-        `StorageFailed`."""
+    def append(self, blocks: Sequence[Block], *, sync: bool = True) -> None:
+        """Appends blocks that were verified and follow on `written_id`. On the medium when it returns: one write and one sync for each segment
+        touched, which is one unless the blocks do not fit. Without `sync` they are written, and the log reaches that far once `sync` was called.
+        Raises `TransactionTooLarge` before anything is written, `StorageFull`, `StorageFailed`."""
         groups = fitted(blocks, self._active.size, self.segment_bytes)
         with self.writing():
             if self._active.checkpoint_due:
@@ -189,19 +189,37 @@ class SegmentLog:
                 if group:
                     assert group[0].first_transaction_id == self._active.next_id
                     end = self._active.size + sum(len(block.records) for block in group)
-                    self._active.append(group, self._allocate_to(end))
+                    self._active.append(group, self._allocate_to(end), sync=sync)
                     self._advance()
+
+    def sync(self) -> None:
+        """All that is written is on the medium when it returns. Raises `StorageFull`, after which it can be tried again, and `StorageFailed`."""
+        if self._active.next_id > self._active.synced_id:
+            with self.writing():
+                self._active.sync()
+                self._advance()
+
+    @property
+    def written_id(self) -> int:
+        """The last transaction that is written; what is above `tail.last_id` is lost if the machine dies."""
+        return self._active.next_id - 1
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that waits for the next sync."""
+        return self._active.held_bytes
 
     def _allocate_to(self, end: int) -> int:
         step = self._preallocate_bytes
         return min(-(-end // step) * step, self.segment_bytes) if step and end > self._active.allocated else 0
 
     def _advance(self) -> None:
-        self.tail = Tail(self._active.next_id - 1, self._active.first, self._active.size)
+        self.tail = Tail(self._active.synced_id - 1, self._active.first, self._active.synced_size)
 
     def _roll(self) -> None:
         """Closes the active segment for good and begins the next. A crash at any step leaves what opens by itself."""
         self._active.complete()
+        self._advance()
         first = self._active.next_id
         create_files(self.files.disk, self.directory, SegmentHeader(self._clock.now_ms(), self.key, self.partition, first))
         following = open_last(self.files, self.directory, self.key, self.partition, first, first - 1)
@@ -221,6 +239,7 @@ class SegmentLog:
 
     def truncate(self, last_id: int) -> None:
         """Cuts away what is above the id, across segments, newest first, so that at no time there is a gap. Durable when it returns."""
+        self.sync()
         if not self.first_id - 1 <= last_id <= self.tail.last_id:
             raise OutOfRange(partition=self.partition, asked=last_id, first=self.first_id - 1, last=self.tail.last_id)
         with self.writing():
@@ -240,32 +259,13 @@ class SegmentLog:
         """Removes the segments that hold nothing from the id on, oldest first, each durably before the next. The last one stays; where it too holds
         nothing from there on, an empty one takes its place, and its name tells where ids go on."""
         with self.writing():
+            if self._active.first < self._active.next_id <= first_id:
+                self._roll()
             while len(self._firsts) > 1 and self._firsts[1] <= first_id:
                 gone, self._firsts = self._firsts[0], self._firsts[1:]
                 remove_segment(self.files, self.directory, gone)
                 log.info("segment trimmed", partition=self.partition, segment=gone, first=self.first_id)
 
-    # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
-
-    def reader(self, transaction_id: int) -> SegmentReader:
-        """A reader of the segment that holds the id. Raises `OutOfRange` where none does."""
-        firsts = self._firsts
-        if not firsts[0] <= transaction_id <= self.tail.last_id:
-            raise OutOfRange(partition=self.partition, asked=transaction_id, first=firsts[0], last=self.tail.last_id)
-        first = firsts[bisect_right(firsts, transaction_id) - 1]
-        if first in self._suspects:
-            self.repair_index(first)
-        return SegmentReader(self.files, self.directory, self.key, self.partition, first)
-
-    def read(self, reader: SegmentReader, first: int, last: int, max_bytes: int) -> list[Block]:
-        """The next blocks of the reader's segment, none where `first` is beyond it. Never beyond what is on the medium. Raises `CorruptData`."""
-            if self._active.first < self._active.next_id <= first_id:
-                self._roll()
-        tail = self.tail
-        if tail.segment == reader.first:
-            last = min(last, tail.last_id)
-            return reader.read(first, last, max_bytes, tail.end) if first <= last else []
-        # Closed, perhaps while it was read.
     def begin(self, first_id: int) -> None:
         """Leaves nothing but an empty segment at the id, which is beyond the end of the log. Durable when it returns; a crash leaves the one or the
         other."""
@@ -287,6 +287,25 @@ class SegmentLog:
             self._advance()
             log.info("log begins anew", partition=self.partition, first=first_id)
 
+    # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
+
+    def reader(self, transaction_id: int) -> SegmentReader:
+        """A reader of the segment that holds the id. Raises `OutOfRange` where none does."""
+        firsts = self._firsts
+        if not firsts[0] <= transaction_id <= self.tail.last_id:
+            raise OutOfRange(partition=self.partition, asked=transaction_id, first=firsts[0], last=self.tail.last_id)
+        first = firsts[bisect_right(firsts, transaction_id) - 1]
+        if first in self._suspects:
+            self.repair_index(first)
+        return SegmentReader(self.files, self.directory, self.key, self.partition, first)
+
+    def read(self, reader: SegmentReader, first: int, last: int, max_bytes: int) -> list[Block]:
+        """The next blocks of the reader's segment, none where `first` is beyond it. Never beyond what is on the medium. Raises `CorruptData`."""
+        tail = self.tail
+        if tail.segment == reader.first:
+            last = min(last, tail.last_id)
+            return reader.read(first, last, max_bytes, tail.end) if first <= last else []
+        # Closed, perhaps while it was read.
         last = min(last, self._following(reader.first) - 1)
         if first > last:
             return []
@@ -313,6 +332,14 @@ class SegmentLog:
         found = self._times(firsts[place - 1]).first_at(time_ms)
         return min(found if found is not None else self._following(firsts[place - 1]), self.tail.last_id + 1)
 
+    def newest_ms(self, first: int, last: int) -> int:
+        """When the last transaction of a segment was appended; where its own times do not tell, when the next segment begins, which is later."""
+        found = self._times(first).latest_ms(last)
+        if found is not None:
+            return found
+        following = self._following(first)
+        return self._times(following).earliest_ms() if following in self._firsts else self._clock.now_ms()
+
     def _times(self, first: int) -> SegmentTimes:
         return SegmentReader(self.files, self.directory, self.key, self.partition, first).times
 
@@ -332,14 +359,6 @@ class SegmentLog:
         that is wrong. Beside appends and readers, and called by them."""
         with self._repairing:
             known = first in self._repairs
-    def newest_ms(self, first: int, last: int) -> int:
-        """When the last transaction of a segment was appended; where its own times do not tell, when the next segment begins, which is later."""
-        found = self._times(first).latest_ms(last)
-        if found is not None:
-            return found
-        following = self._following(first)
-        return self._times(following).earliest_ms() if following in self._firsts else self._clock.now_ms()
-
             if not known:
                 self._remake(first)
             damage = self._repairs[first]

@@ -1,6 +1,6 @@
 """What a storage node answers on the wire: messages checked, handed to the partition, answers built. Decides nothing else.
 
-A `Replicate` stream is two loops: one receives blocks and waits for room, one tells what is on disk. An owner that does not read its acknowledgements
+A `Replicate` stream is two loops: one receives blocks and waits for room, one tells what is on disk, or received where the owner wants to know. An owner that does not read its acknowledgements
 holds up its own stream and nobody else's.
 """
 
@@ -19,7 +19,7 @@ from waltz_log.core.ports import Service, Stream
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.storage.appender import Appender
+from waltz_log.storage.appender import Appender, Flushing
 from waltz_log.storage.partition import PartitionStore
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ def service_of(node: StorageNode) -> Service:
         methods.STORAGE_STATUS: service.status,
     }
 
+
+FLUSH_PERIOD_MS_MIN = 2
+FLUSH_BYTES_MAX = 64 * 1024 * 1024
+"""However much a policy allows: what one sync has to write bounds how long it takes, and with it how long everything else waits."""
 
 LOCATE_BYTES_MAX = 8 * 64
 """Of times in one question: each is looked up in as many files as there are halvings of the segments."""
@@ -80,6 +84,8 @@ class _Service:
             first_transaction_id=state.first_id,
             start=self._node.start,
             takes_several=True,
+            takes_flushing=True,
+            may_lack=state.may_lack,
         )
 
     async def set_low_water_mark(self, request: Any) -> Any:
@@ -118,7 +124,7 @@ class _Service:
         store = await self._partition(opening.open)
         appender = await store.attach(opening.open.session, self._node.settings.pending_bytes_max)
         try:
-            await _both(_receive_blocks(stream, store, appender), _acknowledge(stream, appender))
+            await _both(_receive_blocks(stream, store, appender), _acknowledge(stream, store, appender))
         finally:
             store.detach(appender)
 
@@ -149,19 +155,37 @@ async def _receive_blocks(stream: Stream, store: PartitionStore, appender: Appen
     while (message := await stream.receive()) is not None:
         kind = message.WhichOneof("kind")
         if kind not in ("block", "blocks"):
-            raise ProtocolViolation(reason="a replicate stream is opened once, then carries blocks")
+            _told_apart(kind, message, store, appender)
+            continue
         for sent in (message.block,) if kind == "block" else message.blocks.blocks:
             await store.append(appender, Block(sent.first_transaction_id, sent.lengths, sent.records, sent.append_time_ms))
         await appender.room()
     appender.finish()
 
 
-async def _acknowledge(stream: Stream, appender: Appender) -> None:
-    """Tells the last transaction that is on disk whenever it moved, until the stream is finished and all is told."""
-    told = None
+def _told_apart(kind: str | None, message: Any, store: PartitionStore, appender: Appender) -> None:
+    """What an owner says between blocks."""
+    if kind == "flushing":
+        told = message.flushing
+        if told.bytes and told.period_ms < FLUSH_PERIOD_MS_MIN:
+            raise ProtocolViolation(reason=f"flushed more often than every {FLUSH_PERIOD_MS_MIN} ms: period_ms={told.period_ms}")
+        appender.flushing = Flushing(told.period_ms / 1000, min(told.bytes, FLUSH_BYTES_MAX)) if told.bytes > 0 else None
+    elif kind == "flush":
+        store.flush()
+    else:
+        raise ProtocolViolation(reason="a replicate stream is opened once, then carries blocks")
+
+
+async def _acknowledge(stream: Stream, store: PartitionStore, appender: Appender) -> None:
+    """Tells the last transaction that is on disk, and the last that is received, whenever one moved, until the stream is finished and all is told."""
+    told = received = None
     while True:
         await appender.changed()
-        if appender.acknowledged is not None and appender.acknowledged != told:
+        if appender.received is not None and appender.received != received:
+            told, received = appender.acknowledged, appender.received
+            on_disk = store.last_id if told is None else told
+            await stream.send(pb.ReplicateResponse(last_transaction_id=on_disk, received_transaction_id=received))
+        elif appender.acknowledged is not None and appender.acknowledged != told:
             told = appender.acknowledged
             await stream.send(pb.ReplicateResponse(last_transaction_id=told))
         if appender.failed is not None:

@@ -12,11 +12,12 @@ __all__ = ["NodeStatistics", "PartitionStatistics", "ReplicaState", "ScrubStatis
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a session learns when it opens the partition."""
+    """What a session learns when it opens the partition. `may_lack`: this replica may have acknowledged more than it holds, from memory."""
 
     mark: SessionMark
     first_id: int
     last_id: int
+    may_lack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
