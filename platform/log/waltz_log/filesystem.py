@@ -126,7 +126,10 @@ class FileSystemDisk:
         os.link(self._at(old), self._at(new))
 
     def remove(self, path: str) -> None:
-        os.unlink(self._at(path))
+        try:
+            os.unlink(self._at(path))
+        except IsADirectoryError:
+            os.rmdir(self._at(path))
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -151,6 +154,11 @@ class FileSystemDisk:
             os.close(descriptor)
             raise
         self._lock = descriptor
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The descriptor that holds the lock, while this process has it: a process that inherits it holds the tree as well."""
+        return () if self._lock is None else (self._lock,)
 
     def unlock(self) -> None:
         """For a process that goes on without the directory; otherwise its end is the unlocking."""

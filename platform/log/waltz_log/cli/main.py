@@ -77,7 +77,7 @@ def server(
     from waltz_log.server import ServerSettings
 
     configure_logs(log_level)
-    command.run(ServerSettings.load(config, prefix="WALTZ_SERVER", listen=listen, cluster=cluster))
+    command.run(ServerSettings.load(config, prefix="WALTZ_SERVER", listen=listen, cluster=cluster), log_level=log_level)
     return 0
 
 

@@ -1,20 +1,24 @@
 """`waltz server`: one log server, until it is asked to stop.
 
 A server whose coordinator session ended (it stood still for too long, or was cut off) starts over as a new one at the same address: its
-partitions are others' by then.
+partitions are others' by then. With several workers this process is their supervisor (`cli.workers`) and the member of the cluster, and serves
+nothing itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.serving import either, say_ready, serve
+from waltz_log.cli.workers import NodeAddresses, Workers, orders_of
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.server import LogServer, ServerSettings
+from waltz_log.server.membership import Membership, read_cluster
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 __all__ = ["run"]
@@ -26,18 +30,34 @@ AGAIN_PAUSE_S = 0.5
 """Before a server that lost its session looks for the coordinator again."""
 
 
-def run(settings: ServerSettings) -> None:
+def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
+    if settings.workers > 1:
+        with NodeAddresses(settings.listen, settings.workers) as addresses:
+            serve(lambda stop: _lives(lambda: _life_of_workers(settings, addresses, stop, log_level), stop))
+        return
+
     async def main(stop: asyncio.Event) -> None:
-        listen = await _life(settings, stop)
-        while not stop.is_set():
-            log.warning("coordinator session ended, starting over", address=listen)
-            try:
-                listen = await _life(settings.model_copy(update={"listen": listen}), stop)
-            except ClusterUnavailable as error:
-                log.warning("no coordinator, trying again", reason=str(error))
-                await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
+        listen = settings.listen
+
+        async def life() -> None:
+            nonlocal listen
+            listen = await _life(settings.model_copy(update={"listen": listen}), stop)
+
+        await _lives(life, stop)
 
     serve(main)
+
+
+async def _lives(life: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+    """One coordinator session after the other."""
+    await life()
+    while not stop.is_set():
+        log.warning("coordinator session ended, starting over")
+        try:
+            await life()
+        except ClusterUnavailable as error:
+            log.warning("no coordinator, trying again", reason=str(error))
+            await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
 
 
 async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
@@ -54,5 +74,27 @@ async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
         else:
             await server.abort()
         return address
+    finally:
+        await coordinator.close()
+
+
+async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, stop: asyncio.Event, log_level: str | None) -> None:
+    """As `_life`, in several processes. The workers give their partitions back before the server leaves the cluster; where its session ended, they
+    are others' already, and what is still in flight is for the new owners' recovery to decide."""
+    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        cluster = await read_cluster(coordinator, settings.cluster)
+        membership = Membership(settings, coordinator)
+        orders = orders_of("server", settings, addresses, log_level, server_id=await membership.register())
+        async with Workers(orders) as workers:
+            await either(workers.start(), stop.wait(), coordinator.wait_session_lost())
+            if workers.serve:
+                await membership.announce(cluster, addresses.address)
+                say_ready("server", address=addresses.address, cluster=settings.cluster, workers=settings.workers)
+                await either(stop.wait(), coordinator.wait_session_lost(), workers.wait_failed())
+            await membership.end()
+            if stop.is_set():
+                await workers.stop()
+                await membership.leave()
     finally:
         await coordinator.close()

@@ -15,9 +15,12 @@ from uuid import UUID
 import structlog
 
 from waltz_log.cli.clock import WallClock
-from waltz_log.cli.serving import say_ready, serve
+from waltz_log.cli.serving import either, say_ready, serve
+from waltz_log.cli.worker_link import ROOM
+from waltz_log.cli.workers import NodeAddresses, Workers, orders_of
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Disk, Node
+from waltz_log.core.sharding import SUPERVISOR, WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.rpc.network import GrpcNetwork
@@ -27,22 +30,26 @@ from waltz_log.storage.peers import PeerReplicas
 from waltz_log.storage.restore import disown, is_restored
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
-__all__ = ["admit_behind", "check_start", "find_peers", "peer_addresses", "register", "run"]
+__all__ = ["admit_behind", "check_start", "find_peers", "peer_addresses", "register", "run", "share_of"]
 
 log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
 
 
-def run(settings: StorageSettings, *, replace: bool) -> None:
-    serve(lambda stop: _life(settings, stop, replace))
+def run(settings: StorageSettings, *, replace: bool, log_level: str | None = None) -> None:
+    if settings.workers == 1:
+        serve(lambda stop: _life(settings, stop, replace))
+        return
+    with NodeAddresses(settings.listen, settings.workers) as addresses:
+        serve(lambda stop: _life_of_workers(settings, addresses, stop, replace, log_level))
 
 
 async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -> None:
     offload = ThreadOffload(settings.disk_threads)
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
     try:
-        node = await _open(settings, coordinator, offload, replace)
+        node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace)
         network = GrpcNetwork()
         try:
             listener = await network.serve(settings.listen, node.service())
@@ -62,13 +69,73 @@ async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -
     log.info("storage node closed", name=settings.name)
 
 
-async def _open(settings: StorageSettings, coordinator: Coordinator, offload: ThreadOffload, replace: bool) -> StorageNode:
+async def _life_of_workers(settings: StorageSettings, addresses: NodeAddresses, stop: asyncio.Event, replace: bool, log_level: str | None) -> None:
+    """As `_life`, in several processes. This one holds the directory, and so does each worker by the same lock: it is free when the last of them is
+    gone, even where this process went first."""
+    offload = ThreadOffload(settings.disk_threads)
+    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        disk = FileSystemDisk(settings.directory)
+        node = await _open(settings, coordinator, disk, offload, replace, Shard(SUPERVISOR, settings.workers))
+        try:
+            room = _Room(node.control.header.partitions)
+            orders = orders_of("storage", share_of(settings), addresses, log_level, cluster_key=node.cluster_key.hex)
+            async with Workers(orders, inherit=disk.held, asked=room.ask) as workers:
+                await either(workers.start(), stop.wait())
+                if workers.serve:
+                    await register(coordinator, settings.name, StorageNodeEntry(addresses.address, node.start), replace=replace)
+                    await coordinator.close()
+                    say_ready("storage", name=settings.name, address=addresses.address, cluster=settings.cluster, workers=settings.workers)
+                while workers.serve and not stop.is_set():
+                    await either(stop.wait(), room.asked.wait(), workers.wait_failed())
+                    if room.asked.is_set():
+                        await workers.stop()
+                        await node.make_room(room.taken())
+                        await either(workers.start(), stop.wait())
+                await workers.stop()
+        finally:
+            await node.close()
+    finally:
+        await coordinator.close()
+        offload.close()
+    log.info("storage node closed", name=settings.name)
+
+
+class _Room:
+    """For how many partitions workers asked for room: the control files get it while no worker has them open."""
+
+    def __init__(self, there: int) -> None:
+        self._wanted = there
+        self.asked = asyncio.Event()
+
+    def ask(self, what: str, partitions: int) -> None:
+        if what == ROOM and partitions > self._wanted:
+            self._wanted = partitions
+            self.asked.set()
+
+    def taken(self) -> int:
+        self.asked.clear()
+        return self._wanted
+
+
+def share_of(settings: StorageSettings) -> StorageSettings:
+    """What one worker may take of what is meant for the whole node."""
+    share = {
+        "open_files_max": max(16, settings.open_files_max // settings.workers),
+        "scrub_bytes_per_s": settings.scrub_bytes_per_s and max(1, settings.scrub_bytes_per_s // settings.workers),
+    }
+    return settings.model_copy(update=share)
+
+
+async def _open(
+    settings: StorageSettings, coordinator: Coordinator, disk: FileSystemDisk, offload: ThreadOffload, replace: bool, shard: Shard = WHOLE
+) -> StorageNode:
     found = await coordinator.get(CLUSTER)
     if found is None:
         raise ClusterUnavailable(address=settings.cluster, reason="no cluster there, `waltz cluster create` makes one")
     cluster = ClusterParameters.from_bytes(found.data)
     known = await coordinator.get(f"{STORAGE_NODES}/{settings.name}")
-    disk, clock = FileSystemDisk(settings.directory), WallClock()
+    clock = WallClock()
     if not StorageNode.exists(disk):
         if known is not None and not replace:
             reason = (
@@ -77,7 +144,7 @@ async def _open(settings: StorageSettings, coordinator: Coordinator, offload: Th
             raise InvalidSetting(name="directory", reason=reason, nearest=None)
         StorageNode.create(disk, clock, cluster.key, cluster.partitions)
     recorded = -1 if known is None else StorageNodeEntry.from_bytes(known.data).start
-    node = StorageNode(settings, disk, clock, offload)
+    node = StorageNode(settings, disk, clock, offload, shard=shard)
     await node.open(cluster.key, cluster.partitions, starts=await offload(admit_behind, disk, cluster.key, recorded, replace))
     try:
         check_start(known, node.start, replace=replace)

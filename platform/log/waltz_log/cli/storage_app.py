@@ -51,7 +51,7 @@ def run_node(
 
     configure_logs(log_level)
     settings = StorageSettings.load(config, prefix="WALTZ_STORAGE", name=name, directory=directory, listen=listen, cluster=cluster)
-    command.run(settings, replace=replace)
+    command.run(settings, replace=replace, log_level=log_level)
     return OK
 
 

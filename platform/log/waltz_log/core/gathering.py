@@ -24,7 +24,7 @@ def gathered(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for each in told:
         for name, value in each.items():
             result[name] = _together(name, result[name], value) if name in result else value
-    return result
+    return dict(sorted(result.items(), key=lambda item: int(item[0]))) if result and all(name.isdecimal() for name in result) else result
 
 
 def _together(name: str, one: Any, other: Any) -> Any:

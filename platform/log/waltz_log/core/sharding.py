@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from waltz_log.core.topic_names import jump_hash
 
-__all__ = ["WHOLE", "Shard", "worker_of"]
+__all__ = ["SUPERVISOR", "WHOLE", "Shard", "worker_of"]
 
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
@@ -34,3 +34,6 @@ class Shard(NamedTuple):
 
 WHOLE: Final = Shard(0, 1)
 """What one process that does it all owns."""
+
+SUPERVISOR: Final = -1
+"""The worker that owns nothing."""

@@ -24,7 +24,7 @@ from waltz_log.core.ports import Handler, Listener, Method, Network, Service
 from waltz_log.core.sharding import Shard, worker_of
 from waltz_log.core.wire_peek import peek_int32
 from waltz_log.errors import ProtocolViolation
-from waltz_log.rpc.gathering import GATHERED
+from waltz_log.rpc.gathering import GATHERED, describing
 from waltz_log.rpc.network import CHANNEL_OPTIONS, EOF, GrpcNetwork, ServedStream, answered, begun, task_is_cancelled
 from waltz_log.rpc.routes import route_of
 
@@ -53,20 +53,21 @@ class Forwarded:
 
 
 class WorkerNetwork(GrpcNetwork):
-    """The network port of one worker. `shared`: the node's address; `own`: this worker's, for everybody, or None; `fellows`: what the workers reach
-    each other at, in their order."""
+    """The network port of one worker. `shared`: the node's address; `fellows`: what the workers reach each other at, in their order; `describe`: what
+    this process tells of itself in the node's statistics."""
 
-    def __init__(self, shard: Shard, shared: str, own: str | None, fellows: Sequence[str]) -> None:
+    def __init__(self, shard: Shard, shared: str, fellows: Sequence[str], describe: Callable[[], dict[str, Any]] = dict) -> None:
         self._shard = shard
-        self._addresses = [shared, *([] if own is None else [own]), fellows[shard.worker]]
+        self._addresses = [shared, fellows[shard.worker]]
         self._fellows = fellows
+        self._describe = describe
         self.forwarded = Forwarded()
 
     async def serve(self, address: str, service: Service) -> Listener:
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
         options = [(name, 1 if name == "grpc.so_reuseport" else value) for name, value in CHANNEL_OPTIONS]
         server = grpc.aio.server(options=options)
-        calls = _Calls(self._shard, self._fellows, service, self.forwarded)
+        calls = _Calls(self._shard, self._fellows, describing(service, self._tell), self.forwarded)
         for group, handlers in calls.grouped().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
         for each in self._addresses:
@@ -79,8 +80,8 @@ class WorkerNetwork(GrpcNetwork):
         await server.start()
         return _WorkerListener(server, calls, self._addresses[0])
 
-    def statistics(self) -> dict[str, int]:
-        return asdict(self.forwarded)
+    def _tell(self) -> dict[str, Any]:
+        return self._describe() | {"passed_on": asdict(self.forwarded)}
 
 
 class _WorkerListener:

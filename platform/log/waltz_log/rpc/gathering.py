@@ -11,14 +11,32 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from waltz_log.core.gathering import gathered
-from waltz_log.core.ports import Method
+from waltz_log.core.ports import Handler, Method, Service
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 
-__all__ = ["GATHERED", "Gather"]
+__all__ = ["GATHERED", "Gather", "describing"]
 
 Gather: TypeAlias = Callable[[Sequence[Any | None]], Any]
 """From the answers in the order of the workers, None where there is none, to one answer."""
+
+
+_PROCESS = "worker_process"
+"""Beside a worker's statistics, until they are put together."""
+
+
+def describing(service: Service, describe: Callable[[], dict[str, Any]]) -> Service:
+    """The service, with what its process tells of itself in its statistics."""
+
+    def described(handler: Handler) -> Handler:
+        async def tell(request: Any) -> Any:
+            answer = await handler(request)
+            answer.json = json.dumps(json.loads(answer.json) | {_PROCESS: describe()})
+            return answer
+
+        return tell
+
+    return {method: described(handler) if method in _STATISTICS else handler for method, handler in service.items()}
 
 
 def _bounds(answers: Sequence[Any | None]) -> Any:
@@ -28,7 +46,7 @@ def _bounds(answers: Sequence[Any | None]) -> Any:
 
 def _statistics(answers: Sequence[Any | None]) -> str:
     told = [None if answer is None else dict(json.loads(answer.json)) for answer in answers]
-    workers = [{"worker": number, "answers": each is not None} | (each or {}).pop("worker_process", {}) for number, each in enumerate(told)]
+    workers = [{"worker": number, "answers": each is not None} | (each or {}).pop(_PROCESS, {}) for number, each in enumerate(told)]
     return json.dumps(gathered([each for each in told if each is not None]) | {"workers": workers})
 
 
@@ -37,3 +55,5 @@ GATHERED: Mapping[Method, Gather] = {
     methods.SERVER_STATUS: lambda answers: pb.ServerStatusResponse(json=_statistics(answers)),
     methods.STORAGE_STATUS: lambda answers: pb.StorageStatusResponse(json=_statistics(answers)),
 }
+
+_STATISTICS = (methods.SERVER_STATUS, methods.STORAGE_STATUS)

@@ -14,6 +14,13 @@ class ServerSettings(Settings):
 
     cluster: str = Field(description="Connection string of the cluster, `host:port[,host:port]/path`.")
     listen: str = Field(default="127.0.0.1:0", description="Address that clients reach this server at. Port 0 takes a free one.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that share the partitions. One a core that there is to spare, and no more than a quarter of the partitions, which fall "
+        "to them by a hash; 1: no other process than this one.",
+    )
     preferred_partitions: tuple[int, ...] = Field(
         default=(), description="Partitions this server should own while it lives. Empty: whatever is assigned."
     )

@@ -22,6 +22,13 @@ class StorageSettings(Settings):
     )
     directory: Path = Field(description="Where segments and the control file are. One node a directory; on a disk of its own if there is one.")
     listen: str = Field(default="127.0.0.1:0", description="Address that servers, peers and readers reach this node at. Port 0 takes a free one.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that share the partitions. One a core that there is to spare, and no more than a quarter of the partitions, which fall "
+        "to them by a hash; 1: no other process than this one.",
+    )
     segment_bytes: int = Field(
         default=256 * 1024 * 1024,
         ge=4096,

@@ -1,0 +1,166 @@
+"""One worker process of a node: `python -m waltz_log.cli.worker <descriptor>`, started by its supervisor (`cli.workers`) and by nobody else.
+
+Serves the partitions that fall to it and passes on what is for its fellows. Ends when it is asked to (SIGTERM: in good order, once; how long that may
+take is the supervisor's to say) and at once when its supervisor is gone, whatever took it: the kernel is asked for that where it can be, and the link
+tells it everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before anything imports grpc, which reads it once
+
+import structlog
+
+from waltz_log.cli.clock import WallClock
+from waltz_log.cli.exit_codes import OK, exit_code_of
+from waltz_log.cli.logs import configure_logs
+from waltz_log.cli.serving import either
+from waltz_log.cli.worker_link import READY, ROOM, Link, Orders
+from waltz_log.errors import ClusterUnavailable, WaltzError
+from waltz_log.rpc.forwarding import WorkerNetwork
+
+__all__ = ["main"]
+
+log = structlog.get_logger(__name__)
+
+PR_SET_PDEATHSIG = 1
+
+CONNECT_TIMEOUT_S = 10.0
+AGAIN_PAUSE_S = 0.5
+"""Before a worker that lost its session looks for the coordinator again."""
+
+
+def main() -> None:
+    _end_with_supervisor()
+    sys.exit(asyncio.run(_main(socket.socket(fileno=int(sys.argv[1])))))
+
+
+def _end_with_supervisor() -> None:
+    """Asks the kernel to kill this process when the thread that started it ends. One that ended before that shows as the end of the link."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def _main(end: socket.socket) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    link = await Link.over(end)
+    orders = await link.take()
+    if orders is None or os.getppid() != orders.supervisor:
+        return OK
+    configure_logs(orders.log_level)
+    watching = asyncio.ensure_future(_watch(link, orders))
+    try:
+        await {"server": _serve_partitions, "storage": _serve_storage}[orders.kind](orders, link, stop)
+        return OK
+    except (WaltzError, OSError) as error:
+        print(f"waltz: worker {orders.worker}: {' '.join(str(error).split())}", file=sys.stderr)
+        return exit_code_of(error)
+    finally:
+        watching.cancel()
+
+
+async def _watch(link: Link, orders: Orders) -> None:
+    """Returns never: the supervisor says nothing more, and its end is this process's."""
+    async for _ in link.told():
+        pass
+    log.error("supervisor is gone", worker=orders.worker)
+    os._exit(1)
+
+
+def _network(orders: Orders) -> WorkerNetwork:
+    return WorkerNetwork(orders.shard, orders.address, orders.fellows, partial(_describe, orders))
+
+
+def _describe(orders: Orders) -> dict[str, Any]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {"pid": os.getpid(), "restarts": orders.restarts, "cpu_s": round(used.ru_utime + used.ru_stime, 3), "memory_max_kib": used.ru_maxrss}
+
+
+# ---- log server --------------------------------------------------------------------------------------------------------------------------------
+
+
+async def _serve_partitions(orders: Orders, link: Link, stop: asyncio.Event) -> None:
+    """In one coordinator session after the other: what the server owns does not hang on a worker's session, but a worker without one cannot open
+    store sessions, nor learn that its server lost a partition."""
+    await _partitions_session(orders, link, stop)
+    while not stop.is_set():
+        log.warning("coordinator session ended, starting over", worker=orders.worker)
+        try:
+            await _partitions_session(orders, link, stop)
+        except ClusterUnavailable as error:
+            log.warning("no coordinator, trying again", reason=str(error))
+            await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
+
+
+async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -> None:
+    from waltz_log.server import LogServer, ServerSettings
+    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+    settings = ServerSettings(**orders.settings)
+    coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        server = LogServer(settings, coordinator, _network(orders), WallClock(), shard=orders.shard, server_id=orders.server_id)
+        await server.start()
+        link.tell(READY)
+        await either(stop.wait(), server.wait_lost())
+        await (server.stop() if stop.is_set() else server.abort())
+    finally:
+        await coordinator.close()
+
+
+# ---- storage node ------------------------------------------------------------------------------------------------------------------------------
+
+
+async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> None:
+    from waltz_log.storage import StorageSettings
+
+    settings = StorageSettings(**orders.settings)
+    async with _storage(settings, orders, link):
+        link.tell(READY)
+        await stop.wait()
+
+
+@asynccontextmanager
+async def _storage(settings: Any, orders: Orders, link: Link) -> AsyncIterator[None]:
+    from waltz_log.cli.storage import find_peers
+    from waltz_log.filesystem import FileSystemDisk, ThreadOffload
+    from waltz_log.storage import StorageNode
+    from waltz_log.storage.peers import PeerReplicas
+
+    offload = ThreadOffload(settings.disk_threads)
+    node = StorageNode(settings, FileSystemDisk(settings.directory), WallClock(), offload, shard=orders.shard, ask_for_room=partial(link.tell, ROOM))
+    try:
+        await node.join(UUID(orders.cluster_key))
+        network = _network(orders)
+        try:
+            listener = await network.serve(settings.listen, node.service())
+            try:
+                node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name)))
+                yield
+            finally:
+                await listener.close()
+        finally:
+            await node.close()
+    finally:
+        offload.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The supervisor of a node's worker processes: starts them, starts one that ended again, alone, and ends them with itself.
+
+It serves nothing. What a node is once, it does for all of them: it keeps the node's address, is the member of the cluster and holds the directory.
+When a worker is started again its predecessor is gone for certain: the supervisor has waited for its end. How often and how soon is
+`core.restart_policy`; a worker that does not stay up ends the node with `WorkerFailed`, for a node that never serves a part of its partitions looks
+well from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import structlog
+
+from waltz_log.cli.worker_link import READY, Link, Orders
+from waltz_log.core.restart_policy import RestartPolicy, Restarts
+from waltz_log.errors import WorkerFailed
+from waltz_log.rpc.addresses import ReservedAddress
+from waltz_log.settings import Settings
+
+__all__ = ["NodeAddresses", "Workers", "orders_of"]
+
+log = structlog.get_logger(__name__)
+
+STOP_TIMEOUT_S = 12.0
+"""For what a worker does in good order: a hand-over takes at most twice two seconds. Who takes longer is killed, which the log survives."""
+
+
+class NodeAddresses:
+    """The address of the node, kept for its workers, and where they reach each other: sockets in a folder that this user alone may enter. Raises
+    `OSError` where the address is taken."""
+
+    def __init__(self, listen: str, workers: int) -> None:
+        self._reserved = ReservedAddress(listen)
+        self._folder = TemporaryDirectory(prefix="waltz-")
+        self.address = self._reserved.address
+        self.fellows = tuple(f"unix:{Path(self._folder.name) / str(worker)}" for worker in range(workers))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._reserved.close()
+        self._folder.cleanup()
+
+
+def orders_of(kind: Literal["server", "storage"], settings: Settings, addresses: NodeAddresses, log_level: str | None, **more: Any) -> Orders:
+    return Orders(
+        kind,
+        settings.model_dump(mode="json"),
+        worker=-1,
+        workers=len(addresses.fellows),
+        address=addresses.address,
+        fellows=addresses.fellows,
+        supervisor=os.getpid(),
+        log_level=log_level,
+        **more,
+    )
+
+
+class Workers:
+    """`orders` are for each of them but for their numbers. `inherit`: descriptors that they hold as well. `asked` hears what a worker asks for."""
+
+    def __init__(
+        self,
+        orders: Orders,
+        *,
+        policy: RestartPolicy | None = None,
+        inherit: Sequence[int] = (),
+        asked: Callable[[str, Any], None] = lambda what, value: None,
+    ) -> None:
+        self._inherit = tuple(inherit)
+        self._asked = asked
+        self._workers = [_Worker(self, replace(orders, worker=number), policy or RestartPolicy()) for number in range(orders.workers)]
+        self.stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Returns when all serve. Raises `WorkerFailed`."""
+        self.stopping.clear()
+        for worker in self._workers:
+            worker.begin()
+        served = asyncio.gather(*(worker.ready.wait() for worker in self._workers))
+        failed = asyncio.ensure_future(self.wait_failed())
+        try:
+            await asyncio.wait((served, failed), return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                failed.result()
+        finally:
+            for waiting in (served, failed):
+                waiting.cancel()
+            await asyncio.gather(served, failed, return_exceptions=True)
+
+    @property
+    def serve(self) -> bool:
+        """All of them, once at least since they were started."""
+        return all(worker.ready.is_set() for worker in self._workers)
+
+    async def wait_failed(self) -> None:
+        """Raises `WorkerFailed` when a worker does not stay up."""
+        kept = [worker.kept for worker in self._workers if worker.kept is not None]
+        done, _ = await asyncio.wait(kept, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM to all at once; all are gone when this returns. Who has not ended by `timeout_s` is killed."""
+        self.stopping.set()
+        for worker in self._workers:
+            worker.signal(signal.SIGTERM)
+        kept = [worker.kept for worker in self._workers if worker.kept is not None]
+        if kept:
+            _, late = await asyncio.wait(kept, timeout=timeout_s)
+            if late:
+                log.warning("workers are killed: not ended in time", workers=len(late), timeout_s=timeout_s)
+            self.kill()
+            await asyncio.gather(*kept, return_exceptions=True)
+
+    def kill(self) -> None:
+        self.stopping.set()
+        for worker in self._workers:
+            worker.signal(signal.SIGKILL)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+        await asyncio.gather(*(worker.kept for worker in self._workers if worker.kept is not None), return_exceptions=True)
+
+    # ---- what a worker does ------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def inherit(self) -> tuple[int, ...]:
+        return self._inherit
+
+    def asked(self, what: str, value: Any) -> None:
+        self._asked(what, value)
+
+
+class _Worker:
+    """One of them, in all its lives."""
+
+    def __init__(self, all_of_them: Workers, orders: Orders, policy: RestartPolicy) -> None:
+        self._workers = all_of_them
+        self._orders = orders
+        self._restarts = Restarts(policy)
+        self._process: Process | None = None
+        self.ready = asyncio.Event()
+        self.kept: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self.ready.clear()
+        self.kept = asyncio.get_running_loop().create_task(self._keep(), name=f"waltz worker {self._orders.worker}")
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _keep(self) -> None:
+        """Until all are stopped. Raises `WorkerFailed`."""
+        loop = asyncio.get_running_loop()
+        while not self._workers.stopping.is_set():
+            began = loop.time()
+            code = await self._live()
+            if self._workers.stopping.is_set():
+                return
+            ended = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+            pause = self._restarts.ended(loop.time() - began)
+            if pause is None:
+                raise WorkerFailed(worker=self._orders.worker, lives=self._restarts.short_lives, ended=ended)
+            log.warning("worker ended and starts again", worker=self._orders.worker, ended=ended, restarts=self._restarts.count, pause_s=pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._workers.stopping.wait(), pause)
+
+    async def _live(self) -> int:
+        """From the start of a process to its end: its exit code, or the signal below zero."""
+        ours, its = socket.socketpair()
+        with its:
+            command = (sys.executable, "-P", "-m", "waltz_log.cli.worker", str(its.fileno()))
+            # Not of our session: Ctrl-C at the terminal is for the supervisor, which stops its workers in good order.
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdin=DEVNULL, stdout=sys.stderr.fileno(), pass_fds=(its.fileno(), *self._workers.inherit), start_new_session=True
+            )
+        link = await Link.over(ours)
+        link.give(replace(self._orders, restarts=self._restarts.count))
+        hearing = asyncio.ensure_future(self._hear(link))
+        try:
+            if self._workers.stopping.is_set():
+                self.signal(signal.SIGTERM)  # all were told while this one was being started
+            return await self._process.wait()
+        finally:
+            hearing.cancel()
+            link.close()
+
+    async def _hear(self, link: Link) -> None:
+        async for what, value in link.told():
+            if what == READY:
+                self.ready.set()
+                log.info("worker serves", worker=self._orders.worker, restarts=self._restarts.count)
+            else:
+                self._workers.asked(what, value)
