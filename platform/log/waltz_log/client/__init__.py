@@ -20,6 +20,10 @@ from waltz_log.client.outbox.statistics import OutboxStatistics
 from waltz_log.client.pending import Unacknowledged
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.sync import SyncWaltzClient
+from waltz_log.client.sync_topic import SyncTopicHandle
+from waltz_log.client.topic import TopicHandle, TopicTransaction
+from waltz_log.client.topic_bulk import TopicBulkReceipt
+from waltz_log.client.topic_records import KeyedDraft, TopicRecord
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.client.transactional import TransactionContext
 from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
@@ -36,6 +40,7 @@ __all__ = [
     "GiveUp",
     "Intent",
     "IntentReceipt",
+    "KeyedDraft",
     "Lock",
     "LockConflict",
     "NotAppended",
@@ -48,7 +53,12 @@ __all__ = [
     "Receipt",
     "SyncIntentReceipt",
     "SyncOutbox",
+    "SyncTopicHandle",
     "SyncWaltzClient",
+    "TopicBulkReceipt",
+    "TopicHandle",
+    "TopicRecord",
+    "TopicTransaction",
     "Transaction",
     "TransactionContext",
     "Unacknowledged",

@@ -6,15 +6,15 @@ Knows Arrow's types by name and its layout by the specification (columnar format
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
 from typing import Any
 
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["is_batch", "rows"]
+__all__ = ["is_batch", "keyed_rows", "rows"]
 
-DATA, HEADER = "data", "header"
+DATA, HEADER, KEY = "data", "header", "key"
 
 _OFFSETS = {"binary": "i", "string": "i", "large_binary": "q", "large_string": "q"}
 """Type codes of the offsets by the type of the data."""
@@ -31,14 +31,31 @@ def rows(batch: Any) -> Iterator[tuple[bytes, int]]:
     names = list(batch.schema.names)
     if DATA not in names or not set(names) <= {DATA, HEADER} or len(set(names)) != len(names):
         raise InvalidRequest(reason=f"a record batch to append has a column data and may have a column header: columns={','.join(names)}")
+    return zip(_values(batch.column(names.index(DATA))), _headers(batch, names), strict=True)
+
+
+def keyed_rows(batch: Any) -> Iterator[tuple[bytes, bytes | None, int]]:
+    """Key, data and header of each row of a batch for a keyed topic: it has a column `key` too, bytes or text without nulls. Data that are null stay
+    so: the end of the key."""
+    names = list(batch.schema.names)
+    if not {KEY, DATA} <= set(names) <= {KEY, DATA, HEADER} or len(set(names)) != len(names):
+        reason = "a record batch for a keyed topic has the columns key and data and may have a column header"
+        raise InvalidRequest(reason=f"{reason}: columns={','.join(names)}")
     data = batch.column(names.index(DATA))
-    headers = repeat(0, batch.num_rows) if HEADER not in names else _numbers(batch.column(names.index(HEADER)))
-    return zip(_values(data), headers, strict=True)
+    values: Iterator[bytes | None] = _values(data, nulls=True)
+    if data.null_count:
+        values = (None if null else value for value, null in zip(values, data.is_null().to_pylist(), strict=True))
+    return zip(_values(batch.column(names.index(KEY))), values, _headers(batch, names), strict=True)
 
 
-def _values(column: Any) -> Iterator[bytes]:
+def _headers(batch: Any, names: list[str]) -> Iterable[int]:
+    return repeat(0, batch.num_rows) if HEADER not in names else _numbers(batch.column(names.index(HEADER)))
+
+
+def _values(column: Any, *, nulls: bool = False) -> Iterator[bytes]:
+    """Of each row; whatever stands under a null where `nulls` may be."""
     code = _OFFSETS.get(str(column.type))
-    if code is None or column.null_count:
+    if code is None or (column.null_count and not nulls):
         raise InvalidRequest(reason=f"data of a record batch are bytes or text without nulls: type={column.type} nulls={column.null_count}")
     count, start = len(column), column.offset
     _, offsets_buffer, values_buffer = column.buffers()

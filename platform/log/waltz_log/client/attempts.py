@@ -17,9 +17,12 @@ from typing import Protocol, TypeVar
 from waltz_log.client.admission import Admission, Ticket
 from waltz_log.client.retry import Backoff, RetryBudget
 from waltz_log.client.transaction import Draft, Receipt
-from waltz_log.errors import LockConflict, NotAppended, Unavailable
+from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, Unavailable
 
-__all__ = ["Append", "Attempts", "Execution", "Feeding"]
+__all__ = ["CONFLICT_BASE_S", "Append", "Attempts", "Execution", "Feeding"]
+
+CONFLICT_BASE_S = 0.002
+"""First pause after a conflict, at most. The wait for the winner paces most of it; this only parts clients that met."""
 
 T = TypeVar("T")
 
@@ -64,6 +67,10 @@ class Attempts:
     backoff: Callable[[], Backoff]
     budget: RetryBudget
     attempts: int
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise InvalidRequest(reason=f"attempts must be positive: attempts={self.attempts}")
 
     async def run(
         self,

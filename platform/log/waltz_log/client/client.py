@@ -10,11 +10,12 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, Self
 
 from waltz_log.client import fork
 from waltz_log.client.admission import Admission
-from waltz_log.client.attempts import Attempts
+from waltz_log.client.attempts import CONFLICT_BASE_S, Attempts
 from waltz_log.client.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, outcomes
 from waltz_log.client.context import Application, Context
 from waltz_log.client.feed import feed_batches
@@ -27,19 +28,17 @@ from waltz_log.client.resolve import resolve_foreign, resolve_own
 from waltz_log.client.retry import Backoff, RetryBudget
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.submitting import Submitting
+from waltz_log.client.topic import TopicHandle
+from waltz_log.client.topic_directory import TopicDirectory
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
 from waltz_log.client.transactional import transactional
 from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import BOUND
 
 __all__ = ["ATTEMPTS", "WaltzClient"]
-
-CONFLICT_BASE_S = 0.002
-"""First pause after a conflict, at most. The wait for the winner paces most of it; this only parts clients that met."""
 
 ATTEMPTS = 16
 """How often a transaction is sent, unless its caller says otherwise. Under hot locks it is two on average."""
@@ -55,6 +54,7 @@ class WaltzClient:
         self._rng = rng
         self._fork = fork.count()
         self._spread = owners.parameters.partitions
+        self._topics = TopicDirectory(owners, settings, rng)
         self._producers: dict[int, Producer] = {}
         self._followers: dict[int, list[Follower]] = {}
         self._admissions: dict[int, Admission] = {}
@@ -128,6 +128,7 @@ class WaltzClient:
         for followers in list(self._followers.values()):
             for follower in list(followers):
                 await follower.close()
+        await self._topics.close()
         await self._owners.close()
 
     # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
@@ -152,11 +153,12 @@ class WaltzClient:
     async def high_water_mark(self, partition: int) -> int:
         """The last committed transaction id of the partition, -1: none, as its owner knows it. Retries over changes of owner."""
         self._check(partition)
-        request = pb.BoundRequest(partitions=[partition], cluster_key=self._owners.parameters.key.bytes)
-        answer: pb.BoundResponse = await self._owners.ask(
-            partition, BOUND, request, timeout_s=self._settings.append_timeout_s, accept=lambda found: len(found.bounds) == 1
-        )
-        return answer.bounds[0].high_water_mark
+        return (await self._owners.bound(partition, self._settings.append_timeout_s)).high_water_mark
+
+    async def topic(self, name: str) -> TopicHandle:
+        """The topic `namespace/name`, which is looked up now and addressed by its partitions from then on. Raises `NoSuchTopic`."""
+        self._check_usable()
+        return TopicHandle(self, await self._topics.find(TopicName.parse(name)), self._topics)
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
@@ -361,16 +363,10 @@ class WaltzClient:
         return await self._submitting.submit(context, self._spread, chosen, attempts)
 
     def _attempts(self, attempts: int) -> Attempts:
-        if attempts < 1:
-            raise InvalidRequest(reason=f"attempts must be positive: attempts={attempts}")
-
         async def append(partition: int, draft: Draft, *, timeout_s: float) -> Receipt:
             return await self.append(partition, *draft, timeout_s)
 
-        def backoff() -> Backoff:
-            return Backoff(CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
-
-        return Attempts(append, backoff, self._budget, attempts)
+        return Attempts(append, partial(Backoff, CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng), self._budget, attempts)
 
     # ---- checks ----------------------------------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ def mount_request(owners: Owners, partition: int, client_id: int, mount_sequence
             client_high_water_mark=mark,
             feed=feed,
             generation=owners.generation(partition),
+            principal=owners.principal,
         )
     )
 

@@ -19,6 +19,8 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, Assignment, ClusterParameters
 from waltz_log.core.ports import Channel, Coordinator, Method, Network
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import BOUND
 
 __all__ = ["ConnectCoordinator", "Owners"]
 
@@ -68,6 +70,11 @@ class Owners:
         if self._parameters is None:
             raise InvalidRequest(reason="the client is not open")
         return self._parameters
+
+    @property
+    def principal(self) -> str:
+        """Who the client says it is; empty: nobody in particular."""
+        return self._settings.principal or ""
 
     @property
     def coordinator(self) -> Coordinator | None:
@@ -167,6 +174,14 @@ class Owners:
             if await coordinator.set(CLIENT_IDS, b"%d" % given, node.version) is not None:
                 return given
 
+    async def reach(self, partition: int) -> None:
+        """Returns when it is known here that the log has the partition, which was seen in the coordinator. Raises `Unavailable`."""
+        deadline = asyncio.get_running_loop().time() + self._settings.request_timeout_s
+        while partition >= self.parameters.partitions:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise Unavailable(reason=f"nobody owns the partition yet: partition={partition}")
+            await self.wait_changed(self._settings.retry_cap_s)
+
     # ---- channels ------------------------------------------------------------------------------------------------------------------------------
 
     def stream_channel(self, address: str) -> Channel:
@@ -175,6 +190,11 @@ class Owners:
         if channel is None:
             channel = self._streams[address] = self._network.connect(address)
         return channel
+
+    def connect(self, address: str) -> Channel:
+        """A channel of the caller's own, to any node; the caller closes it."""
+        self._check()
+        return self._network.connect(address)
 
     def call_channel(self, address: str) -> Channel:
         self._check()
@@ -214,6 +234,12 @@ class Owners:
                 last = error
             await self.wait_changed(min(backoff.next_s(), max(0.0, deadline - loop.time())))
         raise last
+
+    async def bound(self, partition: int, timeout_s: float) -> pb.Bound:
+        """How far the partition is committed, as its owner knows it."""
+        request = pb.BoundRequest(partitions=[partition], cluster_key=self.parameters.key.bytes)
+        answer: pb.BoundResponse = await self.ask(partition, BOUND, request, timeout_s=timeout_s, accept=lambda found: len(found.bounds) == 1)
+        return answer.bounds[0]
 
     async def close(self) -> None:
         self._closed = True

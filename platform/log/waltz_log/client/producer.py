@@ -29,6 +29,7 @@ from waltz_log.errors import (
     CorruptData,
     Fenced,
     InvalidRequest,
+    NotAllowed,
     NotOwner,
     OutOfRange,
     ProtocolViolation,
@@ -258,7 +259,7 @@ class Producer:
                     self._die(error, str(error))
                     return
                 self._reason = error
-            except ClusterKeyMismatch as error:
+            except (ClusterKeyMismatch, NotAllowed) as error:
                 self._reason = error
                 self._give_up(error)
             except OutOfRange as error:

@@ -65,3 +65,8 @@ class ClientSettings(Settings):
         default=0.02, gt=0, description="First pause before trying again, at most; it doubles up to the maximum, with full jitter."
     )
     retry_cap_s: float = Field(default=1.0, gt=0, description="Longest pause before trying again.")
+    principal: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._@:+-]{1,128}$",
+        description="Who this client is, for topics that name who may append or read. Nothing proves it: it keeps out mistakes, not malice.",
+    )

@@ -22,6 +22,7 @@ from waltz_log.client.follow import Follower
 from waltz_log.client.owners import ConnectCoordinator
 from waltz_log.client.pending import Unacknowledged
 from waltz_log.client.settings import ClientSettings
+from waltz_log.client.sync_topic import SyncTopicHandle
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
@@ -135,8 +136,16 @@ class SyncWaltzClient:
     def parameters(self) -> ClusterParameters:
         return self._client.parameters
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def high_water_mark(self, partition: int) -> int:
         return self._background.call(self._client.high_water_mark(partition))
+
+    def topic(self, name: str) -> SyncTopicHandle:
+        """As `WaltzClient.topic`."""
+        return SyncTopicHandle(self, self._background.call(self._client.topic(name)), self._background)
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
@@ -267,7 +276,11 @@ class SyncWaltzClient:
 
     def follow(self, partition: int, apply: Callable[[list[Transaction]], None], after: int = -1) -> SyncFollower:
         """`apply` runs in the client's thread, in turn with transactional functions."""
-        return SyncFollower(self._background.call(self._client.follow(partition, apply, after)), self._background)
+        return self.following(self._background.call(self._client.follow(partition, apply, after)))
+
+    def following(self, follower: Follower) -> SyncFollower:
+        """A follower of the client's thread, for code that blocks."""
+        return SyncFollower(follower, self._background)
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 
@@ -280,7 +293,10 @@ class SyncWaltzClient:
         locks: Callable[..., Sequence[Lock]] | None = None,
     ) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
         """As `WaltzClient.transactional`; the function and `locks` run in the client's thread, in turn with `apply`, and the call blocks."""
-        make = self._client.transactional(follower.follower, attempts=attempts, timeout_s=timeout_s, locks=locks)
+        return self.blocking(self._client.transactional(follower.follower, attempts=attempts, timeout_s=timeout_s, locks=locks))
+
+    def blocking(self, make: Callable[[Callable[..., Any]], Any]) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
+        """A decorator of the client's thread, for code that blocks."""
 
         def decorate(body: Callable[..., None]) -> Callable[..., Receipt | None]:
             run = make(body)

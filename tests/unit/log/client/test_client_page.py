@@ -17,7 +17,9 @@ from waltz_log import client
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client import sql as sql_package
 from waltz_log.client.sql import SqlSettings
+from waltz_log.core.topic_names import TopicName
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
+from waltz_log.zookeeper.topics import change_catalogue
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "client.md").read_text()
 
@@ -42,6 +44,9 @@ def test_the_programs_on_the_page_run(number: int, monkeypatch: pytest.MonkeyPat
                 async with made:
                     yield made
 
+            coordinator = await cluster.coordinator()
+            orders: dict[str, Any] = {"type": "regular", "partitions": 1, "pool": range(2), "now_ms": 1, "keyed": True}
+            await change_catalogue(coordinator, lambda found: found.with_new(TopicName("shop", "orders"), **orders))
             monkeypatch.setattr(WaltzClient, "open", open)
             namespace: dict[str, Any] = {"__name__": "docs_client"}
             await eval(compiled(PROGRAMS[number]), namespace)
@@ -60,11 +65,11 @@ def test_the_blocking_program_on_the_page_runs(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_page_has_a_program_for_each_model() -> None:
-    assert len(PROGRAMS) == 6
+    assert len(PROGRAMS) == 7
 
 
 def test_the_page_names_every_setting_and_what_is_public() -> None:
     outbox = {name for name in client.__all__ if "Outbox" in name or "Intent" in name} | {"DeadLetter", "GiveUp", "Outcome"}
     names = {*ClientSettings.model_fields, *SqlSettings.model_fields, *client.__all__, *sql_package.__all__} - outbox
-    told_by_their_methods = {"Appended", "NotInLog", "Unacknowledged", "Follower", "ClientSettings"}
+    told_by_their_methods = {"Appended", "NotInLog", "Unacknowledged", "Follower", "ClientSettings", "TopicBulkReceipt", "TopicRecord"}
     assert sorted(name for name in names - told_by_their_methods if name not in PAGE) == []
