@@ -28,7 +28,7 @@ from waltz_log.core.ports import DiskFile
 from waltz_log.core.wal_records import WalRecord, encode_wal_record
 from waltz_log.errors import CorruptData
 
-__all__ = ["Compactor", "Folded", "LogRecord", "ReadLog"]
+__all__ = ["Compactor", "FileWriter", "Folded", "LogRecord", "ReadLog"]
 
 ENTRY_BYTES: Final = 160
 """What a key in the cache costs beside its bytes: two objects and a place in a table."""
@@ -79,7 +79,7 @@ class Compactor:
         manifest = self._view.manifest
         latest, bound, not_keyed = self._gather(read, manifest.bound, until)
         new = manifest.next(bound=bound, not_keyed=manifest.not_keyed + not_keyed)
-        writer = _FileWriter(self._view, new.commit, self._settings.segment_bytes, now_ms)
+        writer = FileWriter(self._view, new.commit, self._settings.segment_bytes, now_ms)
         try:
             last = set(latest.values())
             for batch in read(manifest.bound, bound) if last else ():
@@ -165,7 +165,7 @@ class Compactor:
         manifest = self._view.manifest
         new = manifest.next()
         over_ms = now_ms - self._settings.tombstone_retention_s * 1000
-        writer = _FileWriter(self._view, new.commit, self._settings.segment_bytes, now_ms)
+        writer = FileWriter(self._view, new.commit, self._settings.segment_bytes, now_ms)
         try:
             with self._view.snapshot() as snapshot:
                 for record, whole in snapshot.walk(first, end):
@@ -199,7 +199,7 @@ def _marked(file: ViewFile, offsets: NDArray[np.int64], dead_offsets: Sequence[i
     return replace(file, dead=dead, live_bytes=int(lengths[~dead].sum()))
 
 
-class _FileWriter:
+class FileWriter:
     """The files of one change: in order, none above a size unless a single record is."""
 
     def __init__(self, view: CompactedView, commit: int, segment_bytes: int, now_ms: int) -> None:

@@ -72,6 +72,8 @@ class Manifest:
     start: int
     bound: int
     commit: int = 0
+    log_partition: int = -1
+    """Whose fold it is; -1: not known."""
     not_keyed: int = 0
     """Transactions whose data does not begin with a key. They are in the log, not in the view."""
     files: tuple[ViewFile, ...] = field(default=())
@@ -89,6 +91,7 @@ class Manifest:
             "start": self.start,
             "bound": self.bound,
             "commit": self.commit,
+            "log_partition": self.log_partition,
             "not_keyed": self.not_keyed,
             "files": [
                 [f.first, f.commit, f.size_bytes, f.index_bytes, f.records, _pack(f.dead), f.live_bytes, f.tombstones, f.oldest_tombstone_ms]
@@ -116,6 +119,7 @@ class Manifest:
             found["start"],
             found["bound"],
             found["commit"],
+            found.get("log_partition", -1),
             found["not_keyed"],
             tuple(
                 ViewFile(first, commit, size_bytes, index_bytes, _unpack(dead, records), live_bytes, tombstones, oldest)

@@ -45,14 +45,17 @@ class CompactedView:
         self._failed: OSError | None = None
 
     @classmethod
-    def open(cls, disk: Disk, topic: TopicName, partition: int, *, start: int, now_ms: int, properties: Mapping[str, str]) -> CompactedView:
-        """`start`: where the log begins for a view that is made now. Raises `InvalidRequest` where the folder is another topic's or has other
-        properties, `CorruptData` where what took effect is not readable, `StorageFailed` where the disk does not do it."""
+    def open(
+        cls, disk: Disk, topic: TopicName, partition: int, *, start: int, now_ms: int, properties: Mapping[str, str], log_partition: int = -1
+    ) -> CompactedView:
+        """`start`: where the log begins for a view that is made now; `log_partition`: whose fold it is then. Raises `InvalidRequest` where the folder
+        is another topic's or has other properties, `CorruptData` where what took effect is not readable, `StorageFailed` where the disk does not do
+        it."""
         folder = f"{topic.namespace}/{topic.topic}/{partition}"
         path = f"{folder}/{METADATA}"
         try:
             if not disk.exists(path):
-                view = cls(disk, folder, Manifest(str(topic), partition, dict(properties), now_ms, start, start))
+                view = cls(disk, folder, Manifest(str(topic), partition, dict(properties), now_ms, start, start, log_partition=log_partition))
                 _make_folders(disk, folder)
                 view._replace_manifest(view._manifest)
                 view._tidy()
@@ -62,6 +65,8 @@ class CompactedView:
             if (found.topic, found.partition) != (str(topic), partition) or dict(found.properties) != dict(properties):
                 told = f"topic {found.topic} partition {found.partition} with properties {dict(found.properties)}"
                 raise InvalidRequest(reason=f"{folder} is of {told}")
+            if log_partition != found.log_partition and -1 not in (log_partition, found.log_partition):
+                raise InvalidRequest(reason=f"{folder} is the fold of log partition {found.log_partition}, not of {log_partition}")
             disk.sync_directory(folder)  # the name of a manifest that a killed process gave, before anything is removed for it
             view._tidy()
             return view
@@ -177,6 +182,11 @@ class ViewSnapshot:
         self._folder = folder
         self._manifest = manifest
         self._handles = list(handles)
+
+    @property
+    def start(self) -> int:
+        """The first transaction that the view ever read."""
+        return self._manifest.start
 
     @property
     def bound(self) -> int:

@@ -336,6 +336,7 @@ class AppendResult(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
     IN_MEMORY_FIELD_NUMBER: _builtins.int
+    HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
     committed: _builtins.bytes
     """i8[3k]: first sequence, count, first transaction id"""
     rejected: _builtins.bytes
@@ -346,6 +347,8 @@ class AppendResult(_message.Message):
     """of the block that carried the committed ones"""
     in_memory: _builtins.bool
     """a majority has received the committed ones and syncs them later, as the topic's policy says; else they are on its disks"""
+    high_water_mark: _builtins.int
+    """with in_memory: what is on the disks of a majority"""
     def __init__(
         self,
         *,
@@ -354,10 +357,11 @@ class AppendResult(_message.Message):
         refused: _builtins.bytes = ...,
         append_time_ms: _builtins.int = ...,
         in_memory: _builtins.bool = ...,
+        high_water_mark: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "committed", b"committed", "in_memory", b"in_memory", "refused", b"refused", "rejected", b"rejected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "committed", b"committed", "high_water_mark", b"high_water_mark", "in_memory", b"in_memory", "refused", b"refused", "rejected", b"rejected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1548,6 +1552,7 @@ class ReadViewRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     PAGES_MAX_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
     BOUND_MIN_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
@@ -1561,6 +1566,8 @@ class ReadViewRequest(_message.Message):
     """end after so many; 0: the whole view"""
     principal: _builtins.str
     """as in ReadRequest"""
+    fence: _builtins.int
+    """an owner's own session"""
     bound_min: _builtins.int
     """out of range where this replica's view ends below: the log may not reach back to where it ends"""
     def __init__(
@@ -1573,11 +1580,12 @@ class ReadViewRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         pages_max: _builtins.int = ...,
         principal: _builtins.str = ...,
+        fence: _builtins.int = ...,
         bound_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_min", b"bound_min", "cluster_key", b"cluster_key", "first_transaction_id", b"first_transaction_id", "max_bytes", b"max_bytes", "pages_max", b"pages_max", "partition", b"partition", "principal", b"principal", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_min", b"bound_min", "cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "max_bytes", b"max_bytes", "pages_max", b"pages_max", "partition", b"partition", "principal", b"principal", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -31,6 +31,7 @@ from waltz_log.storage.service import service_of
 from waltz_log.storage.settings import StorageSettings
 from waltz_log.storage.snapshots import NodeStatistics
 from waltz_log.storage.space import DiskSpace
+from waltz_log.storage.views import Views
 
 __all__ = ["StorageNode"]
 
@@ -60,6 +61,9 @@ class StorageNode:
         self._reads = ReadShare(offload, max(1, settings.disk_threads // 2))
         self._files = OpenFiles(disk, settings.open_files_max)
         self._space = DiskSpace(disk, warn_free_bytes=settings.disk_warn_free_bytes, refuse_free_bytes=settings.disk_refuse_free_bytes)
+        self.clock = clock
+        self.views = Views(disk, clock, self._reads, settings)
+        """The compacted views of topics' partitions."""
         self._control: ControlFiles | None = None
         self._control_turn = asyncio.Lock()
         self._opening: dict[int, asyncio.Lock] = {}
@@ -119,6 +123,7 @@ class StorageNode:
         present = set(self._disk.list(""))
         mine = [partition for partition in range(control.header.partitions) if self._shard.owns(partition) and str(partition) in present]
         await asyncio.gather(*(self._open(partition) for partition in mine))
+        await self.views.open(self._shard.owns)
         log.info("storage node open", name=self.settings.name, start=control.start, partitions=control.header.partitions)
 
     async def _open(self, partition: int) -> None:
@@ -215,6 +220,7 @@ class StorageNode:
         if self._scrubbing is not None:
             self._scrubbing.cancel()
             await asyncio.wait([self._scrubbing])
+        await self.views.close()
         partitions, self._partitions = self._partitions, {}
         control, self._control = self._control, None
         results: list[Any] = await asyncio.gather(*(store.close() for store in partitions.values()), return_exceptions=True)

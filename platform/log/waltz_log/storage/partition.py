@@ -25,10 +25,12 @@ from waltz_log.core.block import Block
 from waltz_log.core.columns import slice_block, verify_records
 from waltz_log.core.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
+from waltz_log.core.retention import SegmentFacts
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.appender import Appender, Flushing, Pending
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.fitting import expect_to_fit
+from waltz_log.storage.holdings import Holdings
 from waltz_log.storage.locating import Located
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.ranges import RangeReads
@@ -75,6 +77,8 @@ class PartitionStore:
         self._offload = shared.offload
         self._reads = shared.reads
         self._ranges = RangeReads(files, shared.reads)
+        self._holdings = Holdings(files)
+        self._looking = asyncio.Lock()
         self._turn = asyncio.Lock()
         self._control_turn = shared.control_turn
         self._mark = shared.control.mark(self.partition)
@@ -242,11 +246,21 @@ class PartitionStore:
                 raise self._failed
             if session is not None:
                 self.expect_member(session)
-            highest = min(self._mark.low_water_mark, self._mark.local_low_water_mark) + 1
+            highest = self.trimmable + 1
             if first_id > highest:
                 raise OutOfRange(partition=self.partition, asked=first_id, first=self._log.first_id, last=highest)
             await self._guarded(self._offload(self._log.trim, first_id))
             return self._log.first_id
+
+    @property
+    def trimmable(self) -> int:
+        """The last transaction that may be trimmed: all up to here is known to be committed, and recovery does not go back behind it."""
+        return min(self._mark.low_water_mark, self._mark.local_low_water_mark)
+
+    async def holdings(self) -> list[SegmentFacts]:
+        """All segments. Raises `OSError` where one is removed meanwhile."""
+        async with self._looking:
+            return await self._reads(self._holdings.look)
 
     def expect_member(self, session: int) -> None:
         """Raises `Fenced` where a newer session was seen, `SessionTooOld` where this replica is not clean in this one."""
@@ -447,7 +461,7 @@ class PartitionStore:
         """Stored blocks from `first` to `last`, in runs of about `max_bytes`, ending earlier where this replica holds no more. A session of 0 or more
         asks for a replica that is clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`."""
         if session >= 0:
-            self._expect_clean(session)
+            self.expect_clean(session)
         else:
             await self._admit_apart(fence)
         if first < self._log.first_id or first > last + 1:
@@ -458,10 +472,11 @@ class PartitionStore:
 
     async def locate(self, session: int, times_ms: Sequence[int], first: int, last: int, max_bytes: int) -> Located:
         """Where in the log: by time, and how many bytes a range has. Raises `SessionTooOld` where this replica was last clean in an older session."""
-        self._expect_clean(session)
+        self.expect_clean(session)
         return await self._ranges.locate(times_ms, first, last, max_bytes)
 
-    def _expect_clean(self, session: int) -> None:
+    def expect_clean(self, session: int) -> None:
+        """Raises `SessionTooOld` where this replica was last clean in an older session."""
         if self._failed is not None:
             raise self._failed
         if self._mark.session < session:

@@ -1,7 +1,7 @@
 """What a storage node answers on the wire: messages checked, handed to the partition, answers built. Decides nothing else.
 
-A `Replicate` stream is two loops: one receives blocks and waits for room, one tells what is on disk, or received where the owner wants to know. An owner that does not read its acknowledgements
-holds up its own stream and nobody else's.
+A `Replicate` stream is two loops: one receives blocks and waits for room, one tells what is on disk, or received where the owner wants to know that
+too. An owner that does not read its acknowledgements holds up its own stream and nobody else's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage.appender import Appender, Flushing
 from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.upkeep_service import upkeep_service_of
 
 if TYPE_CHECKING:
     from waltz_log.storage.node import StorageNode
@@ -41,6 +42,7 @@ def service_of(node: StorageNode) -> Service:
         methods.READ: service.read,
         methods.LOCATE: service.locate,
         methods.STORAGE_STATUS: service.status,
+        **upkeep_service_of(node, service.partition, service.expect_reader),
     }
 
 
@@ -60,20 +62,20 @@ class _Service:
         if request.cluster_key != self._node.cluster_key.bytes:
             raise ClusterKeyMismatch(expected=str(self._node.cluster_key), got=request.cluster_key.hex())
 
-    def _expect_reader(self, request: Any) -> None:
+    def expect_reader(self, request: Any) -> None:
         """Of those who are not the owner, whom the fence shows."""
         if request.fence <= 0:
             topic, readers = self._node.readers.get(request.partition, ("", ()))
             expect_allowed(topic, readers, "read", request.principal)
 
-    async def _partition(self, request: Any) -> PartitionStore:
+    async def partition(self, request: Any) -> PartitionStore:
         self._expect_key(request)
         return await self._node.partition(request.partition)
 
     async def open(self, request: Any) -> Any:
         self._expect_key(request)
         await self._node.make_room(request.partitions)
-        store = await self._partition(request)
+        store = await self.partition(request)
         state = await store.open_session(request.session)
         self._node.readers[request.partition] = (request.topic, tuple(request.readers))
         return pb.OpenResponse(
@@ -89,15 +91,15 @@ class _Service:
         )
 
     async def set_low_water_mark(self, request: Any) -> Any:
-        store = await self._partition(request)
+        store = await self.partition(request)
         return pb.LowWaterMarkResponse(last_transaction_id=await store.set_low_water_mark(request.session, request.low_water_mark))
 
     async def truncate(self, request: Any) -> Any:
-        store = await self._partition(request)
+        store = await self.partition(request)
         return pb.TruncateResponse(last_transaction_id=await store.truncate(request.session, request.last_transaction_id))
 
     async def locate(self, request: Any) -> Any:
-        store = await self._partition(request)
+        store = await self.partition(request)
         if len(request.times_ms) % 8 or len(request.times_ms) > LOCATE_BYTES_MAX:
             raise ProtocolViolation(reason=f"bad number of times: bytes={len(request.times_ms)}")
         times_ms = [value for (value,) in iter_unpack(">q", request.times_ms)]
@@ -121,7 +123,7 @@ class _Service:
             return
         if opening.WhichOneof("kind") != "open":
             raise ProtocolViolation(reason="a replicate stream begins with open")
-        store = await self._partition(opening.open)
+        store = await self.partition(opening.open)
         appender = await store.attach(opening.open.session, self._node.settings.pending_bytes_max)
         try:
             await _both(_receive_blocks(stream, store, appender), _acknowledge(stream, store, appender))
@@ -129,8 +131,8 @@ class _Service:
             store.detach(appender)
 
     async def read(self, request: Any, stream: Stream) -> None:
-        store = await self._partition(request)
-        self._expect_reader(request)
+        store = await self.partition(request)
+        self.expect_reader(request)
         max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
         found = store.read(request.session, request.fence, request.first_transaction_id, request.last_transaction_id, max_bytes)
         answered = 0

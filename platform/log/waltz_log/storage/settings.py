@@ -26,8 +26,8 @@ class StorageSettings(Settings):
         default=1,
         ge=1,
         le=64,
-        description="Processes that share the partitions. One a core that there is to spare, and no more than a quarter of the partitions, which fall "
-        "to them by a hash; 1: no other process than this one.",
+        description="Processes that share the partitions, which fall to them by a hash. One for each core that there is to spare, and at most a "
+        "quarter of the partitions, or some are idle; 1: no other process than this one.",
     )
     segment_bytes: int = Field(
         default=256 * 1024 * 1024,
@@ -85,4 +85,16 @@ class StorageSettings(Settings):
         default=86_400.0,
         ge=0,
         description="Between two passes over all data. Rot must be found in one replica before the same place rots in another: days, not months.",
+    )
+    compaction_bytes_per_s: int = Field(
+        default=32 * 1024**2,
+        ge=1024,
+        description="How fast the log is folded into compacted views, by its bytes and one view at a time. Above what is appended to compaction "
+        "topics, or their views and the trimming of their logs fall behind; below what appends leave of disk and processor.",
+    )
+    compaction_key_cache_bytes: int = Field(
+        default=32 * 1024**2,
+        ge=1 << 12,
+        description="Memory for the keys of one step of a fold; one view is folded at a time, so it is the whole process's. Less means more, smaller "
+        "files of a view that are merged later, never a wrong result.",
     )

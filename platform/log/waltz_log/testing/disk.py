@@ -204,8 +204,12 @@ class SimulatedDisk:
 
     def remove(self, path: str) -> None:
         self._operate("remove", path)
-        self._file(path)
         directory, name = self._place(path)
+        entry = directory.now.get(name)
+        if not isinstance(entry, Directory):
+            self._file(path)
+        elif entry.now:
+            raise OSError(errno.ENOTEMPTY, "is not empty", path)
         directory.change(self._order(), {name: None})
 
     def sync_directory(self, path: str) -> None:

@@ -99,6 +99,18 @@ def test_names_are_listed_in_order_renamed_linked_and_removed(disk: Disk) -> Non
     assert 0 < disk.free_bytes() <= disk.total_bytes()
 
 
+def test_a_directory_is_removed_when_it_is_empty(disk: Disk) -> None:
+    disk.make_directory("d/e")
+    disk.open("d/e/a", "create").close()
+    with pytest.raises(OSError):
+        disk.remove("d/e")
+    disk.remove("d/e/a")
+    disk.remove("d/e")
+    assert (disk.list("d"), disk.exists("d/e"), disk.exists("d")) == ([], False, True)
+    with pytest.raises(FileNotFoundError):
+        disk.remove("d/e")
+
+
 def test_who_opens_one_of_a_files_names_for_writing_changes_that_one_alone(disk: Disk) -> None:
     disk.make_directory("d")
     file = disk.open("d/a", "create")

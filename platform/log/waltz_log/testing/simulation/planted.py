@@ -114,7 +114,7 @@ def cluster_key_not_compared() -> None:
         found: PartitionStore = await self._node.partition(request.partition)
         return found
 
-    change(_Service, "_partition", partition)
+    change(_Service, "partition", partition)
 
 
 # ---- sessions and recovery -------------------------------------------------------------------------------------------------------------------------

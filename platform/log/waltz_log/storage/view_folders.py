@@ -1,0 +1,102 @@
+"""The folders of compacted views under a node's directory, `<namespace>/<topic>/<partition>/`: finding them, and removing one.
+
+A folder without `metadata` is what a crash left of a view that was being made or removed, and is nobody's. Folders of log partitions have numbers
+for names, which no namespace has. Blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+import structlog
+
+from waltz_log.compaction.manifest import METADATA, Manifest
+from waltz_log.core.ports import Disk
+from waltz_log.core.topic_names import TopicName
+from waltz_log.errors import InvalidRequest, WaltzError
+
+__all__ = ["ViewFolder", "folders_of_views", "has_view", "read_manifest", "remove_view_folder", "view_folders"]
+
+log = structlog.get_logger(__name__)
+
+
+class ViewFolder(NamedTuple):
+    topic: TopicName
+    partition: int
+    log_partition: int
+    properties: Mapping[str, str]
+
+
+def view_folders(disk: Disk) -> Iterator[tuple[TopicName, int]]:
+    """All folders that may be of views, in order."""
+    for namespace in disk.list(""):
+        if namespace.isdigit() or not _is_name(namespace):
+            continue
+        for topic in _list(disk, namespace):
+            if not _is_name(topic):
+                continue
+            name = TopicName(namespace, topic)
+            for partition in _list(disk, f"{namespace}/{topic}"):
+                if partition.isascii() and partition.isdigit() and has_view(disk, name, int(partition)):
+                    yield name, int(partition)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return str(TopicName.parse(f"{name}/x")) == f"{name}/x"
+    except InvalidRequest:
+        return False
+
+
+def _list(disk: Disk, path: str) -> list[str]:
+    try:
+        return disk.list(path)
+    except NotADirectoryError:
+        return []
+
+
+def has_view(disk: Disk, topic: TopicName, partition: int) -> bool:
+    return disk.exists(f"{topic.namespace}/{topic.topic}/{partition}/{METADATA}")
+
+
+def read_manifest(disk: Disk, topic: TopicName, partition: int) -> Manifest:
+    """Raises `CorruptData`, `OSError`."""
+    file = disk.open(f"{topic.namespace}/{topic.topic}/{partition}/{METADATA}", "read")
+    try:
+        return Manifest.from_bytes(file.read(0, file.size()))
+    finally:
+        file.close()
+
+
+def folders_of_views(disk: Disk) -> list[ViewFolder]:
+    """Those whose `metadata` can be read and names a log partition. What another does not tell, its owner does: it is found when that asks."""
+    found = []
+    for topic, partition in view_folders(disk):
+        try:
+            manifest = read_manifest(disk, topic, partition)
+        except (OSError, WaltzError, ValueError, KeyError) as error:
+            log.error("metadata of a compacted view cannot be read", topic=str(topic), partition=partition, error=str(error))
+            continue
+        if manifest.log_partition >= 0:
+            found.append(ViewFolder(topic, partition, manifest.log_partition, dict(manifest.properties)))
+    return found
+
+
+def remove_view_folder(disk: Disk, topic: TopicName, partition: int) -> None:
+    """`metadata` goes first: without it there is no view. Then the files, then the folders that are empty. Raises `OSError`."""
+    folder = f"{topic.namespace}/{topic.topic}/{partition}"
+    names = disk.list(folder)
+    for name in sorted(names, key=lambda name: name != METADATA):
+        disk.remove(f"{folder}/{name}")
+        if name == METADATA:
+            disk.sync_directory(folder)
+    if disk.exists(folder):
+        disk.remove(folder)
+    for path in (f"{topic.namespace}/{topic.topic}", topic.namespace):
+        with suppress(OSError):  # another partition of the topic is there, or comes or goes just now
+            if not disk.list(path):
+                disk.sync_directory(path)
+                disk.remove(path)
+    disk.sync_directory("")
