@@ -18,8 +18,8 @@ class ServerSettings(Settings):
         default=1,
         ge=1,
         le=64,
-        description="Processes that share the partitions. One a core that there is to spare, and no more than a quarter of the partitions, which fall "
-        "to them by a hash; 1: no other process than this one.",
+        description="Processes that share the partitions, which fall to them by a hash. One for each core that there is to spare, and at most a "
+        "quarter of the partitions, or some are idle; 1: no other process than this one.",
     )
     preferred_partitions: tuple[int, ...] = Field(
         default=(), description="Partitions this server should own while it lives. Empty: whatever is assigned."

@@ -1,0 +1,392 @@
+"""Workers of one node over real gRPC, in one process: what arrives at one of them and is another's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from waltz_log.core.ports import Channel, Listener, Method, Stream
+from waltz_log.core.sharding import Shard, worker_of
+from waltz_log.errors import ConnectionLost, NotOwner, OutOfRange, ProtocolViolation, Unavailable
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.addresses import ReservedAddress
+from waltz_log.rpc.forwarding import PASSED_ON, WorkerNetwork
+from waltz_log.rpc.network import CHANNEL_OPTIONS, GrpcNetwork
+
+WORKERS = 2
+MINE, OTHERS = 0, 1
+"""Partitions of worker 0 and worker 1."""
+
+MIB = 1 << 20
+PATIENCE_S = 30.0
+
+
+class _Node:
+    """What one worker serves: it says who it is, and keeps what it was told."""
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.received = 0
+        self.sent = 0
+        self.half_closed = False
+        self.given_up = asyncio.Event()
+        self.read_on = asyncio.Event()
+        self.deadline_s: float | None = None
+
+    def _own(self, partition: int) -> None:
+        if worker_of(partition, WORKERS) != self.worker:
+            raise NotOwner(partition=partition, reason="of another worker")
+
+    async def mount(self, stream: Stream) -> None:
+        """What it does stands in the mount's generation: 0 echo, 1 count without reading, 2 flood, 3 wait, 4 refuse."""
+        opening = await stream.receive()
+        if opening is None or opening.WhichOneof("kind") != "mount":
+            raise ProtocolViolation(reason="the first message of a stream must be a mount")
+        self._own(opening.mount.partition)
+        work = (self._echo, self._hold, self._flood, self._wait, self._refuse)[opening.mount.generation]
+        try:
+            await stream.send(_mounted(self.worker))
+            await work(stream)
+        except asyncio.CancelledError:
+            self.given_up.set()
+            raise
+        except ConnectionLost:
+            self.given_up.set()
+
+    async def _echo(self, stream: Stream) -> None:
+        while (message := await stream.receive()) is not None:
+            self.received += 1
+            await stream.send(pb.ServerMessage(feed=pb.FeedFrame(headers=message.append.records, first_transaction_id=self.received)))
+        self.half_closed = True
+        await stream.send(_mounted(self.received))
+
+    async def _hold(self, stream: Stream) -> None:
+        await self.read_on.wait()
+        await self._echo(stream)
+
+    async def _flood(self, stream: Stream) -> None:
+        frame = pb.ServerMessage(feed=pb.FeedFrame(headers=bytes(MIB)))
+        while self.sent < 200:
+            await stream.send(frame)
+            self.sent += 1
+
+    async def _wait(self, _stream: Stream) -> None:
+        await asyncio.Event().wait()
+
+    async def _refuse(self, _stream: Stream) -> None:
+        raise OutOfRange(partition=OTHERS, asked=7, first=1, last=5)
+
+    async def resolve(self, request: Any) -> Any:
+        self._own(request.partition)
+        if request.client_id == 9:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.given_up.set()
+                raise
+        if request.client_id == 8:
+            raise ValueError("a defect")
+        return pb.ResolveResponse(high_water_mark=self.worker)
+
+    async def read(self, request: Any, stream: Stream) -> None:
+        self._own(request.partition)
+        for number in range(request.runs_max):
+            await stream.send(pb.ReadResponse(replica_last_transaction_id=100 * self.worker + number))
+
+    async def bound(self, request: Any) -> Any:
+        own = [partition for partition in range(4) if worker_of(partition, WORKERS) == self.worker]
+        asked = [partition for partition in request.partitions if partition in own] if request.partitions else own
+        return pb.BoundResponse(bounds=[pb.Bound(partition=partition, session=self.worker) for partition in asked])
+
+    async def status(self, _request: Any) -> Any:
+        return pb.ServerStatusResponse(json=json.dumps({"server_id": 3, "partitions": {str(self.worker): {"appended": 1}}}))
+
+    def service(self) -> dict[Method, Callable[..., Awaitable[Any]]]:
+        return {
+            methods.MOUNT: self.mount,
+            methods.RESOLVE: self.resolve,
+            methods.READ: self.read,
+            methods.BOUND: self.bound,
+            methods.SERVER_STATUS: self.status,
+        }
+
+
+def _mounted(number: int) -> pb.ServerMessage:
+    return pb.ServerMessage(mounted=pb.MountResponse(high_water_mark=number))
+
+
+class _Bench:
+    def __init__(self, folder: Path) -> None:
+        self.reserved = ReservedAddress("127.0.0.1:0")
+        self.fellows = [f"unix:{folder}/{worker}" for worker in range(WORKERS)]
+        self.nodes = [_Node(worker) for worker in range(WORKERS)]
+        self.networks: list[WorkerNetwork] = []
+        self.listeners: list[Listener] = []
+        self.channels: list[Channel] = []
+
+    async def start(self, worker: int) -> None:
+        network = WorkerNetwork(Shard(worker, WORKERS), self.reserved.address, self.fellows, lambda: {"pid": 100 + worker})
+        listener = await network.serve("", self.nodes[worker].service())
+        self.networks[worker:] = [network, *self.networks[worker + 1 :]]
+        self.listeners[worker:] = [listener, *self.listeners[worker + 1 :]]
+
+    def at(self, worker: int) -> Channel:
+        """To that worker, which has no say in who it is for."""
+        channel = GrpcNetwork().connect(self.fellows[worker])
+        self.channels.append(channel)
+        return channel
+
+    async def mount(self, worker: int, partition: int, work: int = 0) -> Stream:
+        stream = self.at(worker).open(methods.MOUNT)
+        await stream.send(pb.ClientMessage(mount=pb.MountRequest(partition=partition, generation=work)))
+        mounted = await stream.receive()
+        assert mounted is not None
+        assert mounted.mounted.high_water_mark == worker_of(partition, WORKERS)
+        return stream
+
+    async def close(self) -> None:
+        for channel in self.channels:
+            await channel.close()
+        for listener in self.listeners:
+            await listener.close()
+        self.reserved.close()
+
+
+@pytest.fixture
+async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[_Bench]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = _Bench(Path(folder))
+        try:
+            async with asyncio.timeout(2 * PATIENCE_S):
+                for worker in range(WORKERS):
+                    await found.start(worker)
+                yield found
+        finally:
+            await found.close()
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def _append(data: bytes) -> pb.ClientMessage:
+    return pb.ClientMessage(append=pb.AppendFrame(records=data))
+
+
+@pytest.mark.parametrize("partition", [MINE, OTHERS])
+@pytest.mark.parametrize("worker", range(WORKERS))
+async def test_every_kind_of_call_is_answered_by_the_owner_wherever_it_arrives(bench: _Bench, worker: int, partition: int) -> None:
+    owner = worker_of(partition, WORKERS)
+    answer = await bench.at(worker).call(methods.RESOLVE, pb.ResolveRequest(partition=partition), timeout_s=PATIENCE_S)
+    assert answer.high_water_mark == owner
+    reading = bench.at(worker).open(methods.READ, pb.ReadRequest(partition=partition, runs_max=3))
+    found = [await reading.receive() for _ in range(4)]
+    assert [None if each is None else each.replica_last_transaction_id for each in found] == [100 * owner, 100 * owner + 1, 100 * owner + 2, None]
+    stream = await bench.mount(worker, partition)
+    await stream.send(_append(b"x"))
+    echoed = await stream.receive()
+    assert echoed is not None
+    assert echoed.feed.headers == b"x"
+    assert (bench.networks[worker].forwarded.calls, bench.networks[1 - worker].forwarded.calls) == (0 if owner == worker else 3, 0)
+
+
+async def test_connections_to_the_nodes_own_address_reach_a_worker_and_through_it_every_owner(bench: _Bench) -> None:
+    channel = GrpcNetwork().connect(bench.reserved.address)
+    try:
+        for partition in (MINE, OTHERS):
+            answer = await channel.call(methods.RESOLVE, pb.ResolveRequest(partition=partition), timeout_s=PATIENCE_S)
+            assert answer.high_water_mark == worker_of(partition, WORKERS)
+    finally:
+        await channel.close()
+
+
+async def test_large_frames_go_both_ways_unchanged_and_in_order(bench: _Bench) -> None:
+    stream = await bench.mount(0, OTHERS)
+    sizes = [0, 1, MIB, 12 * MIB, 5, 3 * MIB]
+    for number, size in enumerate(sizes):
+        sent = bytes([number]) * size
+        await stream.send(_append(sent))
+        echoed = await stream.receive()
+        assert echoed is not None
+        assert (echoed.feed.first_transaction_id, echoed.feed.headers) == (number + 1, sent)
+    assert bench.networks[0].forwarded.bytes_to_owners >= sum(sizes)
+    assert bench.networks[0].forwarded.bytes_from_owners >= sum(sizes)
+
+
+async def test_a_frame_above_the_limit_ends_its_stream_and_no_other(bench: _Bench) -> None:
+    other, stream = await bench.mount(0, OTHERS), await bench.mount(0, OTHERS)
+    with pytest.raises((ProtocolViolation, ConnectionLost)):
+        await stream.send(_append(bytes(17 * MIB)))
+        await stream.receive()
+    await other.send(_append(b"y"))
+    echoed = await other.receive()
+    assert echoed is not None
+    assert echoed.feed.headers == b"y"
+
+
+async def test_a_half_close_reaches_the_owner_and_its_last_words_come_back(bench: _Bench) -> None:
+    stream = await bench.mount(0, OTHERS)
+    await stream.send(_append(b"x"))
+    await stream.finish()
+    assert await stream.receive() is not None
+    last = await stream.receive()
+    assert last is not None
+    assert last.mounted.high_water_mark == 1
+    assert await stream.receive() is None
+    assert bench.nodes[1].half_closed
+
+
+async def test_errors_reach_the_caller_as_themselves(bench: _Bench) -> None:
+    stream = await bench.mount(0, OTHERS, 4)
+    with pytest.raises(OutOfRange) as refused:
+        await stream.receive()
+    assert refused.value.facts == {"partition": OTHERS, "asked": 7, "first": 1, "last": 5}
+    with pytest.raises(ConnectionLost, match="a defect"):
+        await bench.at(0).call(methods.RESOLVE, pb.ResolveRequest(partition=OTHERS, client_id=8), timeout_s=PATIENCE_S)
+
+
+async def test_a_caller_that_cancels_ends_the_owners_work(bench: _Bench) -> None:
+    stream = await bench.mount(0, OTHERS, 3)
+    await stream.cancel()
+    await asyncio.wait_for(bench.nodes[1].given_up.wait(), PATIENCE_S)
+    await _until(lambda: bench.networks[0].forwarded.open_calls == 0)
+
+
+async def test_a_caller_that_dies_ends_the_owners_work(bench: _Bench) -> None:
+    await bench.mount(0, OTHERS, 3)
+    await bench.channels[-1].close()
+    await asyncio.wait_for(bench.nodes[1].given_up.wait(), PATIENCE_S)
+    await _until(lambda: bench.networks[0].forwarded.open_calls == 0)
+
+
+async def test_a_deadline_holds_at_the_owner_too(bench: _Bench) -> None:
+    with pytest.raises(ConnectionLost, match="deadline"):
+        await bench.at(0).call(methods.RESOLVE, pb.ResolveRequest(partition=OTHERS, client_id=9), timeout_s=0.3)
+    await asyncio.wait_for(bench.nodes[1].given_up.wait(), PATIENCE_S)
+    await _until(lambda: bench.networks[0].forwarded.open_calls == 0)
+
+
+async def test_a_worker_that_dies_takes_its_own_calls_with_it_and_serves_again_at_its_place(bench: _Bench) -> None:
+    lost, kept = await bench.mount(0, OTHERS, 3), await bench.mount(0, MINE)
+    await bench.listeners[1].close()
+    with pytest.raises(Unavailable):
+        await lost.receive()
+    with pytest.raises(Unavailable):
+        await bench.at(0).call(methods.RESOLVE, pb.ResolveRequest(partition=OTHERS), timeout_s=PATIENCE_S)
+    await kept.send(_append(b"x"))
+    assert await kept.receive() is not None
+    await bench.start(1)
+
+    async def again() -> bool:
+        try:
+            await bench.at(0).call(methods.RESOLVE, pb.ResolveRequest(partition=OTHERS), timeout_s=PATIENCE_S)
+        except Unavailable:
+            return False
+        return True
+
+    async with asyncio.timeout(PATIENCE_S):
+        while not await again():
+            await asyncio.sleep(0.05)
+
+
+BUFFERED_MAX = 24
+"""Messages of a mebibyte between two peers that the transport's windows of two connections may hold, with room to spare."""
+
+
+async def test_a_reader_that_does_not_read_holds_up_the_owner_and_fills_no_memory(bench: _Bench) -> None:
+    stream = await bench.mount(0, OTHERS, 2)
+    await _until_still(lambda: bench.nodes[1].sent)
+    assert bench.nodes[1].sent <= BUFFERED_MAX
+    for _ in range(200):
+        assert await stream.receive() is not None
+    assert await stream.receive() is None
+
+
+async def test_an_owner_that_does_not_read_holds_up_the_caller_and_fills_no_memory(bench: _Bench) -> None:
+    stream = await bench.mount(0, OTHERS, 1)
+    sent = 0
+
+    async def send() -> None:
+        nonlocal sent
+        for _ in range(100):
+            await stream.send(_append(bytes(MIB)))
+            sent += 1
+
+    sending = asyncio.ensure_future(send())
+    await _until_still(lambda: sent)
+    assert sent <= BUFFERED_MAX
+    bench.nodes[1].read_on.set()
+    for _ in range(100):
+        assert await stream.receive() is not None
+    await sending
+
+
+async def _until_still(count: Callable[[], int]) -> None:
+    """Until a count that began has not moved for a while, or has gone beyond all bounds."""
+    await _until(lambda: count() > 0)
+    before = -1
+    while before != count() <= BUFFERED_MAX:
+        before = count()
+        await asyncio.sleep(0.5)
+
+
+async def test_what_was_passed_on_once_is_refused_by_one_that_does_not_own_it(bench: _Bench) -> None:
+    async with grpc.aio.insecure_channel(bench.fellows[0], options=CHANNEL_OPTIONS) as channel:
+        call = channel.unary_unary(methods.RESOLVE.name, pb.ResolveRequest.SerializeToString, pb.ResolveResponse.FromString)
+        with pytest.raises(grpc.aio.AioRpcError, match="NotOwner"):
+            await call(pb.ResolveRequest(partition=OTHERS), metadata=((PASSED_ON, "1"),), timeout=PATIENCE_S)
+    assert [network.forwarded.calls for network in bench.networks] == [0, 0]
+
+
+@pytest.mark.parametrize("worker", range(WORKERS))
+async def test_bounds_and_statistics_are_those_of_all_workers(bench: _Bench, worker: int) -> None:
+    asked = await bench.at(worker).call(methods.BOUND, pb.BoundRequest(), timeout_s=PATIENCE_S)
+    assert [(bound.partition, bound.session) for bound in asked.bounds] == [(partition, worker_of(partition, WORKERS)) for partition in range(4)]
+    one = await bench.at(worker).call(methods.BOUND, pb.BoundRequest(partitions=[OTHERS]), timeout_s=PATIENCE_S)
+    assert [bound.partition for bound in one.bounds] == [OTHERS]
+    told = json.loads((await bench.at(worker).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
+    assert told["server_id"] == 3
+    assert told["partitions"] == {"0": {"appended": 1}, "1": {"appended": 1}}
+    assert [(each["worker"], each["answers"], each["pid"]) for each in told["workers"]] == [(0, True, 100), (1, True, 101)]
+
+
+async def test_a_worker_that_is_gone_is_told_of_and_the_others_answer(bench: _Bench) -> None:
+    await bench.listeners[1].close()
+    told = json.loads((await bench.at(0).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
+    assert told["partitions"] == {"0": {"appended": 1}}
+    assert [(each["worker"], each["answers"]) for each in told["workers"]] == [(0, True), (1, False)]
+    assert [bound.partition for bound in (await bench.at(0).call(methods.BOUND, pb.BoundRequest(), timeout_s=PATIENCE_S)).bounds] == [0, 2]
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xff\xff", b"\x0a\x05\x08", b"\x0b\x0b\x0b"])
+async def test_what_is_no_message_is_refused_and_the_worker_lives_on(bench: _Bench, junk: bytes) -> None:
+    async with grpc.aio.insecure_channel(bench.fellows[0], options=CHANNEL_OPTIONS) as channel:
+        for name in (methods.MOUNT.name, methods.RESOLVE.name, methods.BOUND.name, methods.READ.name):
+            call = channel.stream_stream(name, None, None)(None, timeout=PATIENCE_S)
+            await call.write(junk)
+            await call.done_writing()
+            with pytest.raises(grpc.aio.AioRpcError, match="ProtocolViolation"):
+                await call.read()
+    answer = await bench.at(0).call(methods.RESOLVE, pb.ResolveRequest(partition=MINE), timeout_s=PATIENCE_S)
+    assert answer.high_water_mark == 0
+
+
+async def test_a_call_without_a_first_message_is_refused(bench: _Bench) -> None:
+    async with grpc.aio.insecure_channel(bench.fellows[0], options=CHANNEL_OPTIONS) as channel:
+        for name in (methods.MOUNT.name, methods.RESOLVE.name, methods.BOUND.name):
+            call = channel.stream_stream(name, None, None)(None, timeout=PATIENCE_S)
+            await call.done_writing()
+            with pytest.raises(grpc.aio.AioRpcError, match="ProtocolViolation"):
+                await call.read()
