@@ -14,6 +14,7 @@ from waltz_log.client.mounting import ranges
 from waltz_log.client.owners import Owners
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.window import Frame, Window
+from waltz_log.core.catalogue import Durability
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
 from waltz_log.rpc import waltz_pb2 as pb
@@ -177,11 +178,12 @@ class AppendStream:
     def _take(self, result: pb.AppendResult) -> None:
         window = self._window
         if result.committed:
+            durability: Durability = "quorum_memory" if result.in_memory else "quorum_sync"
             for first, count, transaction_id in ranges(result.committed, 3):
                 if count < 1 or transaction_id < 0:
                     raise ProtocolViolation(reason=f"impossible answer: count={count} transaction_id={transaction_id}")
-                window.commit(first, count, transaction_id, result.append_time_ms)
-                window.know(transaction_id + count - 1)
+                window.commit(first, count, transaction_id, result.append_time_ms, durability)
+                window.know(result.high_water_mark if result.in_memory else transaction_id + count - 1)
         if result.rejected:
             for sequence, winner in ranges(result.rejected, 2):
                 window.reject(sequence, winner)

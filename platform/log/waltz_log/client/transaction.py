@@ -7,6 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
+from waltz_log.core.catalogue import Durability
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
 __all__ = ["Draft", "Lock", "Receipt", "Transaction", "lock_hash", "pack_locks"]
@@ -34,11 +35,15 @@ class Draft(NamedTuple):
 
 class Receipt(NamedTuple):
     """The transaction is in the log, on disk at a majority. `append_time_ms`: milliseconds since 1970, UTC, given by the owner; 0: not known,
-    where the outcome was found by `resolve`."""
+    where the outcome was found by `resolve`.
+
+    `durability`: `quorum_sync`, or `quorum_memory` where the topic's policy let it be told earlier: a majority has received it and syncs it within
+    the policy's period, before which it is lost if its owner and a majority of its machines die. Its id is no mark to compute from until then."""
 
     partition: int
     transaction_id: int
     append_time_ms: int
+    durability: Durability = "quorum_sync"
 
 
 class Transaction(NamedTuple):

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from waltz_log.client.transaction import Receipt
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.catalogue import Durability
 from waltz_log.core.records import encode_records
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
@@ -191,13 +192,13 @@ class Window:
 
     # ---- answers -------------------------------------------------------------------------------------------------------------------------------
 
-    def commit(self, first: int, count: int, transaction_id: int, append_time_ms: int) -> None:
+    def commit(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> None:
         """Sequences from `first` are in the log under consecutive ids. Raises `ProtocolViolation` for a sequence that is not in flight."""
-        if self._found(first, count, transaction_id, append_time_ms) != count:
+        if self._found(first, count, transaction_id, append_time_ms, durability) != count:
             raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={first} count={count}")
         self._retire()
 
-    def _found(self, first: int, count: int, transaction_id: int, append_time_ms: int) -> int:
+    def _found(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> int:
         """Settles which of these sequences are in flight and undecided; how many those were."""
         end = first + count
         told = 0
@@ -213,7 +214,7 @@ class Window:
                 if item is not None:
                     future = item[0]
                     if not future.done():
-                        future.set_result(new(Receipt, (partition, identifier, append_time_ms)))
+                        future.set_result(new(Receipt, (partition, identifier, append_time_ms, durability)))
                 identifier += 1
             left = len(items) - items.count(None)
             told += left

@@ -71,24 +71,28 @@ def _cut(last: int, mark: int) -> int | None:
     return mark if last > mark else None
 
 
-def resolve(levels: Mapping[str, int], voters: Iterable[str], old: Iterable[str]) -> int | None:
+def resolve(levels: Mapping[str, int], voters: Iterable[str], old: Iterable[str], doubtful: Iterable[str] = ()) -> int | None:
     """The high-water mark of the old session, or None while it is undecidable.
 
     `levels`: last transaction id of every replica of the old metadata that is present (those that count as absent left out); `voters`: which of them
     voted; `old`: all replicas of the old metadata. From the highest level down: a level that absent replicas could still lift to a majority blocks
     every decision below it (seeds/waltz_server.md, Quorum Checking in the Recovery Process). Non-voters support only levels that some voter has
     reached: below the lowest voter nothing was ever in doubt.
+
+    `doubtful`: voters that may have acknowledged more than they hold, from memory, before they died. Above its own level one of them counts like an
+    absent replica: it may have been there. So nothing is decided below a level that somebody present holds before they have copied it.
     """
     members = set(old)
     present = {name: level for name, level in levels.items() if name in members}
     quorum = majority(len(members))
     absent = len(members) - len(present)
     lowest_vote = min((present[name] for name in voters if name in present), default=-1)
+    doubts = [present[name] for name in set(doubtful) if name in present]
     for level in sorted(set(present.values()), reverse=True):
         support = sum(1 for own in present.values() if own >= level and own >= lowest_vote)
         if support >= quorum:
             return level
-        if support + absent >= quorum:
+        if support + absent + sum(1 for own in doubts if own < level) >= quorum:
             return None
     return None
 

@@ -4,6 +4,9 @@
 A few blocks are in flight while the queue builds the next one. A rejection whose winner is still in flight is told only when that block is committed:
 a client must never wait for an id that might not come. Where many want one lock they are told one at a time (`lines`). Barriers pass through the same
 queue and report when everything before them is decided.
+
+A topic may want its appends answered when a majority has received them (`StoreSession.received`). Only these answers come then before the block is on
+disk; everything that tells somebody else of it, feeds, rejections and barriers, waits for that as ever, and has it synced without delay.
 """
 
 from __future__ import annotations
@@ -60,6 +63,8 @@ class AppendTask:
         self._queue: deque[Frame | _Barrier] = deque()
         self._queue_bytes = 0
         self._in_flight: deque[_InFlight] = deque()
+        self._received = 0
+        """So many of the oldest in flight are answered, as a majority has received them."""
         self._wake = Pulse()
         self._settle_wake = Pulse()
         self._room = Pulse()
@@ -111,11 +116,12 @@ class AppendTask:
             return False
         if isinstance(self._queue[0], _Barrier) or self._store.full:
             return True
-        return not self._held and len(self._in_flight) < self._settings.blocks_in_flight
+        return not self._held and len(self._in_flight) - self._received < self._settings.blocks_in_flight
 
     async def hold(self) -> None:
         """Orders no more blocks, until `release`, and returns once none is in flight. What clients send waits in the queue."""
         self._held = True
+        self._store.hurry()
         await self._drained.wait_for(lambda: not self._in_flight)
 
     def release(self) -> None:
@@ -125,6 +131,7 @@ class AppendTask:
     def _pass(self, barrier: _Barrier) -> None:
         if self._in_flight:
             self._in_flight[-1].barriers.append(barrier)
+            self._store.hurry()
         else:
             barrier.decided(self._store.committed)
 
@@ -178,6 +185,7 @@ class AppendTask:
             waiting = next((entry for entry in self._in_flight if entry.last_transaction_id >= winner), None)
             answers = at_once.setdefault(appender, Answers()) if waiting is None else waiting.of(appender)
             answers.rejected.append((sequence, winner))
+        self._store.hurry()
         _gather(at_once, self._due())
         for appender, answers in at_once.items():
             appender.answer(answers, 0)
@@ -210,15 +218,34 @@ class AppendTask:
             entry = self._in_flight[0]
             await self._store.wait_committed(entry.last_transaction_id)
             self._in_flight.popleft()
+            self._received = max(0, self._received - 1)
             if self._lines:
                 _gather(entry.answers, self._due())
             for appender, answers in entry.answers.items():
-                appender.answer(answers, entry.append_time_ms)
+                if answers:
+                    appender.answer(answers, entry.append_time_ms)
             committed()
             for barrier in entry.barriers:
                 barrier.decided(self._store.committed)
             self._wake.notify()
             self._drained.notify()
+
+    async def settle_received(self) -> None:
+        """Answers the appends of blocks that a majority has received, before they are on disk, where the topic's policy lets it."""
+        store = self._store
+
+        def received() -> bool:
+            return store.received > store.committed and self._received < len(self._in_flight)
+
+        while True:
+            await store.advanced.wait_for(lambda: received() and self._in_flight[self._received].last_transaction_id <= store.received)
+            entry = self._in_flight[self._received]
+            self._received += 1
+            for appender, answers in entry.answers.items():
+                if answers.committed:
+                    appender.answer(Answers(committed=answers.committed, in_memory=True), entry.append_time_ms)
+                    answers.committed = []
+            self._wake.notify()
 
     async def watch_space(self) -> None:
         """Looks at the queue again when replicas run out of room, or have room again: what waits is refused then, or ordered."""
@@ -236,6 +263,7 @@ class AppendTask:
         while True:
             await self._lines_wake.wait_for(lambda: bool(self._lines))
             await asyncio.sleep(TURN_S / 4)
+            self._store.hurry()
             self._tell(self._due())
 
     def leave_lines(self, appender: Appender | None) -> None:

@@ -1,6 +1,7 @@
 """Blocks on their way to one replica: sent ahead of the acknowledgements up to a bound in bytes, several in a message where they are small.
 
-The bound is what a slow replica can hold up, and no more than that is sent before it says what it has on disk. Decides nothing about what is sent.
+The bound is what a slow replica can hold up, and no more than that is sent before it says that it has it, on disk or, where it was told so, in
+memory. Decides nothing about what is sent.
 """
 
 from __future__ import annotations
@@ -45,10 +46,19 @@ class Encodings:
 
 
 class BlockStream:
-    """Over a Replicate stream that is open. `several`: the replica takes messages of several blocks. `acknowledged` is told of every answer."""
+    """Over a Replicate stream that is open. `several`: the replica takes messages of several blocks. `acknowledged` is told of every answer: what is
+    on disk; `received` of those that say that more is received."""
 
     def __init__(
-        self, name: str, stream: Stream, encodings: Encodings, *, several: bool, bytes_max: int, acknowledged: Callable[[int], None]
+        self,
+        name: str,
+        stream: Stream,
+        encodings: Encodings,
+        *,
+        several: bool,
+        bytes_max: int,
+        acknowledged: Callable[[int], None],
+        received: Callable[[int], None] | None = None,
     ) -> None:
         self._encodings = encodings
         self._name = name
@@ -56,6 +66,7 @@ class BlockStream:
         self._several = several
         self._bytes_max = bytes_max
         self._acknowledged = acknowledged
+        self._received = received
         self._sent: deque[tuple[int, int]] = deque()  # last id and bytes of what is not acknowledged
         self._changed = Pulse()
         self.bytes_in_flight = 0
@@ -102,13 +113,21 @@ class BlockStream:
         self._sent.append((blocks[-1].last_transaction_id, size))
         await self._stream.send(message)
 
+    async def say(self, message: pb.ReplicateRequest) -> None:
+        """What is no block: after all that was sent."""
+        await self._stream.send(message)
+
     async def _receive(self) -> None:
         while (answer := await self._stream.receive()) is not None:
-            reached = int(answer.last_transaction_id)
-            while self._sent and self._sent[0][0] <= reached:
+            reached = has = int(answer.last_transaction_id)
+            if answer.HasField("received_transaction_id"):
+                has = max(reached, int(answer.received_transaction_id))
+            while self._sent and self._sent[0][0] <= has:
                 self.bytes_in_flight -= self._sent.popleft()[1]
             self._changed.notify()
             self._acknowledged(reached)
+            if has > reached and self._received is not None:
+                self._received(has)
         raise ConnectionLost(address=self._name, reason="replica ended the stream")
 
 

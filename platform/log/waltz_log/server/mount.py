@@ -54,6 +54,8 @@ class Mount:
                 rejected=_pack(answers.rejected),
                 refused=_pack(answers.refused),
                 append_time_ms=append_time_ms,
+                in_memory=answers.in_memory,
+                high_water_mark=self._store.committed if answers.in_memory else 0,
             )
         )
         self._outgoing.append(message)

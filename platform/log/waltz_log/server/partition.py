@@ -43,6 +43,9 @@ log = structlog.get_logger(__name__)
 CLIENTS_REMEMBERED_MAX = 10_000
 """Mount sequences kept of clients that are not connected now, so that a connection that comes late is still known to be stale."""
 
+FEED_WAIT_S = 0.05
+"""Where somebody follows the feed, what is received is synced after so long at the latest, whatever the period: feeds give what is on disk."""
+
 SEARCH_GRACE = 1.5
 """A search asked to end after a time has so many times that, with all that comes before it: a replica that stalls must not keep what was found."""
 
@@ -59,6 +62,18 @@ class _Serving:
     def committed(self) -> None:
         for mount in self.mounts:
             mount.committed()
+
+    @property
+    def followed(self) -> bool:
+        return any(mount.feed != pb.FEED_NONE for mount in self.mounts)
+
+    async def sync_for_feeds(self) -> None:
+        """Has what a majority received synced, where somebody waits for it."""
+        store = self.store
+        while True:
+            await store.advanced.wait_for(lambda: store.received > store.committed and self.followed)
+            await asyncio.sleep(FEED_WAIT_S)
+            store.hurry()
 
     def ready(self, client_id: int) -> bool:
         """Whether the client's newest mount is ready: of older ones nothing can come any more."""
@@ -139,6 +154,8 @@ class Partition:
         tasks = [
             asyncio.ensure_future(append.order()),
             asyncio.ensure_future(append.settle(serving.committed)),
+            asyncio.ensure_future(append.settle_received()),
+            asyncio.ensure_future(serving.sync_for_feeds()),
             asyncio.ensure_future(append.usher()),
             asyncio.ensure_future(append.watch_space()),
             asyncio.ensure_future(Renewal(store, append, self._settings).run()),
@@ -211,11 +228,15 @@ class Partition:
         serving = await self._open_for_service()
         store = serving.store
         mount = Mount(request, stream, store, serving.feed, self.generation, version)
+        if store.committed < request.client_high_water_mark <= store.received:
+            await self._decided(serving)  # the client knows it from its own receipts; it is on disk in a moment
         if request.client_high_water_mark > store.committed:
             raise OutOfRange(partition=self.partition, asked=request.client_high_water_mark, first=store.first_transaction_id, last=store.committed)
         if mount.client_id:
             self._fence_older(serving, mount)
         serving.mounts[mount] = None
+        if mount.feed != pb.FEED_NONE:
+            store.hurry()
         tasks: list[asyncio.Task[None]] = []
         try:
             # Everything this client had in flight over earlier connections is decided first: at "ready" it is in the log or never will be.
@@ -340,6 +361,8 @@ class Partition:
         first, last = request.first_transaction_id, request.first_transaction_id + request.count - 1
         if request.count < 1:
             raise InvalidRequest(reason=f"count must be positive count={request.count}")
+        if store.committed < last <= store.received:
+            await self._decided(serving)
         if first < store.first_transaction_id or last > store.committed:
             raise OutOfRange(partition=self.partition, asked=first, first=store.first_transaction_id, last=store.committed)
         response = pb.TransactionResponse()

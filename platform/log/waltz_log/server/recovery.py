@@ -28,6 +28,7 @@ class Recovery:
         self._levels: dict[str, int] = {}
         self._voters: set[str] = set()
         self._absent: set[str] = set()
+        self._doubtful: set[str] = set()
         self.clean: set[str] = set()
         self.changed = Pulse()
         self.resolved: int | None = None
@@ -52,9 +53,11 @@ class Recovery:
             return Classification(None, votes=False)
         return classify(self.recorded(name), report)
 
-    def report(self, name: str, level: int, classification: Classification) -> None:
-        """The replica is present, with this last transaction id after its first truncation."""
+    def report(self, name: str, level: int, classification: Classification, *, may_lack: bool = False) -> None:
+        """The replica is present, with this last transaction id after its first truncation. `may_lack`: it may have acknowledged more."""
         self._levels[name] = level
+        if may_lack and classification.votes:
+            self._doubtful.add(name)
         if classification.votes:
             self._voters.add(name)
         if classification.counts_absent:
@@ -71,6 +74,7 @@ class Recovery:
         self._levels.pop(name, None)
         self._voters.discard(name)
         self._absent.discard(name)
+        self._doubtful.discard(name)
 
     def usher(self, name: str, level: int) -> tuple[str, int] | None:
         """The nearest replica ahead of this one, and how far it reaches."""
@@ -94,7 +98,7 @@ class Recovery:
                 self.resolved = self._closed
             else:
                 levels = {name: level for name, level in self._levels.items() if name not in self._absent}
-                self.resolved = resolve(levels, sorted(self._voters), self._before.replicas)
+                self.resolved = resolve(levels, sorted(self._voters), self._before.replicas, sorted(self._doubtful))
             if self.resolved is not None:
                 log.info(
                     "high-water mark resolved",

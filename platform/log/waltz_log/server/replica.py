@@ -26,7 +26,7 @@ from waltz_log.server.block_stream import BlockStream
 from waltz_log.server.recovery import Recovery
 
 if TYPE_CHECKING:
-    from waltz_log.server.store import StoreSession
+    from waltz_log.server.store import Flushing, StoreSession
 
 __all__ = ["ReplicaSession"]
 
@@ -50,7 +50,7 @@ class ReplicaSession:
         self._reached = -1
         self._started = -1
         self._entry_version: int | None = None
-        self._takes_several = False
+        self._takes_several = self._takes_flushing = False
         self._told_session: int | None = None
         self._told_topic: tuple[str, tuple[str, ...]] | None = None
         self._lost = False
@@ -116,7 +116,7 @@ class ReplicaSession:
         self._state = "recovering"
         opened = await self._open_again()
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
-        self._takes_several = opened.takes_several
+        self._takes_several, self._takes_flushing = opened.takes_several, opened.takes_flushing
         last = int(opened.last_transaction_id)
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._started else min(opened.session, -1)
@@ -133,7 +133,7 @@ class ReplicaSession:
                 log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=found.truncate_to)
                 last = await self._truncate(found.truncate_to)
             self._classification, self._reached = found, last
-        recovery.report(self.name, last, found)
+        recovery.report(self.name, last, found, may_lack=opened.may_lack)
         last = await self._copy_until_resolved(last)
         resolved = recovery.resolved
         assert resolved is not None
@@ -289,17 +289,36 @@ class ReplicaSession:
             self.full = False
             store.acknowledge(self.name, transaction_id)
 
-        stream = await self._open_stream(acknowledged)
+        def received(transaction_id: int) -> None:
+            self.full = False
+            store.receive(self.name, transaction_id)
+
+        stream = await self._open_stream(acknowledged, received)
         await stream.run(self._send_on(stream, next_id), forever=True)
 
     async def _send_on(self, stream: BlockStream, next_id: int) -> None:
         store = self._store
+        flushing: Flushing | None = None
+        flushed = next_id - 1
 
         def has_more() -> bool:
-            return store.window.last_transaction_id >= next_id
+            return store.window.last_transaction_id >= next_id or speaks()
+
+        def speaks() -> bool:
+            """Whether the node is to be told of another policy, or that somebody waits for what it has in memory."""
+            return self._takes_flushing and (flushing != store.flushing or (flushing is not None and flushed < min(store.wanted, next_id - 1)))
 
         while True:
             await store.appended.wait_for(has_more)
+            if speaks():
+                if flushing != store.flushing:
+                    flushing = store.flushing
+                    told = pb.Flushing() if flushing is None else pb.Flushing(period_ms=flushing.period_ms, bytes=flushing.bytes)
+                    await stream.say(pb.ReplicateRequest(flushing=told))
+                else:
+                    flushed = next_id - 1
+                    await stream.say(pb.ReplicateRequest(flush=pb.Flush()))
+                continue
             blocks = store.window.blocks_from(next_id, store.window.last_transaction_id, store.settings.feed_bytes_max)
             if blocks:
                 await stream.send(blocks)
@@ -330,12 +349,13 @@ class ReplicaSession:
     async def _call(self, method: Any, request: Any) -> Any:
         return await self._connected().call(method, request, timeout_s=self._store.settings.rpc_timeout_s)
 
-    async def _open_stream(self, acknowledged: Callable[[int], None]) -> BlockStream:
+    async def _open_stream(self, acknowledged: Callable[[int], None], received: Callable[[int], None] | None = None) -> BlockStream:
         stream = self._connected().open(methods.REPLICATE)
         opening = pb.ReplicateOpen(cluster_key=self._key, partition=self._store.partition, session=self._store.session)
         await stream.send(pb.ReplicateRequest(open=opening))
         bytes_max = self._store.settings.replica_bytes_in_flight
-        return BlockStream(self.name, stream, self._store.encodings, several=self._takes_several, bytes_max=bytes_max, acknowledged=acknowledged)
+        several, encodings = self._takes_several, self._store.encodings
+        return BlockStream(self.name, stream, encodings, several=several, bytes_max=bytes_max, acknowledged=acknowledged, received=received)
 
     async def _truncate(self, last: int) -> int:
         store = self._store

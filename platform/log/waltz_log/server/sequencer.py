@@ -36,11 +36,15 @@ class Appender(Protocol):
 @dataclass(slots=True)
 class Answers:
     """What became of transactions of one client, as packed columns come later: ranges committed (first sequence, count, first id), rejected
-    (sequence, winner), refused (sequence, reason)."""
+    (sequence, winner), refused (sequence, reason). `in_memory`: a majority has received the committed ones, and has not synced them yet."""
 
     committed: list[tuple[int, int, int]] = field(default_factory=list)
     rejected: list[tuple[int, int]] = field(default_factory=list)
     refused: list[tuple[int, int]] = field(default_factory=list)
+    in_memory: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.committed or self.rejected or self.refused)
 
 
 class Frame:

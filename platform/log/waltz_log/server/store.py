@@ -3,7 +3,8 @@
 `open` raises the session number by compare-and-set, recovers, and returns once a majority of the assigned replicas is clean at the resolved mark and
 the metadata says so. Blocks that are appended reach every replica in order; a block is committed when a majority of the *assigned* replicas has it on
 disk. The session ends only when it is fenced or closed: while no majority answers, blocks wait, and replicas that come back get what they lack.
-`renew` goes on under the next session number without its callers noticing more than a pause.
+`renew` goes on under the next session number without its callers noticing more than a pause. Where a topic's policy wants it (`flushing`), replicas
+also say what they received and sync it later; `received` is the mark of that, and nothing but answers to appends looks at it.
 
 Invariants: ids are dense; the committed mark never falls; a replica's acknowledgement counts only after the metadata records it as clean.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -35,6 +36,13 @@ from waltz_log.server.window import Window
 __all__ = ["StoreSession"]
 
 log = structlog.get_logger(__name__)
+
+
+class Flushing(NamedTuple):
+    """As a topic's policy has it."""
+
+    period_ms: int
+    bytes: int
 
 
 class StoreSession:
@@ -63,6 +71,10 @@ class StoreSession:
         self.resolved = -1
         self.memory = memory
         self.committed = -1
+        self.received = -1
+        """A majority of the assigned replicas has received everything up to here, where the topic's policy makes that matter."""
+        self.wanted = -1
+        """Somebody waits for what is up to here to be on disk."""
         self.first_transaction_id = 0
         self.encodings = Encodings()
         self.appended = Pulse()
@@ -76,6 +88,9 @@ class StoreSession:
         self._metadata_version = -1
         self._metadata_lock = asyncio.Lock()
         self._acknowledged: dict[str, int] = {}
+        self._received: dict[str, int] = {}
+        self._flushing: Flushing | None = None
+        self._flushing_of: int | None = None
         self._replicas: dict[str, ReplicaSession] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._opened = False
@@ -153,6 +168,7 @@ class StoreSession:
     async def became_clean(self, name: str, recovery: Recovery, last_transaction_id: int) -> None:
         """Returns once the metadata records the replica as clean and its acknowledgements count."""
         await self._record(recovery)
+        self._received.pop(name, None)  # what it had in memory before it came back
         self.acknowledge(name, last_transaction_id)
         self.advanced.notify()  # the replica can be read from now
 
@@ -160,6 +176,7 @@ class StoreSession:
         """A replica lost what it held: nothing it acknowledged counts any more until it is clean again."""
         recovery.clean.discard(name)
         self._acknowledged.pop(name, None)
+        self._received.pop(name, None)
 
     async def _record(self, recovery: Recovery) -> None:
         """Writes the replicas' states. Nothing to do where they are as they should be."""
@@ -210,6 +227,32 @@ class StoreSession:
             self.committed = min(mark, self.window.last_transaction_id)
             self.memory.committed(self.committed)
             self.advanced.notify()
+
+    def receive(self, name: str, transaction_id: int) -> None:
+        """A clean replica has everything up to the id in memory, and will sync it."""
+        self._received[name] = max(transaction_id, self._received.get(name, -1))
+        has = {each: max(on_disk, self._received.get(each, -1)) for each, on_disk in self._acknowledged.items()}
+        mark = committed_mark(has, len(self.assigned))
+        if mark is not None and mark > self.received:
+            self.received = min(mark, self.window.last_transaction_id)
+            self.advanced.notify()
+
+    @property
+    def flushing(self) -> Flushing | None:
+        """When replicas sync what they acknowledged from memory; None: they sync first."""
+        if self._flushing_of != self.topics.version:
+            found = self.topics.of(self.partition)
+            policies = None if found is None else found[0].policies
+            in_memory = policies is not None and policies.durability == "quorum_memory"
+            self._flushing = Flushing(policies.flush_period_ms, policies.flush_bytes) if policies is not None and in_memory else None
+            self._flushing_of = self.topics.version
+        return self._flushing
+
+    def hurry(self) -> None:
+        """Somebody waits for all that was appended to be on disk: it is synced before its period is over."""
+        if self.received > self.committed or self.flushing is not None:
+            self.wanted = self.window.last_transaction_id
+            self.appended.notify()
 
     async def wait_committed(self, transaction_id: int) -> None:
         """Returns when the id is committed; raises what ended the session otherwise (the outcome is unknown then)."""
@@ -284,7 +327,9 @@ class StoreSession:
         return self._replicas[name]
 
     async def tell_topic(self) -> bool:
-        """Tells replicas which topic the partition belongs to, where they were told otherwise. False where one does not answer."""
+        """Tells replicas which topic the partition belongs to, and when they sync, where they were told otherwise. False where one does not
+        answer."""
+        self.appended.notify()
         return all(await asyncio.gather(*(replica.tell_topic() for replica in list(self._replicas.values()))))
 
     # ---- the next session of the same owner ------------------------------------------------------------------------------------------------------
@@ -308,7 +353,7 @@ class StoreSession:
                 closed = closed_metadata(self._metadata, self._complete(), self.committed)
                 await self._write_metadata(PartitionMetadata(self.generation, self.session + 1, closed.replicas))
             self.session += 1
-            self._opened, self._acknowledged = False, {}
+            self._opened, self._acknowledged, self._received = False, {}, {}
             await self._establish(closed, assigned)
         except WaltzError as error:
             self.fail(error)  # it may be closed in the metadata: nothing may be appended to it any more
@@ -392,5 +437,6 @@ class StoreSession:
             "low_water_mark": self.resolved,
             "committed": self.committed,
             "appended": self.window.last_transaction_id,
+            "in_memory": max(0, self.received - self.committed),
             "replicas": {name: replica.statistics(self._acknowledged.get(name)) for name, replica in self._replicas.items()},
         }

@@ -1,9 +1,10 @@
 """One segment that is written to: data, index and times of a run of transactions (core/segment_format.py has the bytes).
 
 Invariants: an entry of the index is written only after its record is on the medium, so what the index tells must be there, whole; entries of records
-that are written and not synced yet wait in memory. When records are cut away their index goes first. The index is synced at checkpoints, before the record that follows one; the times about once a
-second of append time, so that little is told wrong after a crash of the machine and nothing has to be synced twice for an acknowledgement. The data
-file may have space taken beforehand: zeros beyond `size`, which are given back when the segment is closed.
+that are written and not synced yet wait in memory. When records are cut away their index goes first. The index is synced at checkpoints, before the
+record that follows one; the times about once a second of append time, so that little is told wrong after a crash of the machine and nothing has to be
+synced twice for an acknowledgement. The data file may have space taken beforehand: zeros beyond `size`, which are given back when the segment is
+closed.
 
 Blocks; called by one thread at a time. `OSError` passes through: the log above decides what it means. `NoSpace` is the one that leaves no doubt about
 what the medium holds: nothing was promised of the bytes that found no room, and they can be cut away again.

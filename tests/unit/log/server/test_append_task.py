@@ -23,6 +23,8 @@ class _Store:
 
     def __init__(self) -> None:
         self.committed = 9
+        self.received = -1
+        self.hurried = 0
         self.full = False
         self.partition = 0
         self.blocks: list[Block] = []
@@ -31,8 +33,15 @@ class _Store:
     def append(self, block: Block) -> None:
         self.blocks.append(block)
 
+    def hurry(self) -> None:
+        self.hurried += 1
+
     async def wait_committed(self, transaction_id: int) -> None:
         await self.advanced.wait_for(lambda: self.committed >= transaction_id)
+
+    def receive(self, transaction_id: int) -> None:
+        self.received = transaction_id
+        self.advanced.notify()
 
     def commit(self, transaction_id: int) -> None:
         self.committed = transaction_id
