@@ -15,6 +15,7 @@ from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 __all__ = [
     "Classification",
     "ReplicaReport",
+    "awaits_absent",
     "classify",
     "closed_at",
     "closed_metadata",
@@ -95,6 +96,14 @@ def resolve(levels: Mapping[str, int], voters: Iterable[str], old: Iterable[str]
         if support + absent + sum(1 for own in doubts if own < level) >= quorum:
             return None
     return None
+
+
+def awaits_absent(present: Iterable[str], doubtful: Iterable[str], old: Iterable[str]) -> bool:
+    """Whether more may have been acknowledged than anybody present holds: by replicas of the old metadata that are absent together with doubtful
+    ones. Worth waiting a while for; where a majority lost its memory it may be in vain."""
+    members = set(old)
+    absent = len(members - set(present))
+    return absent > 0 and len(members & set(doubtful)) + absent >= majority(len(members))
 
 
 def next_metadata(current: PartitionMetadata, assigned: Iterable[str], clean: Iterable[str], resolved_high_water_mark: int) -> PartitionMetadata:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
-from waltz_log.core.recovery import Classification, ReplicaReport, classify, closed_at, majority, resolve
+from waltz_log.core.recovery import Classification, ReplicaReport, awaits_absent, classify, closed_at, majority, resolve
 from waltz_log.errors import ClusterKeyMismatch
 from waltz_log.server.pulse import Pulse
 
@@ -32,6 +32,9 @@ class Recovery:
         self.clean: set[str] = set()
         self.changed = Pulse()
         self.resolved: int | None = None
+        self.waits = False
+        """The mark could be decided, but replicas that are absent may have more that was acknowledged."""
+        self._patient = True
 
     @property
     def first_ever(self) -> bool:
@@ -89,6 +92,11 @@ class Recovery:
         """Replicas that reach `level`."""
         return sorted(name for name, reached in self._levels.items() if reached >= level)
 
+    def lose_patience(self) -> None:
+        """Whoever is absent now is not waited for."""
+        self._patient = False
+        self._decide()
+
     def _decide(self) -> None:
         if self.resolved is None:
             if self.first_ever:
@@ -98,7 +106,9 @@ class Recovery:
                 self.resolved = self._closed
             else:
                 levels = {name: level for name, level in self._levels.items() if name not in self._absent}
-                self.resolved = resolve(levels, sorted(self._voters), self._before.replicas, sorted(self._doubtful))
+                found = resolve(levels, sorted(self._voters), self._before.replicas, sorted(self._doubtful))
+                self.waits = found is not None and self._patient and awaits_absent(levels, self._doubtful, self._before.replicas)
+                self.resolved = None if self.waits else found
             if self.resolved is not None:
                 log.info(
                     "high-water mark resolved",

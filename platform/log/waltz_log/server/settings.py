@@ -93,7 +93,19 @@ class ServerSettings(Settings):
         default=0.1, gt=0, description="First pause before a replica that failed is tried again; doubles up to the maximum."
     )
     replica_retry_max_s: float = Field(default=5.0, gt=0, description="Longest pause between tries of a failed replica.")
+    memory_wait_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="How long a partition of a `quorum_memory` topic waits at its opening for replicas that are away, when those that are here died and "
+        "may have lost what they had in memory. Longer loses less after a power failure and opens later.",
+    )
     rpc_timeout_s: float = Field(default=10.0, gt=0, description="Deadline of one call to a storage node. A node slower than that counts as failed.")
     mount_wait_s: float = Field(
         default=5.0, gt=0, description="How long a mount waits for a partition that is being recovered before it is sent elsewhere."
+    )
+    upkeep_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Between two rounds of retention and compaction of a partition. A round asks every replica what it holds; shorter takes space back
+        and " "brings compacted views up to date sooner.",
     )

@@ -122,6 +122,7 @@ class StoreSession:
         recovery = Recovery(self.partition, before, assigned)
         for name in sorted(self._replicas.keys() - set(assigned)):
             await self._replicas.pop(name).close()
+        self._start(self._lose_patience(recovery))
         for name in assigned:
             replica = self._replicas.setdefault(name, ReplicaSession(self, name))
             self._start(replica.run(recovery))
@@ -133,6 +134,14 @@ class StoreSession:
         await self._record(recovery)
         self._opened = True
         self.advanced.notify()
+
+    async def _lose_patience(self, recovery: Recovery) -> None:
+        """Replicas that are absent and may hold what others lost from memory are waited for, but not for ever."""
+        await recovery.changed.wait_for(lambda: recovery.waits or recovery.resolved is not None)
+        if recovery.resolved is None:
+            log.warning("waiting for absent replicas: those here may have lost what they had in memory", partition=self.partition)
+            await asyncio.sleep(self.settings.memory_wait_s)
+            recovery.lose_patience()
 
     async def _take_session(self) -> PartitionMetadata:
         path = partition_path(self.partition)

@@ -395,6 +395,7 @@ class SegmentLog:
         try:
             if self.failed is None and not self._full:
                 self._active.complete()
+                self._advance()
         except OSError as error:
             log.warning("checkpoint at closing failed", partition=self.partition, error=str(error))
         finally:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any
 
+
 import pytest
 
-from waltz_log.client import WaltzClient
+from waltz_log.client import Lock, LockConflict, WaltzClient
 from waltz_log.core.catalogue import Policies
 from waltz_log.core.topic_names import TopicName
 from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.disk import Operation
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.zookeeper.topics import change_catalogue
 
@@ -85,5 +88,191 @@ def test_an_append_is_answered_when_a_majority_has_received_it_and_synced_within
         await asyncio.sleep(1.5)
         assert set(on_disk(cluster).values()) == {1}
         assert (await client.high_water_mark(0)) == 1
+
+    in_cluster(scenario)
+
+
+async def start_anew(cluster: MemoryCluster, *names: str) -> None:
+    for name in names:
+        await cluster.start_storage(name)
+
+
+async def appended(client: WaltzClient, count: int) -> list[bytes]:
+    """Told as received, and only that; the whole log afterwards."""
+    told = [f"{number}".encode() for number in range(count)]
+    for data in told:
+        assert (await client.append(0, data)).durability == "quorum_memory"
+    return [b"the first", *told]
+
+
+def test_nothing_is_answered_that_no_majority_has_received() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        for name in STORAGES[:2]:
+            await cluster.stop_storage(name)
+        waiting = await client.append_nowait(0, b"one has it")
+        await asyncio.sleep(PERIOD_S / 2)
+        assert not waiting.done()
+        await cluster.start_storage("storage-0")
+        assert (await waiting).transaction_id == 1
+
+    in_cluster(scenario)
+
+
+def test_one_machine_and_the_owner_die_while_another_lags_and_nothing_is_lost() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        await cluster.stop_storage("storage-2")
+        log = await appended(client, 5)
+        await cluster.kill_server("server-0")
+        await cluster.kill_storage("storage-0")
+        await start_anew(cluster, "storage-0", "storage-2")
+        assert set(on_disk(cluster).values()) == {0}  # and one has more, in memory
+        await cluster.start_server("server-0")
+        assert (await client.append(0, b"next")).transaction_id == 6
+        assert await read(client, 7) == [*log, b"next"]
+
+    in_cluster(scenario)
+
+
+def test_two_of_three_that_lost_their_memory_take_it_from_the_third() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        log = await appended(client, 5)
+        await cluster.kill_server("server-0")
+        for name in STORAGES[:2]:
+            await cluster.kill_storage(name)
+        await start_anew(cluster, *STORAGES[:2])
+        await cluster.start_server("server-0")
+        assert (await client.append(0, b"next")).transaction_id == 6
+        assert await read(client, 7) == [*log, b"next"]
+
+    in_cluster(scenario)
+
+
+def test_while_its_owner_lives_all_machines_may_die() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        log = await appended(client, 5)
+        for name in STORAGES:
+            await cluster.kill_storage(name)
+        await start_anew(cluster, *STORAGES)
+        assert await read(client, 6) == log
+        await until(lambda: set(on_disk(cluster).values()) == {5})
+
+    in_cluster(scenario)
+
+
+def test_the_owner_and_all_machines_die_and_the_window_is_lost_and_no_more() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        log = await appended(client, 5)
+        await asyncio.sleep(PERIOD_S + 1)
+        assert set(on_disk(cluster).values()) == {5}
+        assert (await client.append(0, b"in the window")).transaction_id == 6
+        await cluster.kill_server("server-0")
+        for name in STORAGES:
+            await cluster.kill_storage(name)
+        await start_anew(cluster, *STORAGES)
+        await cluster.start_server("server-0")
+        assert (await client.append(0, b"another under its id")).transaction_id == 6
+        assert await read(client, 7) == [*log, b"another under its id"]
+        await until(lambda: set(on_disk(cluster).values()) == {6})
+
+    in_cluster(scenario)
+
+
+def test_a_server_that_is_stopped_leaves_nothing_unsynced() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        log = await appended(client, 5)
+        await cluster.stop_server("server-0")
+        for name in STORAGES:
+            await cluster.kill_storage(name)
+        await start_anew(cluster, *STORAGES)
+        await cluster.start_server("server-0")
+        assert await read(client, 6) == log
+
+    in_cluster(scenario)
+
+
+def test_a_storage_node_that_is_stopped_has_synced_and_says_so() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        await appended(client, 5)
+        assert cluster.disks["storage-0"].exists("0/unsynced")
+        await cluster.stop_storage("storage-0")
+        assert not cluster.disks["storage-0"].exists("0/unsynced")
+        await cluster.start_storage("storage-0")
+        assert on_disk(cluster)["storage-0"] == 5
+
+    in_cluster(scenario)
+
+
+def test_a_failed_sync_in_the_background_is_final() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        def fail(operation: Operation) -> None:
+            if operation.kind == "sync":
+                raise OSError(errno.EIO, "input/output error", operation.path)
+
+        cluster.disks["storage-0"].before = fail
+        await appended(client, 5)
+        await asyncio.sleep(PERIOD_S + 1)
+        told = {name: node.statistics().partitions[0] for name, (node, _) in cluster.storages.items()}
+        assert (told["storage-0"].last_transaction_id, told["storage-1"].last_transaction_id) == (0, 5)
+        assert "input/output error" in str(told["storage-0"].failed)
+        syncs = len(cluster.disks["storage-0"].operations)
+        await appended(client, 5)
+        await asyncio.sleep(PERIOD_S + 1)
+        assert len(cluster.disks["storage-0"].operations) == syncs
+
+    in_cluster(scenario)
+
+
+def test_a_policy_is_changed_while_everything_runs() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        assert (await client.append(0, b"x")).durability == "quorum_memory"
+        await alter(cluster, durability="quorum_sync")
+        await asyncio.sleep(0.5)
+        receipt = await client.append(0, b"x")
+        assert receipt.durability == "quorum_sync"
+        assert sorted(on_disk(cluster).values())[1] == receipt.transaction_id
+        await alter(cluster, durability="quorum_memory", flush_period_ms=500)
+        await asyncio.sleep(0.1)
+        receipt = await client.append(0, b"x")
+        assert receipt.durability == "quorum_memory"
+        assert sorted(on_disk(cluster).values())[1] < receipt.transaction_id
+        await asyncio.sleep(0.6)
+        assert set(on_disk(cluster).values()) == {receipt.transaction_id}
+
+    in_cluster(scenario)
+
+
+def test_so_many_bytes_are_synced_before_the_period_is_over() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        for _ in range(20):
+            await client.append(0, bytes(1000))
+        assert min(on_disk(cluster).values()) >= 20 - 6
+
+    in_cluster(scenario, flush_bytes=5000)
+
+
+def test_who_follows_the_feed_does_not_wait_for_the_period() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        follower = await cluster.connect(seed=1)
+        reading = asyncio.ensure_future(read(follower, 6))
+        await asyncio.sleep(0.5)
+        began = now_s()
+        log = await appended(client, 5)
+        assert await reading == log
+        assert now_s() - began < 1
+        await follower.close()
+
+    in_cluster(scenario)
+
+
+def test_a_rejection_names_a_winner_that_is_on_disk_and_comes_at_once() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        won = await client.append(0, b"first", write_locks=[Lock("seat", "7C")], high_water_mark=0)
+        assert sorted(on_disk(cluster).values())[1] < won.transaction_id
+        began = now_s()
+        with pytest.raises(LockConflict) as conflict:
+            await client.append(0, b"second", write_locks=[Lock("seat", "7C")], high_water_mark=0)
+        assert conflict.value.winner == won.transaction_id
+        assert now_s() - began < 1
+        assert sorted(on_disk(cluster).values())[1] >= won.transaction_id
 
     in_cluster(scenario)
