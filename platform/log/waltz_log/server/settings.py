@@ -106,6 +106,6 @@ class ServerSettings(Settings):
     upkeep_s: float = Field(
         default=60.0,
         gt=0,
-        description="Between two rounds of retention and compaction of a partition. A round asks every replica what it holds; shorter takes space back
-        and " "brings compacted views up to date sooner.",
+        description="Between two rounds of retention and compaction of a partition. A round asks every replica what it holds; shorter takes space "
+        "back and brings compacted views up to date sooner.",
     )
