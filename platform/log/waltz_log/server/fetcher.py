@@ -84,6 +84,7 @@ class Fetcher:
         store, settings = self._store, self._settings
         tried = 0
         while True:
+            store.expect_retained(first)
             sources = await store.sources(first)
             source = sources[tried % len(sources)]
             try:

@@ -101,7 +101,7 @@ class Mount:
     async def write(self, target: int) -> None:
         """Feeds up to `target`, says that the partition is ready, and goes on with answers and feed until it is cancelled."""
         store = self._store
-        if not store.first_transaction_id - 1 <= self._fed <= target:
+        if self._fed > target or (self.feed != pb.FEED_NONE and self._fed < store.first_transaction_id - 1):
             raise OutOfRange(partition=store.partition, asked=self._fed + 1, first=store.first_transaction_id, last=target)
         if self.feed != pb.FEED_NONE:
             while self._fed < target:

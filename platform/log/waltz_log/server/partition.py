@@ -35,6 +35,7 @@ from waltz_log.server.sequencer import Sequencer
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
 from waltz_log.server.topics import ServedTopics
+from waltz_log.server.upkeep import Upkeep
 
 __all__ = ["Partition"]
 
@@ -53,8 +54,9 @@ SEARCH_GRACE = 1.5
 class _Serving:
     """What exists only while a store session is open."""
 
-    def __init__(self, store: StoreSession, append: AppendTask, feed: Feed) -> None:
+    def __init__(self, store: StoreSession, append: AppendTask, feed: Feed, upkeep: Upkeep) -> None:
         self.store = store
+        self.upkeep = upkeep
         self.append = append
         self.feed = feed
         self.mounts: dict[Mount, None] = {}
@@ -148,7 +150,8 @@ class Partition:
                 sequencer.locks.know(left.floor, left.writers)
         append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark))
         feed = Feed(store, PartitionFrames(self._caches.frames), self._settings)
-        serving = _Serving(store, append, feed)
+        upkeep = Upkeep(store, self._topics, self._clock, self._settings)
+        serving = _Serving(store, append, feed, upkeep)
         self._serving, self._error = serving, None
         self._changed.notify()
         tasks = [
@@ -159,6 +162,7 @@ class Partition:
             asyncio.ensure_future(append.usher()),
             asyncio.ensure_future(append.watch_space()),
             asyncio.ensure_future(Renewal(store, append, self._settings).run()),
+            asyncio.ensure_future(upkeep.run()),
             asyncio.ensure_future(_until_failed(store)),
         ]
         try:
@@ -392,6 +396,7 @@ class Partition:
             "blocks": append.blocks,
             "queued_bytes": append.queued_bytes,
             "locks": _locks(append.locks) | {"waiting": append.waiting},
+            "upkeep": serving.upkeep.statistics(),
             **serving.store.statistics(),
         }
 

@@ -1,4 +1,5 @@
-"""When an open store session is followed by the next one of the same owner: after so many transactions, and when its replicas change.
+"""When an open store session is followed by the next one of the same owner: after so many transactions, when its replicas change, and when the
+low-water mark alone keeps what retention would let go.
 
 A new session raises the low-water marks, so that recovery has less to look at, and the session numbers, so that a replica restored from an older copy
 is known for one (seeds/waltz_server.md, Recovery Procedure; docs/recovery.md). Waits for a moment at which it is a short pause: a majority follows
@@ -50,7 +51,8 @@ class Renewal:
 
     def _due(self) -> bool:
         store = self._store
-        return store.committed - store.resolved >= self._settings.checkpoint_transactions or self._assigned != store.assigned
+        since = store.committed - store.resolved
+        return since >= self._settings.checkpoint_transactions or (store.checkpoint_due and since > 0) or self._assigned != store.assigned
 
     async def _watch(self) -> None:
         """Keeps `_assigned` what the coordinator says."""

@@ -17,7 +17,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.access import allowed
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
-from waltz_log.core.ports import Channel
+from waltz_log.core.ports import Channel, Method, Stream
 from waltz_log.core.recovery import Classification, ReplicaReport, lost
 from waltz_log.errors import ConnectionLost, Fenced, StorageFull, Unavailable, WaltzError
 from waltz_log.rpc import methods
@@ -133,6 +133,8 @@ class ReplicaSession:
                 log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=found.truncate_to)
                 last = await self._truncate(found.truncate_to)
             self._classification, self._reached = found, last
+        if last < store.first_transaction_id - 1:
+            last = await self._begin(store.first_transaction_id)
         recovery.report(self.name, last, found, may_lack=opened.may_lack)
         last = await self._copy_until_resolved(last)
         resolved = recovery.resolved
@@ -362,6 +364,22 @@ class ReplicaSession:
         request = pb.TruncateRequest(cluster_key=self._key, partition=store.partition, session=store.session, last_transaction_id=last)
         self._reached = int((await self._call(methods.TRUNCATE, request)).last_transaction_id)
         return self._reached
+
+    async def _begin(self, first: int) -> int:
+        """What the replica lacks is not kept by anybody any more, all of it committed: it goes on where the log begins, without what it has."""
+        store = self._store
+        log.info("replica begins anew", partition=store.partition, replica=self.name, first=first)
+        request = pb.BeginRequest(cluster_key=self._key, partition=store.partition, session=store.session, first_transaction_id=first)
+        self._reached = int((await self._call(methods.BEGIN, request)).last_transaction_id)
+        return self._reached
+
+    async def ask(self, method: Method, request: Any) -> Any:
+        """One call beside the stream of blocks."""
+        return await self._call(method, request)
+
+    def open(self, method: Method, request: Any | None = None) -> Stream:
+        """A stream beside that of blocks. Raises `ConnectionLost` where there is no connection."""
+        return self._connected().open(method, request)
 
     async def probe(self) -> None:
         """Asks whether this session is still the newest the replica has seen; `Fenced` where it is not."""

@@ -23,7 +23,7 @@ from waltz_log.core.block import Block
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, majority, next_metadata
-from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
+from waltz_log.errors import CorruptData, Fenced, OutOfRange, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.memory import PartitionMemory
 from waltz_log.server.pulse import Pulse
@@ -32,6 +32,7 @@ from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.topics import ServedTopics
 from waltz_log.server.window import Window
+from waltz_log.zookeeper.subscribers import read_retained
 
 __all__ = ["StoreSession"]
 
@@ -76,6 +77,8 @@ class StoreSession:
         self.wanted = -1
         """Somebody waits for what is up to here to be on disk."""
         self.first_transaction_id = 0
+        self.checkpoint_due = False
+        """Retention waits for a higher low-water mark, as a new session brings it."""
         self.encodings = Encodings()
         self.appended = Pulse()
         """A block was appended; replicas look."""
@@ -104,6 +107,7 @@ class StoreSession:
         log.info("opening store session", partition=self.partition, generation=self.generation)
         # 1. new session id, by compare-and-set
         before = self.before = await self._take_session()
+        self.first_transaction_id = (await read_retained(self.coordinator, self.partition)).first
         await self._establish(before, await self.wanted_replicas())
         log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
         return self.committed
@@ -304,6 +308,7 @@ class StoreSession:
         last = min(last, self.committed)
         tried = 0
         while position <= last:
+            self.expect_retained(position)
             sources = await self.sources(position)
             source = sources[tried % len(sources)]
             try:
@@ -334,6 +339,15 @@ class StoreSession:
 
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]
+
+    def members(self) -> list[ReplicaSession]:
+        """Replicas that are clean in this session, as the metadata records."""
+        return [self._replicas[name] for name in sorted(self._acknowledged)]
+
+    def expect_retained(self, transaction_id: int) -> None:
+        """Raises `OutOfRange`, with both bounds, for what was trimmed."""
+        if transaction_id < self.first_transaction_id:
+            raise OutOfRange(partition=self.partition, asked=transaction_id, first=self.first_transaction_id, last=self.committed)
 
     async def tell_topic(self) -> bool:
         """Tells replicas which topic the partition belongs to, and when they sync, where they were told otherwise. False where one does not

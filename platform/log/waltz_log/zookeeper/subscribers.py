@@ -23,6 +23,7 @@ __all__ = [
     "remove_subscriber",
     "report_marks",
     "settle_retained",
+    "withdraw_proposal",
 ]
 
 
@@ -103,8 +104,9 @@ async def read_retained(coordinator: Coordinator, partition: int) -> Retained:
     return Retained() if node is None else Retained.from_bytes(node.data)
 
 
-async def propose_retained(coordinator: Coordinator, partition: int, first: int) -> int:
-    """Says that what is below `first` is about to go. The version for `settle_retained`; subscribers that are read after this are all that count."""
+async def propose_retained(coordinator: Coordinator, partition: int, first: int) -> tuple[Retained, int]:
+    """Says that what is below `first` is about to go. What stood there, and the version for `settle_retained`; subscribers that are read after this
+    are all that count."""
     path = retained_path(partition)
     while True:
         node = await coordinator.get(path)
@@ -112,9 +114,17 @@ async def propose_retained(coordinator: Coordinator, partition: int, first: int)
         wanted = Retained(found.first, max(found.first, first))
         version = await _put(coordinator, path, wanted.to_bytes(), None if node is None else node.version)
         if version is not None:
-            return version
+            return found, version
 
 
 async def settle_retained(coordinator: Coordinator, partition: int, first: int, version: int) -> bool:
     """What is below `first` may go from now on, for good. False, and nothing may go, where somebody else has written since the proposal."""
     return await coordinator.set(retained_path(partition), Retained(first, first).to_bytes(), version) is not None
+
+
+async def withdraw_proposal(coordinator: Coordinator, partition: int) -> None:
+    """What was about to go stays. Who proposed it settles nothing any more."""
+    node = await coordinator.get(retained_path(partition))
+    found = Retained() if node is None else Retained.from_bytes(node.data)
+    if node is not None and found.proposed != found.first:
+        await settle_retained(coordinator, partition, found.first, node.version)
