@@ -183,7 +183,11 @@ class AppendStream:
                 if count < 1 or transaction_id < 0:
                     raise ProtocolViolation(reason=f"impossible answer: count={count} transaction_id={transaction_id}")
                 window.commit(first, count, transaction_id, result.append_time_ms, durability)
-                window.know(result.high_water_mark if result.in_memory else transaction_id + count - 1)
+                if result.in_memory:
+                    window.received_mark = transaction_id + count - 1
+                    window.know(result.high_water_mark)
+                else:
+                    window.know(transaction_id + count - 1)
         if result.rejected:
             for sequence, winner in ranges(result.rejected, 2):
                 window.reject(sequence, winner)

@@ -36,7 +36,7 @@ from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown
+from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown, Unavailable
 
 __all__ = ["ATTEMPTS", "WaltzClient"]
 
@@ -119,7 +119,7 @@ class WaltzClient:
         try:
             async with asyncio.timeout(close_timeout_s):
                 await self._flush()
-        except TimeoutError:
+        except (TimeoutError, Unavailable):
             pass  # told below
         for producer in self._producers.values():
             await producer.close()
@@ -249,7 +249,8 @@ class WaltzClient:
         return BulkAppend(producer, item, self._append_timeout_s if timeout_s is None else timeout_s, on_ack, on_error)
 
     async def flush(self) -> None:
-        """Returns when everything appended or submitted before is decided, well or badly."""
+        """Returns when everything appended or submitted before is decided, well or badly, and what was appended is on disk at a majority, also where
+        the topic's policy lets receipts come earlier. Raises `Unavailable` where that cannot be known: a connection broke in between."""
         self._check_usable()
         await self._flush()
 

@@ -11,6 +11,7 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -78,6 +79,7 @@ class Producer:
         )
         self.sequence_max = SEQUENCE_MAX
         self.mounts = 0
+        self._doubtful = False
         self._owners = owners
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -198,10 +200,18 @@ class Producer:
                 await asyncio.sleep(0)
 
     async def flush(self) -> None:
-        """Returns when all that was submitted before is decided, well or badly."""
+        """Returns when all that was submitted before is decided, well or badly, and on disk as far as it was appended. Raises `Unavailable` where
+        something was told as received (`Receipt.durability`) and the connection broke before it was known to be on disk."""
         undecided = self.window.undecided()
         if undecided:
             await asyncio.wait(undecided)
+        if self.window.received_mark > self.window.known_mark and self._serving is not None:
+            with suppress(TimeoutError, WaltzError):
+                await self._serving.flushed(self._loop.time() + self._settings.request_timeout_s)
+        doubtful, self._doubtful = self._doubtful, False
+        if self.window.forget_received() or doubtful:
+            log.warning("what was received is not known to be on disk", partition=self.partition, known_mark=self.known_mark)
+            raise Unavailable(reason=f"what was received is not known to be on disk: partition={self.partition} known_mark={self.known_mark}")
 
     async def close(self) -> None:
         """What is in flight is reported unknown, what was never sent is not appended."""
@@ -296,6 +306,7 @@ class Producer:
         self._mount_sequence += 1
         mark = max(self._mount_mark, self.known_mark)  # within the log: the first retained, or what we know to be committed
         stream, answer = await mount_for_appends(self._owners, address, self.partition, self.client_id, self._mount_sequence, mark, timeout_s)
+        self._doubtful = self.window.forget_received() or self._doubtful
         self.window.know(answer.high_water_mark)
         self.mounts += 1
         return stream, Mounted(self.client_id, answer.generation, address, assigned, self._sequence_last)

@@ -75,7 +75,14 @@ class Window:
         self.next_sequence = 1
         self.known_mark = -1
         """The highest transaction id known to be committed."""
+        self.received_mark = -1
+        """The highest that was told as received by a majority, before it was on disk."""
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    def forget_received(self) -> bool:
+        """Whether something was told as received of which it will not be known any more that it is on disk."""
+        doubtful, self.received_mark = self.received_mark > self.known_mark, -1
+        return doubtful
 
     def know(self, mark: int) -> None:
         if mark > self.known_mark:

@@ -537,8 +537,7 @@ class PartitionStore:
             await self._offload(self._leave)
 
     def _leave(self) -> None:
-        self._log.close()
-        if self._log.failed is None and self._log.tail.last_id == self._log.written_id and not self._unsynced.may_lack:
+        if self._log.close() and not self._unsynced.may_lack:
             self._unsynced.settle(self._log)
 
 

@@ -390,13 +390,15 @@ class SegmentLog:
             self._suspects.discard(first)
             self._repairs.pop(first, None)
 
-    def close(self) -> None:
-        """Leaves the files as the format describes them, where the disk still does what it should."""
+    def close(self) -> bool:
+        """Leaves the files as the format describes them, where the disk still does what it should; whether all that is written is on the medium."""
         try:
             if self.failed is None and not self._full:
                 self._active.complete()
                 self._advance()
+                return True
         except OSError as error:
             log.warning("checkpoint at closing failed", partition=self.partition, error=str(error))
         finally:
             self.files.forget_directory(self.directory)
+        return False

@@ -13,6 +13,7 @@ import pytest
 from waltz_log.client import Lock, LockConflict, WaltzClient
 from waltz_log.core.catalogue import Policies
 from waltz_log.core.topic_names import TopicName
+from waltz_log.errors import Unavailable
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import Operation
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -274,5 +275,34 @@ def test_a_rejection_names_a_winner_that_is_on_disk_and_comes_at_once() -> None:
         assert conflict.value.winner == won.transaction_id
         assert now_s() - began < 1
         assert sorted(on_disk(cluster).values())[1] >= won.transaction_id
+
+    in_cluster(scenario)
+
+
+def test_after_a_flush_all_is_on_disk() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        await appended(client, 5)
+        began = now_s()
+        await client.flush()
+        assert sorted(on_disk(cluster).values())[1] == 5
+        assert now_s() - began < 1
+        await client.flush()  # nothing is left to ask for
+
+    in_cluster(scenario)
+
+
+def test_a_flush_says_what_it_cannot_know() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        await appended(client, 5)
+        await cluster.kill_server("server-0")
+        for name in STORAGES:
+            await cluster.kill_storage(name)
+        await start_anew(cluster, *STORAGES)
+        await cluster.start_server("server-0")
+        with pytest.raises(Unavailable, match="not known to be on disk"):
+            await client.flush()
+        assert (await client.append(0, b"next")).transaction_id == 1
+        await client.flush()
+        assert await read(client, 2) == [b"the first", b"next"]
 
     in_cluster(scenario)
