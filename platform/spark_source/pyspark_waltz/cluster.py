@@ -1,4 +1,4 @@
-"""The driver's view of the log: how far each partition goes, in which store session, and who holds its replicas.
+"""The driver's view of the log: which partitions are wanted, how far each goes, in which store session, and who holds its replicas.
 
 Asks the inspector again after a failure, within a time, so that a change of owner or a restarted coordinator does not end a streaming query. Never
 reads transactions. A bound may be old, which is harmless (a committed id stays committed); an offset from the checkpoint may therefore be ahead of a
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
+from pyspark_waltz.naming import TopicOf, TopicPartition, Wanted
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import Range, Size
+from waltz_log.core.catalogue import Catalogue
 from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
 
 __all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView"]
@@ -26,6 +28,8 @@ CONNECT_TIMEOUT_S = 8.0
 
 REPLICAS_AGE_S = 5.0
 """How long the addresses of replicas are good for: short against the patience of an executor, long against a trigger."""
+
+NO_TOPICS: Mapping[int, TopicOf] = {}
 
 PAUSE_S = 0.2
 """Between two questions to a cluster that has just failed to answer."""
@@ -58,6 +62,8 @@ class Inspector(Protocol):
     def replicas(self) -> Mapping[int, list[str]]: ...
     def owners(self) -> Mapping[int, str | None]: ...
     def locate(self, questions: Mapping[int, Any]) -> Mapping[int, Any]: ...
+    def catalogue(self) -> Catalogue: ...
+    def view_ends(self, sessions: Mapping[int, int], principal: str) -> Mapping[int, Mapping[str, int]]: ...
 
 
 Connect: TypeAlias = Callable[[str, float], AbstractContextManager[Any]]
@@ -85,6 +91,8 @@ class LogView:
         self._connected_before = False
         self._bounds: dict[int, _Bound] = {}
         self._partitions: tuple[int, ...] | None = None
+        self._wanted = Wanted(options.topics, options.topic_pattern) if options.by_topic else None
+        self._topics: dict[int, TopicPartition] = {}
         self._key: UUID | None = None
         self._replicas: dict[int, list[str]] | None = None
         self._replicas_s = 0.0
@@ -96,10 +104,21 @@ class LogView:
         assert self._key is not None
         return self._key
 
-    def extents(self) -> dict[int, Extent]:
-        """Every partition asked for, as it is now."""
+    def extents(self, known: Mapping[int, TopicOf] = NO_TOPICS) -> dict[int, Extent]:
+        """Every partition asked for, as it is now. `known`: the topics of those that were read before. Raises `NoSuchTopic`."""
+        self._find_topics(known)
         self._bounds = dict(self._ask(lambda inspector: inspector.bounds(self._partitions)))
         return self._extents()
+
+    @property
+    def topics(self) -> Mapping[int, TopicPartition]:
+        """Of the partitions asked for, as the catalogue was when their extents were asked; empty where no topics are read."""
+        return self._topics
+
+    def _find_topics(self, known: Mapping[int, TopicOf]) -> None:
+        if self._wanted is not None:
+            self._topics = self._wanted.partitions(self._ask(lambda inspector: inspector.catalogue()), known)
+            self._partitions = tuple(self._topics)
 
     def known_extents(self) -> dict[int, Extent]:
         """As last asked; nothing is sent."""
@@ -134,12 +153,21 @@ class LogView:
 
     def owners(self) -> dict[int, str | None]:
         """Of every partition asked for."""
+        self._find_topics(NO_TOPICS)
         owners = self._ask(lambda inspector: inspector.owners())
         return {p: owner for p, owner in sorted(owners.items()) if self._partitions is None or p in self._partitions}
 
     def bounds_of(self, partitions: Iterable[int]) -> Mapping[int, _Bound]:
         asked = tuple(partitions)
         return dict(self._ask(lambda inspector: inspector.bounds(asked))) if asked else {}
+
+    def view_ends(self, partitions: Iterable[int]) -> dict[int, dict[str, int]]:
+        """Where the compacted view of each partition ends at each replica that has one: the log goes on with that id."""
+        sessions = {p: self._bounds[p].session for p in partitions}
+        if not sessions:
+            return {}
+        found = self._ask(lambda inspector: inspector.view_ends(sessions, self._options.principal))
+        return {p: dict(ends) for p, ends in found.items()}
 
     def positions_at(self, times_ms: Mapping[int, int]) -> dict[int, int]:
         """The first transaction of each partition appended at its time or later; the next id where none is committed yet. As the log was when its
@@ -191,7 +219,8 @@ class LogView:
                     name="partitions", reason=f"names partition {chosen[-1]}, the cluster has 0 to {parameters.partitions - 1}", nearest=None
                 )
             self._key = parameters.key
-            self._partitions = chosen
+            if self._wanted is None:
+                self._partitions = chosen
             self._connected_before = True
         return self._inspector
 

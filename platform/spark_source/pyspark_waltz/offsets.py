@@ -1,13 +1,14 @@
 """What an offset says, and which rows the batch between two of them holds. Pure; replaying a batch gives the same rows.
 
-An offset is the next transaction id of each partition (end-exclusive), as JSON `{"0": 42, "1": 17}`. Three more keys make replay independent of
-anything that may have moved since:
+An offset is the next transaction id of each partition (end-exclusive), as JSON `{"0": 42, "1": 17}`. More keys make replay independent of what
+may have moved since:
 
 - `initial: true` marks what `initialOffset` gave. Spark does not keep that anywhere: after a crash in the first batch it asks again, and `latest`
   may lie elsewhere by then.
 - `began` in an *end* offset gives the start of that batch for partitions whose start offset is not durable: all of them in the first batch, and
   partitions found while the query was running. It overrides the start offset, so the batch is always what the offset log says.
 - `cluster` names the cluster that the ids are of, so that a checkpoint is never used with another one.
+- `topics`, where topics are read, has the topic of each partition and whether it is keyed, so that rows say the same when one is deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_waltz.errors import DataLost
+from pyspark_waltz.naming import TopicOf
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["Extent", "Offset", "batch_starts", "checked_starts"]
 
-_OWN = ("began", "initial", "cluster")
+_OWN = ("began", "initial", "cluster", "topics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Offset:
     began: Mapping[int, int] = field(default_factory=dict)
     initial: bool = False
     cluster: str | None = None
+    topics: Mapping[int, TopicOf] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """In one order always, since Spark compares offsets as text."""
@@ -48,6 +51,8 @@ class Offset:
             found["initial"] = True
         if self.cluster is not None:
             found["cluster"] = self.cluster
+        if self.topics:
+            found["topics"] = {str(partition): list(topic) for partition, topic in sorted(self.topics.items())}
         return found
 
     @classmethod
@@ -58,6 +63,7 @@ class Offset:
                 {int(key): int(value) for key, value in found.get("began", {}).items()},
                 bool(found.get("initial", False)),
                 None if found.get("cluster") is None else str(found["cluster"]),
+                {int(key): TopicOf(str(name), bool(keyed)) for key, (name, keyed) in found.get("topics", {}).items()},
             )
         except (ValueError, TypeError, AttributeError):
             raise InvalidSetting(name="checkpoint", reason=f"holds no offset of this source: {dict(found)}", nearest=None) from None

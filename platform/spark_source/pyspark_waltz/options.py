@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from pyspark_waltz.naming import parse_topic_pattern, parse_topics
 from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, parse_partitions, parse_positions, parse_time, parse_times
+from waltz_log.core.access import check_principal
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["EARLIEST", "LATEST", "NO_LIMITS", "OPTIONS", "Limits", "Option", "Positions", "SourceOptions", "Times"]
@@ -44,6 +46,14 @@ OPTIONS: Final = (
     Option("cluster", "required", _ALL, "address of the cluster, `host:port[,host:port]/root`"),
     Option("mode", "`data`", _ALL, "`metadata`: a row for each partition of the log, with its marks, owner and replicas, instead of transactions"),
     Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`"),
+    Option("topic", "none", _ALL, "topics to read, `namespace/name`, several with commas; adds the columns `topic` and `key`"),
+    Option("topicPattern", "none", _ALL, "the same for all topics whose whole name this regular expression matches, new ones as they appear"),
+    Option(
+        "compacted",
+        "`false`",
+        _BATCH,
+        "of compaction topics the latest value of each key first, and then the log from where the compacted view ends (see Topics)",
+    ),
     Option("includeMetadata", "`false`", _DATA, "more columns: `client_id`, `generation`, `sequence`, `checksum`"),
     Option(
         "startingTransactionIds",
@@ -89,6 +99,7 @@ OPTIONS: Final = (
     ),
     Option("minTransactionsPerTrigger", "none", _STREAM, "wait for so many before the next micro-batch, but no longer than `maxTriggerDelay`"),
     Option("maxTriggerDelay", "`15m`", _STREAM, "longest wait for `minTransactionsPerTrigger`, as `500ms`, `30s`, `15m`, `1h`"),
+    Option("principal", "none", _DATA, "who reads, for topics that name who may"),
     Option("failOnDataLoss", "`true`", _DATA, "fail where transactions were trimmed before they were read; `false` goes on without them"),
     Option("minPartitions", "none", _DATA, "cut ranges so that at least so many tasks run, where there are as many rows"),
     Option("maxRecordsPerPartition", f"`{MAX_RECORDS_PER_PARTITION}`", _DATA, "most rows of one task; longer ranges are cut into even pieces"),
@@ -110,6 +121,11 @@ _REFUSED = {
     "bootstrap": ("the cluster is found through its coordinator, not through servers", "cluster"),
     "bootstrap.servers": ("the cluster is found through its coordinator, not through servers", "cluster"),
 }
+_NOT_A_STREAM = (
+    "is for batch reads only: compaction goes on, so that a first batch that runs again after a crash could not read the same rows; read the "
+    "marks, then the view in a batch, and start the stream above the marks"
+)
+_NOT_COMPACTED = "cannot be together with compacted=true: a compacted view has one beginning and one end, and does not keep who appended"
 _TLS = "the platform's ports do not speak TLS yet and the name is kept for when they do; keep the cluster in a network of its own"
 
 
@@ -145,6 +161,10 @@ class SourceOptions:
     fetch_timeout_ms: int = FETCH_TIMEOUT_MS
     include_metadata: bool = False
     filter_pushdown: bool = False
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    compacted: bool = False
+    principal: str = ""
     metadata_mode: bool = False
     named: frozenset[str] = frozenset()
 
@@ -177,11 +197,34 @@ class SourceOptions:
             fetch_timeout_ms=_count(values, "fetchTimeoutMs") or FETCH_TIMEOUT_MS,
             include_metadata=_truth(values, "includeMetadata", default=False),
             filter_pushdown=_truth(values, "filterPushdown", default=False),
+            topics=parse_topics(values["topic"]) if "topic" in values else None,
+            topic_pattern=parse_topic_pattern(values["topicPattern"]) if "topicPattern" in values else None,
+            compacted=_truth(values, "compacted", default=False),
+            principal=check_principal(values["principal"].strip()) if "principal" in values else "",
             metadata_mode=_word(values, "mode", ("data", "metadata")) == "metadata",
             named=frozenset(values),
         )
         found._check_partitions()
+        found._check_topics()
         return found
+
+    def _check_topics(self) -> None:
+        for name, other in (("topicPattern", "topic"), ("partitions", "topic"), ("partitions", "topicPattern")):
+            if {name, other} <= self.named:
+                raise InvalidSetting(name=name, reason=f"cannot be together with {other}", nearest=None)
+        if self.compacted and not self.by_topic:
+            raise InvalidSetting(name="compacted", reason="wants topic or topicPattern: only a topic has a compacted view", nearest=None)
+        if self.compacted:
+            for name in sorted(self.named):
+                if name.startswith(("starting", "ending")) or (name == "includeMetadata" and self.include_metadata):
+                    raise InvalidSetting(name=name, reason=_NOT_COMPACTED, nearest=None)
+                if name == "filterPushdown" and self.filter_pushdown:
+                    raise InvalidSetting(name=name, reason="saves nothing with compacted=true: a view is read whole", nearest=None)
+
+    @property
+    def by_topic(self) -> bool:
+        """Whether rows tell their topic and key."""
+        return self.topics is not None or self.topic_pattern is not None
 
     def _check_partitions(self) -> None:
         said: list[tuple[str, Mapping[int, int]]] = [
@@ -204,6 +247,8 @@ class SourceOptions:
         """Refuses an option that would do nothing in this use."""
         if self.metadata_mode and use == "stream":
             raise InvalidSetting(name="mode", reason="metadata is for batch reads only", nearest=None)
+        if self.compacted and use == "stream":
+            raise InvalidSetting(name="compacted", reason=_NOT_A_STREAM, nearest=None)
         actual: Use = "metadata" if self.metadata_mode else use
         for option in OPTIONS:
             if option.name in self.named and actual not in option.uses:

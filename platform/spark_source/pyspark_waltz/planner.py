@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeAlias
 from pyspark_waltz.offsets import Extent, Offset
 from pyspark_waltz.options import NO_LIMITS, Limits
 from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, told_time
-from waltz_log.errors import InvalidSetting, OutOfRange
+from waltz_log.errors import InvalidSetting, OutOfRange, Unavailable
 
-__all__ = ["Measure", "Range", "Size", "Span", "capped", "cut", "latest_offset", "resolve", "split_limit", "times_needed", "within_bytes"]
+__all__ = ["Measure", "Range", "Size", "Span", "capped", "cut", "latest_offset", "resolve", "split_limit", "times_needed", "view_end", "within_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,26 @@ def capped(extents: Mapping[int, Extent], ends: Mapping[int, int]) -> dict[int, 
     """The log as if it ended at the given ids, where it goes beyond them."""
     found = {p: min(extent.next, ends.get(p, extent.next)) for p, extent in extents.items()}
     return {p: Extent(min(extent.first, found[p]), found[p]) for p, extent in extents.items()}
+
+
+class ViewEnd(NamedTuple):
+    """Where the view is taken to end and the log to go on, and the replicas whose views reach there."""
+
+    end: int
+    replicas: tuple[str, ...]
+
+
+def view_end(ends: Mapping[str, int], extent: Extent, partition: int) -> ViewEnd:
+    """Of a partition whose replicas' views end at `ends`: as far as most of them reach, so that one that fails leaves others; further where the log
+    does not reach back so far. No replicas where there is no view and the log is whole. Raises `Unavailable`."""
+    reaching = sorted((end for end in ends.values() if end >= extent.first and end > 0), reverse=True)
+    if not reaching:
+        if extent.first == 0:
+            return ViewEnd(0, ())
+        told = ", ".join(f"{address} ends at {end}" for address, end in sorted(ends.items())) or "none has one"
+        raise Unavailable(reason=f"no replica's compacted view reaches the log: partition={partition} log_begins={extent.first} {told}")
+    end = reaching[len(reaching) // 2]
+    return ViewEnd(end, tuple(sorted(address for address, reach in ends.items() if reach >= end)))
 
 
 # ---- how much ----------------------------------------------------------------------------------------------------------------------------------

@@ -26,12 +26,12 @@ from pyspark_waltz.arrow import PADDING, record_batch
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.source import LogRange
 from waltz_log.core.columns import verify_records
-from waltz_log.errors import CorruptData, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.errors import CorruptData, EnvelopeBroken, NotAllowed, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import READ
 from waltz_log.rpc.network import CHANNEL_OPTIONS, error_of
 
-__all__ = ["read_range"]
+__all__ = ["FRAME_BYTES", "PAUSE_S", "channel_to", "read_range"]
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,8 @@ class _Chunk:
 
 
 def read_range(task: LogRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a task as batches. `RangeUnreadable` or `DataLost` where it cannot be; a batch given out stays right all the same."""
+    """The rows of a task as batches. `RangeUnreadable` or `DataLost` where it cannot be, `EnvelopeBroken` and `NotAllowed` at once, for every replica
+    says the same; a batch given out stays right all the same."""
     patience_s = task.fetch_timeout_ms / 1000
     call_timeout_s = max(0.5, patience_s / (len(task.replicas) + 1))  # a replica that hangs leaves time for the others
     replicas = deque(task.replicas)
@@ -113,6 +114,8 @@ def read_range(task: LogRange) -> Iterator[pa.RecordBatch]:
             else:
                 if position <= task.last:
                     raise OutOfRange(partition=task.partition, asked=position, first=0, last=position - 1)
+        except (EnvelopeBroken, NotAllowed):
+            raise
         except WaltzError as error:
             if isinstance(error, CorruptData):
                 log.warning("corrupt data from %s, reading from another replica: %s", address, error)
@@ -134,7 +137,7 @@ def _past_the_trimmed(task: LogRange, position: int, first: int) -> int:
     return first
 
 
-def _channel(address: str) -> grpc.Channel:
+def channel_to(address: str) -> grpc.Channel:
     key = (os.getpid(), address)
     if key not in _channels:
         _channels[key] = grpc.insecure_channel(address, options=[*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES)])
@@ -151,8 +154,9 @@ def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, ti
         first_transaction_id=position,
         last_transaction_id=task.last,
         max_bytes=frame_bytes,
+        principal=task.principal,
     )
-    read = _channel(address).unary_stream(
+    read = channel_to(address).unary_stream(
         READ.name, request_serializer=READ.request.SerializeToString, response_deserializer=READ.response.FromString
     )
     call: Any = read(request, timeout=timeout_s)
@@ -187,4 +191,4 @@ def _checked_batch(task: LogRange, address: str, chunk: _Chunk) -> pa.RecordBatc
     records = memoryview(padded)[: chunk.size]
     verify_records(records, lengths, first_transaction_id=chunk.first, partition=task.partition, where=address)
     times = np.repeat(np.array(chunk.times, dtype=np.int64), np.array(chunk.counts, dtype=np.int64))
-    return record_batch(padded, lengths, times, include_metadata=task.include_metadata, tests=task.tests)
+    return record_batch(padded, lengths, times, include_metadata=task.include_metadata, topic=task.topic, tests=task.tests)

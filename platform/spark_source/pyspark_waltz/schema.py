@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-__all__ = ["METADATA_SCHEMA", "SCHEMA", "SCHEMA_WITH_METADATA"]
+__all__ = ["METADATA_SCHEMA", "SCHEMA", "SCHEMA_WITH_METADATA", "TOPIC_FIELDS", "schema_of"]
 
 SCHEMA = StructType(
     [
@@ -29,6 +29,10 @@ SCHEMA_WITH_METADATA = StructType(
 """With `includeMetadata`: who appended it (client id and its sequence name an append for ever), under which generation of the partition's ownership,
 and the CRC-32 of the data, which is what SQL's `crc32(data)` gives."""
 
+TOPIC_FIELDS = (StructField("topic", StringType()), StructField("key", BinaryType()))
+"""With `topic` or `topicPattern`: the topic's name, and the key, which is null in a topic without keys. `data` is the value then, empty where the key
+ends."""
+
 METADATA_SCHEMA = StructType(
     [
         StructField("partition", IntegerType()),
@@ -43,3 +47,9 @@ METADATA_SCHEMA = StructType(
 """With `mode=metadata`: a row for each partition. The first retained transaction and the last committed one (one less than the first where there is
 none), the owner's address, its generation and store session, and the addresses of the storage nodes that hold it. Of a partition that nobody owns
 just now only the replicas are known."""
+
+
+def schema_of(*, include_metadata: bool, by_topic: bool) -> StructType:
+    """Of transactions."""
+    plain = SCHEMA_WITH_METADATA if include_metadata else SCHEMA
+    return StructType([*plain.fields, *TOPIC_FIELDS]) if by_topic else plain

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -21,16 +21,18 @@ from pyspark_waltz.cluster import LogView
 from pyspark_waltz.filters import Pushed
 from pyspark_waltz.intervals import Intervals
 from pyspark_waltz.metadata import MetadataReader
+from pyspark_waltz.naming import TopicOf
 from pyspark_waltz.offsets import Extent, Offset, batch_starts, checked_starts
 from pyspark_waltz.options import NO_LIMITS, SourceOptions
-from pyspark_waltz.planner import Span, capped, cut, latest_offset, resolve, times_needed
+from pyspark_waltz.planner import Span, capped, cut, latest_offset, resolve, times_needed, view_end
 from pyspark_waltz.positions import LATEST
-from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, SCHEMA_WITH_METADATA
+from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, schema_of
+from waltz_log.errors import InvalidSetting
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SCHEMA", "DefaultSource", "LogRange"]
+__all__ = ["SCHEMA", "DefaultSource", "LogRange", "ViewRange"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,23 @@ class LogRange(InputPartition):
     fail_on_data_loss: bool
     include_metadata: bool = False
     tests: Mapping[str, Intervals] = field(default_factory=dict)
+    topic: TopicOf | None = None
+    principal: str = ""
+
+
+@dataclass(frozen=True)
+class ViewRange(InputPartition):
+    """One task: the compacted view of a partition, which ends at `end` or further; the log is read from there up to `log_end`."""
+
+    partition: int
+    end: int
+    log_end: int
+    session: int
+    cluster_key: bytes
+    replicas: tuple[str, ...]
+    fetch_timeout_ms: int
+    topic: TopicOf
+    principal: str
 
 
 def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
@@ -73,7 +92,7 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         if self.parsed.metadata_mode:
             return METADATA_SCHEMA
-        return SCHEMA_WITH_METADATA if self.parsed.include_metadata else SCHEMA
+        return schema_of(include_metadata=self.parsed.include_metadata, by_topic=self.parsed.by_topic)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self.parsed.check_use("batch")
@@ -87,8 +106,8 @@ class DefaultSource(DataSource):
         return _StreamReader(self)
 
 
-def _plan(options: SourceOptions, view: LogView, spans: Iterable[Span], pushed: Pushed) -> list[LogRange]:
-    """The tasks for a batch, each bound to a session and its replicas."""
+def _plan(options: SourceOptions, view: LogView, spans: Iterable[Span], pushed: Pushed, topics: Mapping[int, TopicOf]) -> list[LogRange]:
+    """The tasks for a batch, each bound to a session and its replicas. `topics`: of each partition, where they are read."""
     spans = [span for span in spans if span.last >= span.first]
     if not spans:
         return []
@@ -115,9 +134,39 @@ def _plan(options: SourceOptions, view: LogView, spans: Iterable[Span], pushed: 
                 fail_on_data_loss=options.fail_on_data_loss,
                 include_metadata=options.include_metadata,
                 tests=pushed.tests,
+                topic=topics.get(span.partition),
+                principal=options.principal,
             )
         )
     return ranges
+
+
+def _plan_compacted(options: SourceOptions, view: LogView, extents: Mapping[int, Extent]) -> list[InputPartition]:
+    """Views, and the log from where each ends. Raises `InvalidSetting` for a topic without views."""
+    for found in view.topics.values():
+        if not found.compaction:
+            raise InvalidSetting(name="compacted", reason=f"{found.topic.name} is no compaction topic, it has no compacted view", nearest=None)
+    ends = view.view_ends(extents)
+    tasks: list[InputPartition] = []
+    begins = {partition: view_end(ends.get(partition, {}), extent, partition) for partition, extent in extents.items()}
+    _, locations = view.cover(dict.fromkeys(begins, 0))
+    for partition, begin in begins.items():
+        if begin.replicas:
+            tasks.append(
+                ViewRange(
+                    partition=partition,
+                    end=begin.end,
+                    log_end=max(begin.end, extents[partition].next),
+                    session=locations[partition].session,
+                    cluster_key=view.cluster_key.bytes,
+                    replicas=begin.replicas,
+                    fetch_timeout_ms=options.fetch_timeout_ms,
+                    topic=view.topics[partition].topic,
+                    principal=options.principal,
+                )
+            )
+    spans = [Span(partition, begin.end, extents[partition].next - 1) for partition, begin in begins.items()]
+    return [*tasks, *_plan(options, view, spans, Pushed(), _names(view))]
 
 
 def _still_there(span: Span, extents: Mapping[int, Extent], options: SourceOptions) -> Span:
@@ -127,9 +176,17 @@ def _still_there(span: Span, extents: Mapping[int, Extent], options: SourceOptio
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, ViewRange):
+        from pyspark_waltz.views import read_view
+
+        return read_view(partition)
     from pyspark_waltz.ranges import read_range
 
     return read_range(partition) if isinstance(partition, LogRange) else iter(())
+
+
+def _names(view: LogView) -> dict[int, TopicOf]:
+    return {partition: found.topic for partition, found in view.topics.items()}
 
 
 def _begin(options: SourceOptions, view: LogView, extents: Mapping[int, Extent]) -> dict[int, int]:
@@ -154,6 +211,8 @@ class _BatchReader(DataSourceReader):
         view = LogView(options, self._source.connect)
         try:
             extents = view.extents()
+            if options.compacted:
+                return _plan_compacted(options, view, extents)
             starts = _begin(options, view, extents)
             at_times = view.positions_at(times_needed(options.ending, options.ending_times, extents))
             ends = resolve(options.ending, extents, option="endingTransactionIds", times=options.ending_times, at_times=at_times)
@@ -163,7 +222,7 @@ class _BatchReader(DataSourceReader):
             wanted = self._between_times(view, wanted)
             ids = pushed.of("transaction_id")
             spans = [Span(p, *span) for p, bounds in sorted(wanted.items()) for span in (Intervals.of([bounds]) & ids).spans]
-            return _plan(options, view, spans, pushed)
+            return _plan(options, view, spans, pushed, _names(view))
         finally:
             view.close()
 
@@ -202,7 +261,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         log = self._log()
         starts = _begin(self._source.parsed, log, log.extents())
-        return Offset(starts, initial=True, cluster=str(log.cluster_key)).to_json()
+        return Offset(starts, initial=True, cluster=str(log.cluster_key), topics=_names(log)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """One that Spark knows; the others are seen to in `latestOffset`."""
@@ -220,14 +279,19 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now_s = time.monotonic()
         if self._last_batch_s is None:
             self._last_batch_s = now_s
-        extents = self._target if self._target is not None else self._until_ends(log.extents())
+        if self._target is None:
+            extents = self._until_ends(log.extents(begin.topics))
+        else:
+            if not begin.topics.keys() <= self._target.keys():  # topics that were deleted are read to their end all the same
+                self._target = self._until_ends(log.extents(begin.topics)) | self._target
+            extents = self._target
         begin.expect_cluster(str(log.cluster_key))
         # What is there now is all there will be, so nothing is waited for.
         waited_ms = None if self._target is not None else (now_s - self._last_batch_s) * 1000
         end = latest_offset(begin, extents, limits, measure=log.measure, waited_ms=waited_ms)
         if end is not begin:
             self._last_batch_s = now_s
-        return start if end is begin else end.to_json()
+        return start if end is begin else replace(end, topics={**begin.topics, **_names(log)}).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._until_ends(self._log().extents())
@@ -241,7 +305,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until.expect_cluster(str(log.cluster_key))
         starts = batch_starts(Offset.from_json(start), until)
         spans = [Span(p, at, until.next[p] - 1) for p, at in sorted(starts.items())]
-        return _plan(self._source.parsed, log, spans, Pushed())
+        return _plan(self._source.parsed, log, spans, Pushed(), until.topics)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)

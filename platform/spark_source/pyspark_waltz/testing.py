@@ -9,8 +9,9 @@ from __future__ import annotations
 import bisect
 import json
 import os
+import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -24,14 +25,19 @@ import grpc
 from pyspark_waltz.source import DefaultSource
 from waltz_log import errors
 from waltz_log.client.locating import Place, Question
+from waltz_log.core.access import expect_allowed
 from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
+from waltz_log.core.catalogue import Catalogue, Topic
+from waltz_log.core.envelope import split_keyed
+from waltz_log.core.records import Record, decode_record, encode_record
+from waltz_log.core.topic_names import TopicName
+from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutOfRange, SessionTooOld, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import READ
+from waltz_log.rpc.methods import READ, READ_VIEW
 from waltz_log.rpc.network import CHANNEL_OPTIONS
 
-__all__ = ["StubCluster", "StubInspector", "StubSource", "StubStorage", "block_of"]
+__all__ = ["StubCluster", "StubInspector", "StubSource", "StubStorage", "block_of", "page_of"]
 
 
 def block_of(partition: int, first: int, rows: Iterable[bytes], *, append_time_ms: int, headers: Callable[[int], int] = lambda _: 0) -> Block:
@@ -39,6 +45,32 @@ def block_of(partition: int, first: int, rows: Iterable[bytes], *, append_time_m
     records = [encode_record(1, 1, partition, first + n, headers(first + n), data, transaction_id=first + n) for n, data in enumerate(rows)]
     lengths = b"".join(len(record).to_bytes(4, "big") for record in records)
     return Block(first, lengths, b"".join(records), append_time_ms)
+
+
+def records_in(block: Block) -> Iterator[tuple[Record, int]]:
+    """Each with where it ends."""
+    end = 0
+    while end < len(block.records):
+        record, size = decode_record(block.records[end:])
+        end += size
+        yield record, end
+
+
+def page_of(records: Sequence[WalRecord], *, bound: int, done: bool) -> pb.ReadViewResponse:
+    """A page of a compacted view, as storage nodes send it."""
+    count = len(records)
+    return pb.ReadViewResponse(
+        bound=bound,
+        transaction_ids=struct.pack(f">{count}q", *(each.transaction_id for each in records)),
+        times_ms=struct.pack(f">{count}q", *(each.time_ms for each in records)),
+        headers=struct.pack(f">{count}i", *(each.header for each in records)),
+        key_lengths=struct.pack(f">{count}i", *(len(each.key) for each in records)),
+        value_lengths=struct.pack(f">{count}i", *(len(each.value) for each in records)),
+        keys=b"".join(each.key for each in records),
+        values=b"".join(each.value for each in records),
+        next_transaction_id=records[-1].transaction_id + 1 if records else 0,
+        done=done,
+    )
 
 
 @dataclass
@@ -52,6 +84,8 @@ class StubStorage:
     reads: list[tuple[int, int, int]] = field(default_factory=list)
     first: dict[int, int] = field(default_factory=dict)
     blocks: dict[int, list[Block]] = field(default_factory=dict)
+    views: dict[int, tuple[int, list[WalRecord]]] = field(default_factory=dict)
+    readers: dict[int, tuple[str, ...]] = field(default_factory=dict)
     address: str = ""
     _server: Any = None
 
@@ -60,8 +94,12 @@ class StubStorage:
         handler = grpc.unary_stream_rpc_method_handler(
             self._read, request_deserializer=READ.request.FromString, response_serializer=READ.response.SerializeToString
         )
+        views = grpc.unary_stream_rpc_method_handler(
+            self._read_view, request_deserializer=READ_VIEW.request.FromString, response_serializer=READ_VIEW.response.SerializeToString
+        )
         service, method = READ.name.strip("/").split("/")
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        handlers = {method: handler, READ_VIEW.name.rpartition("/")[2]: views}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
         self.address = f"127.0.0.1:{port}"
         self._server.start()
@@ -82,13 +120,31 @@ class StubStorage:
         except WaltzError as error:
             context.abort(grpc.StatusCode.ABORTED, errors.encode(error))
 
+    def _read_view(self, request: Any, context: Any) -> Iterator[Any]:
+        """Pages of two records, so that there are several."""
+        try:
+            self._check(request)
+            bound, records = self.views.get(request.partition, (0, []))
+            if bound < request.bound_min:
+                raise OutOfRange(partition=request.partition, asked=request.bound_min, first=0, last=bound)
+            wanted = [each for each in records if each.transaction_id >= request.first_transaction_id]
+            for at in range(0, len(wanted) or 1, 2):
+                yield page_of(wanted[at : at + 2], bound=bound, done=at + 2 >= len(wanted))
+        except WaltzError as error:
+            context.abort(grpc.StatusCode.ABORTED, errors.encode(error))
+
+    def _check(self, request: Any) -> None:
+        partition, readers = request.partition, self.readers.get(request.partition, ())
+        if request.cluster_key != self.cluster_key:
+            raise ClusterKeyMismatch(expected=self.cluster_key.hex(), got=request.cluster_key.hex())
+        expect_allowed("stub", readers, "read", request.principal)
+        if request.session > self.session:
+            raise SessionTooOld(partition=partition, asked=request.session, session=self.session)
+
     def _answers(self, request: Any) -> Iterator[Any]:
         partition, first, last = request.partition, request.first_transaction_id, request.last_transaction_id
         self.reads.append((partition, first, last))
-        if request.cluster_key != self.cluster_key:
-            raise ClusterKeyMismatch(expected=self.cluster_key.hex(), got=request.cluster_key.hex())
-        if request.session > self.session:
-            raise SessionTooOld(partition=partition, asked=request.session, session=self.session)
+        self._check(request)
         retained, end = self.first.get(partition, 0), self.last(partition)
         if first < retained or first > end:
             raise OutOfRange(partition=partition, asked=first, first=retained, last=end)
@@ -173,6 +229,12 @@ class StubInspector(AbstractContextManager["StubInspector"]):
         found = self._state()
         return {p: f"server-{p}:1" if str(p) in found["bounds"] else None for p in range(found["partitions"])}
 
+    def catalogue(self) -> Catalogue:
+        return Catalogue.from_bytes(self._state()["catalogue"].encode())
+
+    def view_ends(self, sessions: Mapping[int, int], principal: str = "") -> dict[int, dict[str, int]]:
+        return {int(p): dict(ends) for p, ends in self._state()["view_ends"].items() if int(p) in sessions}
+
     def locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
         state = self._state()
         rows: dict[str, list[list[int]]] = state["rows"]
@@ -220,6 +282,7 @@ class StubCluster:
         self.nodes = [StubStorage(f"storage-{n}", self.key.bytes, session=session) for n in range(replicas)]
         self.first: dict[int, int] = {}
         self.unowned: set[int] = set()
+        self.catalogue = Catalogue()
         self._marks: dict[int, int] = {}
         self._written: dict[int, list[Block]] = {}
         self._lock = threading.Lock()
@@ -244,6 +307,29 @@ class StubCluster:
         self.publish()
         return block
 
+    def create_topic(self, name: str, partitions: int, *, type: str = "regular", keyed: bool = False) -> Topic:
+        """In the catalogue, over the first log partitions that are free."""
+        arguments = {"type": type, "keyed": keyed, "partitions": partitions, "pool": range(self.partitions), "now_ms": 0}
+        self.catalogue, made = self.catalogue.with_new(TopicName.parse(name), **arguments)  # type: ignore[arg-type]
+        self.publish()
+        return made
+
+    def delete_topic(self, name: str) -> None:
+        self.catalogue, _ = self.catalogue.without(TopicName.parse(name))
+        self.publish()
+
+    def compact(self, partition: int, bound: int, *, nodes: Iterable[int] | None = None) -> None:
+        """The plainest view: of what is below `bound`, the latest of each key, on these nodes or all."""
+        latest: dict[bytes, WalRecord] = {}
+        for block in self._written.get(partition, []):
+            for each, _ in records_in(block):
+                found = split_keyed(each.data)
+                if each.transaction_id < bound and found is not None:
+                    latest[found.key] = WalRecord(each.transaction_id, block.append_time_ms, each.header, found.key, found.value)
+        for number in range(len(self.nodes)) if nodes is None else nodes:
+            self.nodes[number].views[partition] = (bound, sorted(latest.values()))
+        self.publish()
+
     def marks(self) -> Mapping[int, int]:
         return dict(self._marks)
 
@@ -262,7 +348,9 @@ class StubCluster:
         }
         replicas = {p: [node.address for node in self.nodes] for p in range(self.partitions)}
         rows = {p: [[b.first_transaction_id, b.append_time_ms, *_lengths(b)] for b in blocks] for p, blocks in self._written.items()}
-        state = {"key": str(self.key), "partitions": self.partitions, "bounds": bounds, "replicas": replicas, "rows": rows}
+        state: dict[str, Any] = {"key": str(self.key), "partitions": self.partitions, "bounds": bounds, "replicas": replicas, "rows": rows}
+        state["catalogue"] = self.catalogue.to_bytes().decode()
+        state["view_ends"] = {p: {n.address: n.views[p][0] for n in self.nodes if p in n.views} for p in range(self.partitions)}
         with self._lock:
             temporary = self.path.with_suffix(".tmp")
             temporary.write_text(json.dumps(state))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark_waltz import errors
 from pyspark_waltz.options import OPTIONS
-from pyspark_waltz.schema import SCHEMA_WITH_METADATA
+from pyspark_waltz.schema import SCHEMA_WITH_METADATA, TOPIC_FIELDS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()
 USES = {"stream": "stream", "batch": "batch", "metadata": "`mode=metadata`"}
@@ -28,7 +28,7 @@ def test_the_table_of_options_is_that_of_the_code() -> None:
 
 
 def test_every_column_and_every_error_of_the_source_is_told() -> None:
-    for field in SCHEMA_WITH_METADATA:
+    for field in (*SCHEMA_WITH_METADATA, *TOPIC_FIELDS):
         assert re.search(rf"\| .*`{field.name}`.* \| `{field.dataType.simpleString().upper()}` \|", PAGE), field.name
     for name in errors.__all__:
         assert getattr(errors, name).text in PAGE

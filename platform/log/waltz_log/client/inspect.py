@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from waltz_log.client.background import Background
 from waltz_log.client.locating import Place, Question, locate
 from waltz_log.client.owners import ConnectCoordinator, Owners
 from waltz_log.client.settings import ClientSettings
+from waltz_log.client.view_ends import view_ends
+from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import BOUND
+from waltz_log.zookeeper.topics import read_catalogue
 
 __all__ = ["ClusterInspector", "PartitionBound", "Place", "Question"]
+
+T = TypeVar("T")
 
 PAUSE_S = 0.1
 """Between two questions to owners that do not answer for a partition yet."""
@@ -152,19 +157,39 @@ class ClusterInspector:
     async def _locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
         return await locate(self._owners.call_channel, await self._replicas(), self.parameters.key.bytes, questions, self._timeout_s)
 
+    def catalogue(self) -> Catalogue:
+        """The topics there are now; their partitions are known here when it returns."""
+        return self._background.call(self._catalogue())
+
+    async def _catalogue(self) -> Catalogue:
+        found = await self._of_coordinator(read_catalogue)
+        await self._owners.reach(max((each for topic in found.topics.values() for each in topic.partitions), default=0))
+        return found
+
+    def view_ends(self, sessions: Mapping[int, int], principal: str = "") -> dict[int, dict[str, int]]:
+        """Where the compacted view of each partition ends, by the address of each replica that has one: the log goes on with that id. `sessions`: of
+        the partitions' bounds."""
+        return self._background.call(self._view_ends(sessions, principal))
+
+    async def _view_ends(self, sessions: Mapping[int, int], principal: str) -> dict[int, dict[str, int]]:
+        return await view_ends(self._owners.call_channel, await self._replicas(), self.parameters.key.bytes, sessions, principal, self._timeout_s)
+
     def replicas(self) -> dict[int, list[str]]:
         """The addresses of the storage nodes that hold each partition, as they are registered now. Nodes that never registered are left out."""
         return self._background.call(self._replicas())
 
     async def _replicas(self) -> dict[int, list[str]]:
+        return await self._of_coordinator(self._read_replicas)
+
+    async def _of_coordinator(self, read: Callable[[Coordinator], Awaitable[T]]) -> T:
         coordinator = self._owners.coordinator
-        if coordinator is None:
-            coordinator = await self._connect()
-            try:
-                return await self._read_replicas(coordinator)
-            finally:
-                await coordinator.close()
-        return await self._read_replicas(coordinator)
+        if coordinator is not None:
+            return await read(coordinator)
+        coordinator = await self._connect()
+        try:
+            return await read(coordinator)
+        finally:
+            await coordinator.close()
 
     async def _read_replicas(self, coordinator: Coordinator) -> dict[int, list[str]]:
         node = await coordinator.get(REPLICAS)

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["ENVELOPE_BYTES", "KEY_BYTES_MAX", "Keyed", "pack_keyed", "split_keyed"]
+__all__ = ["ENVELOPE_BYTES", "ENVELOPE_VERSION", "KEY_BYTES_MAX", "Keyed", "pack_keyed", "split_keyed"]
 
-VERSION: Final = 1
+ENVELOPE_VERSION: Final = 1
 KEY_BYTES_MAX: Final = 64 * 1024
 _START: Final = Struct(">Bi")
 _unpack = _START.unpack_from
@@ -34,7 +34,7 @@ def pack_keyed(key: bytes, value: bytes) -> bytes:
     """Raises `InvalidRequest` for a key that is empty or too long."""
     if not 1 <= len(key) <= KEY_BYTES_MAX:
         raise InvalidRequest(reason=f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
-    return _START.pack(VERSION, len(key)) + key + value
+    return _START.pack(ENVELOPE_VERSION, len(key)) + key + value
 
 
 def split_keyed(data: bytes) -> Keyed | None:
@@ -44,6 +44,6 @@ def split_keyed(data: bytes) -> Keyed | None:
         return None
     version, length = _unpack(data)
     end = ENVELOPE_BYTES + length
-    if version != VERSION or not 1 <= length <= KEY_BYTES_MAX or end > size:
+    if version != ENVELOPE_VERSION or not 1 <= length <= KEY_BYTES_MAX or end > size:
         return None
     return Keyed(data[ENVELOPE_BYTES:end], data[end:])

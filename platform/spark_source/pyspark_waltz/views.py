@@ -1,0 +1,126 @@
+"""Reads the compacted view of one partition from storage nodes, in an executor (docs/spark.md, Topics).
+
+The driver chose an `end`, where the log goes on, and every replica's view ends there or further. From one that ends further, records from `end` on
+are left to the log, as far as this batch reads it (`log_end`); what lies beyond replaced what the batch would have read, and is given. So each key
+comes, as of `end` or newer. When a replica fails, another one's view is read above the last id that was given, if it ends no earlier: what the first
+one left out was replaced by something below its end.
+
+Columns come as columns and become Arrow without a copy. Imported inside workers only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pyspark_waltz.arrow import arrow_schema
+from pyspark_waltz.errors import RangeUnreadable
+from pyspark_waltz.ranges import FRAME_BYTES, PAUSE_S, channel_to
+from pyspark_waltz.source import ViewRange
+from waltz_log.errors import ClusterKeyMismatch, NotAllowed, ProtocolViolation, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import READ_VIEW
+from waltz_log.rpc.network import error_of
+
+__all__ = ["read_view"]
+
+log = logging.getLogger(__name__)
+
+
+def read_view(task: ViewRange) -> Iterator[pa.RecordBatch]:
+    """Raises `RangeUnreadable` where no replica brought it further for `fetchTimeoutMs`, `NotAllowed` at once."""
+    patience_s = task.fetch_timeout_ms / 1000
+    call_timeout_s = max(0.5, patience_s / (len(task.replicas) + 1))
+    position, tried = 0, 0
+    bound = task.end
+    deadline = time.monotonic() + patience_s
+    said: dict[str, str] = {} if task.replicas else {"registered replicas": "none"}
+    while task.replicas and time.monotonic() < deadline:
+        address = task.replicas[tried % len(task.replicas)]
+        try:
+            for page in _pages(task, address, position, bound, call_timeout_s):
+                batch, last = _batch(task, page, position)
+                if batch.num_rows:
+                    yield batch
+                bound = max(bound, page.bound)
+                position, deadline = max(position, last + 1), time.monotonic() + patience_s
+                if page.done:
+                    return
+            said[address] = "its view ended early"
+        except (NotAllowed, ClusterKeyMismatch):
+            raise
+        except WaltzError as error:
+            said[address] = str(error)
+            log.info("reading the view on at another replica than %s: %s", address, error)
+        tried += 1
+        if tried % len(task.replicas) == 0:
+            time.sleep(min(PAUSE_S[1], max(0.0, deadline - time.monotonic())))
+    attempts = "; ".join(f"{address}: {text}" for address, text in said.items())
+    raise RangeUnreadable(partition=task.partition, first=position, last=task.end - 1, waited_ms=task.fetch_timeout_ms, attempts=attempts)
+
+
+def _pages(task: ViewRange, address: str, position: int, bound: int, timeout_s: float) -> Iterator[pb.ReadViewResponse]:
+    request = pb.ReadViewRequest(
+        cluster_key=task.cluster_key,
+        partition=task.partition,
+        session=task.session,
+        first_transaction_id=position,
+        max_bytes=FRAME_BYTES,
+        bound_min=bound,
+        principal=task.principal,
+    )
+    read = channel_to(address).unary_stream(
+        READ_VIEW.name, request_serializer=READ_VIEW.request.SerializeToString, response_deserializer=READ_VIEW.response.FromString
+    )
+    call: Any = read(request, timeout=timeout_s)
+    try:
+        yield from call
+    except grpc.RpcError:
+        raise error_of(address, call.code(), call.details()) from None
+    finally:
+        call.cancel()
+
+
+def _batch(task: ViewRange, page: pb.ReadViewResponse, position: int) -> tuple[pa.RecordBatch, int]:
+    """The rows of a page, and its last id, `position - 1` where it is empty. Raises `ProtocolViolation` where its columns do not fit together."""
+    ids, times = (np.frombuffer(column, dtype=">i8").astype(np.int64) for column in _whole(8, page.transaction_ids, page.times_ms))
+    headers = np.frombuffer(_whole(4, page.headers)[0], dtype=">i4").astype(np.int32)
+    keys = _binary(page.key_lengths, page.keys)
+    values = _binary(page.value_lengths, page.values)
+    count = len(ids)
+    if {len(times), len(headers), len(keys), len(values)} != {count} or (count and (ids[0] < position or (np.diff(ids) <= 0).any())):
+        raise ProtocolViolation(reason=f"a page of the view does not fit together: partition={task.partition} records={count} position={position}")
+    columns = [
+        pa.array(np.full(count, task.partition, dtype=np.int32)),
+        pa.array(ids),
+        pa.array(times * 1000, type=pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+        pa.array(headers),
+        values,
+        pa.repeat(pa.scalar(task.topic.name, pa.string()), count),
+        keys,
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_metadata=False, by_topic=True))
+    ours = (ids < task.end) | (ids >= task.log_end)
+    return batch if ours.all() else batch.filter(pa.array(ours)), int(ids[-1]) if count else position - 1
+
+
+def _whole(width: int, *columns: bytes) -> tuple[bytes, ...]:
+    if any(len(column) % width for column in columns):
+        raise ProtocolViolation(reason="a column of a view's page is cut off")
+    return columns
+
+
+def _binary(lengths: bytes, data: bytes) -> pa.Array:
+    sizes: NDArray[np.int64] = np.frombuffer(_whole(4, lengths)[0], dtype=">i4").astype(np.int64)
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    if offsets[-1] != len(data) or (sizes < 0).any():
+        raise ProtocolViolation(reason=f"keys or values of a view's page do not fit: bytes={len(data)} told={offsets[-1]}")
+    return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)])

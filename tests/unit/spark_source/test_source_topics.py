@@ -1,0 +1,368 @@
+"""Topics in the source, without Spark: which partitions options mean, columns of key and value, compacted views and the log behind them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_waltz.arrow import PADDING, arrow_schema, record_batch
+from pyspark_waltz.errors import RangeUnreadable
+from pyspark_waltz.naming import TopicOf, Wanted
+from pyspark_waltz.offsets import Extent, Offset
+from pyspark_waltz.options import SourceOptions
+from pyspark_waltz.planner import ViewEnd, view_end
+from pyspark_waltz.schema import SCHEMA, TOPIC_FIELDS
+from pyspark_waltz.source import LogRange, ViewRange
+from pyspark_waltz.testing import StubCluster, StubSource, block_of
+from waltz_log.core.catalogue import Catalogue
+from waltz_log.core.envelope import pack_keyed, split_keyed
+from waltz_log.core.topic_names import TopicName
+from waltz_log.errors import EnvelopeBroken, InvalidSetting, NoSuchTopic, NotAllowed, Unavailable
+
+T0 = 1_700_000_000_000
+ORDERS = TopicOf("shop/orders", True)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[StubCluster]:
+    made = StubCluster(tmp_path, partitions=8, replicas=2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stream(cluster: StubCluster) -> Iterator[Callable[..., Any]]:
+    made: list[Any] = []
+
+    def make(**options: str) -> Any:
+        made.append(StubSource({"cluster": cluster.address, **options}).streamReader(SCHEMA))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def rows(reader: Any, tasks: Any) -> list[tuple[Any, ...]]:
+    """(topic, key, data, partition, transaction id) of all tasks."""
+    found = []
+    for task in tasks:
+        for batch in reader.read(task):
+            columns = [batch.column(name).to_pylist() for name in ("topic", "key", "data", "partition", "transaction_id")]
+            found += list(zip(*columns, strict=True))
+    return found
+
+
+def read_all(cluster: StubCluster, **options: str) -> list[tuple[Any, ...]]:
+    reader = StubSource({"cluster": cluster.address, "fetchTimeoutMs": "3000", **options}).reader(SCHEMA)
+    return rows(reader, reader.partitions())
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"topic": "orders"}, "not a topic's name"),
+        ({"topic": "shop/orders,"}, "not a topic's name"),
+        ({"topicPattern": "shop/("}, "no regular expression"),
+        ({"topic": "a/b", "topicPattern": "a/.*"}, "cannot be together with topic"),
+        ({"topic": "a/b", "partitions": "0"}, "cannot be together with topic"),
+        ({"topicPattern": "a/b", "partitions": "0"}, "cannot be together with topicPattern"),
+        ({"compacted": "true"}, "wants topic or topicPattern"),
+        ({"compacted": "true", "topic": "a/b", "startingTransactionIds": "latest"}, "cannot be together with compacted"),
+        ({"compacted": "true", "topic": "a/b", "endingTimestamp": "5"}, "cannot be together with compacted"),
+        ({"compacted": "true", "topic": "a/b", "includeMetadata": "true"}, "cannot be together with compacted"),
+        ({"compacted": "true", "topic": "a/b", "filterPushdown": "true"}, "is read whole"),
+        ({"topic": "a/b", "principal": "somebody else"}, "principal"),
+    ],
+)
+def test_options_that_do_not_fit_each_other_are_refused(options: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidSetting, match=told):
+        SourceOptions.parse({"cluster": "h:1/w", **options})
+
+
+def test_a_stream_refuses_a_compacted_view_and_says_why() -> None:
+    options = SourceOptions.parse({"cluster": "h:1/w", "topic": "a/b", "compacted": "true"})
+    with pytest.raises(InvalidSetting, match="could not read the same rows"):
+        options.check_use("stream")
+    options.check_use("batch")
+    assert SourceOptions.parse({"cluster": "h:1/w", "topic": "a/b, c/d,a/b"}).topics == ("a/b", "c/d")
+
+
+def test_the_schema_has_topic_and_key_only_where_they_are_asked_for() -> None:
+    assert StubSource({"cluster": "x"}).schema() == SCHEMA
+    for option in ({"topic": "a/b"}, {"topicPattern": ".*"}):
+        assert StubSource({"cluster": "x", **option}).schema().fields == [*SCHEMA.fields, *TOPIC_FIELDS]
+    with_metadata = StubSource({"cluster": "x", "topic": "a/b", "includeMetadata": "true"}).schema()
+    assert with_metadata.names == arrow_schema(include_metadata=True, by_topic=True).names
+
+
+def test_names_and_patterns_mean_whole_names_and_deleted_topics_stay_with_a_pattern() -> None:
+    catalogue = Catalogue()
+    for name, partitions in (("shop/orders", 2), ("shop/orders-old", 1), ("air/seats", 1)):
+        catalogue, _ = catalogue.with_new(TopicName.parse(name), type="regular", partitions=partitions, pool=range(9), now_ms=0)
+    assert set(Wanted(("air/seats", "shop/orders"), None).partitions(catalogue, {})) == {0, 1, 3}
+    assert set(Wanted(None, "shop/orders").partitions(catalogue, {})) == {0, 1}
+    assert set(Wanted(None, "shop/.*").partitions(catalogue, {})) == {0, 1, 2}
+    assert Wanted(None, "none").partitions(catalogue, {}) == {}
+    with pytest.raises(NoSuchTopic):
+        Wanted(("shop/order",), None).partitions(catalogue, {})
+    known = {p: found.topic for p, found in Wanted(None, ".*").partitions(catalogue, {}).items()}
+    left, _ = catalogue.without(TopicName.parse("shop/orders"))
+    assert set(Wanted(None, "shop/.*").partitions(left, known)) == {0, 1, 2}, "what it holds is read to its end"
+    assert set(Wanted(None, "air/.*").partitions(left, known)) == {3}, "a pattern that changed"
+    assert set(Wanted(None, "shop/.*").partitions(left, {})) == {2}, "one that was never read"
+
+
+# ---- key and value ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def batch_of(data: list[bytes], topic: TopicOf | None, first: int = 7) -> pa.RecordBatch:
+    block = block_of(3, first, data, append_time_ms=T0)
+    return record_batch(block.records + PADDING, block.lengths, np.full(len(data), T0), topic=topic)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.binary(max_size=300)), min_size=1, max_size=40))
+def test_keys_and_values_are_what_the_plain_splitting_gives(pairs: list[tuple[bytes, bytes]]) -> None:
+    batch = batch_of([pack_keyed(key, value) for key, value in pairs], ORDERS)
+    assert batch.column("key").to_pylist() == [key for key, _ in pairs]
+    assert batch.column("data").to_pylist() == [value for _, value in pairs]
+    assert batch.column("topic").to_pylist() == ["shop/orders"] * len(pairs)
+    assert batch.column("key").null_count == 0
+    plain = batch_of([value for _, value in pairs], TopicOf("a/b", False))
+    assert plain.column("data").to_pylist() == [value for _, value in pairs]
+    assert plain.column("key").to_pylist() == [None] * len(pairs)
+    assert batch.schema == plain.schema == arrow_schema(include_metadata=False, by_topic=True)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.binary(max_size=12)
+    | st.builds(
+        lambda version, length, rest: bytes([version]) + length.to_bytes(4, "big") + rest,
+        st.integers(0, 2),
+        st.integers(0, 9) | st.integers(65_535, 65_537) | st.just(2**31) | st.just(2**32 - 1),
+        st.binary(max_size=9),
+    ),
+    st.integers(0, 2),
+)
+def test_data_are_broken_exactly_where_the_plain_splitting_says_so(data: bytes, place: int) -> None:
+    good = [pack_keyed(b"k", b"v")] * 3
+    all_data = [*good[:place], data, *good[place:]]
+    if split_keyed(data) is not None:
+        assert batch_of(all_data, ORDERS).column("key").to_pylist()[place] == split_keyed(data).key  # type: ignore[union-attr]
+        return
+    with pytest.raises(EnvelopeBroken) as raised:
+        batch_of(all_data, ORDERS)
+    assert raised.value.facts == {"topic": "shop/orders", "partition": 3, "transaction_id": 7 + place}
+
+
+# ---- the log of topics -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_the_named_topics_and_tells_topic_and_key(cluster: StubCluster) -> None:
+    cluster.create_topic("a/other", 1)
+    orders = cluster.create_topic("shop/orders", 2, keyed=True)
+    clicks = cluster.create_topic("shop/clicks", 1)
+    cluster.append(0, [b"not read"])
+    cluster.append(orders.partitions[1], [pack_keyed(b"k", b"v"), pack_keyed(b"gone", b"")])
+    cluster.append(clicks.partitions[0], [b"raw"])
+    expected = [("shop/orders", b"k", b"v", 2, 0), ("shop/orders", b"gone", b"", 2, 1), ("shop/clicks", None, b"raw", 3, 0)]
+    assert read_all(cluster, topic="shop/clicks,shop/orders") == expected
+    assert read_all(cluster, topicPattern="shop/.*") == expected
+    assert read_all(cluster, topicPattern="none/.*") == []
+    with pytest.raises(NoSuchTopic, match="nearest=shop/orders"):
+        read_all(cluster, topic="shop/order")
+    cluster.append(orders.partitions[0], [pack_keyed(b"k", b"v"), b"around the topic"])
+    with pytest.raises(EnvelopeBroken, match="partition=1 transaction_id=1"):
+        read_all(cluster, topic="shop/orders")
+
+
+def test_new_topics_are_read_from_their_beginning_and_deleted_ones_to_their_end(cluster: StubCluster, stream: Callable[..., Any]) -> None:
+    cluster.create_topic("shop/a", 1, keyed=True)
+    cluster.append(0, [pack_keyed(b"k", b"0")])
+    reader = stream(topicPattern="shop/.*", startingTransactionIds="latest")
+    start = json.loads(json.dumps(reader.initialOffset()))
+    assert start["topics"] == {"0": ["shop/a", True]}
+    cluster.create_topic("other/b", 1)
+    cluster.create_topic("shop/c", 2)
+    cluster.append(1, [b"of another topic"])
+    cluster.append(3, [b"new"])
+    cluster.append(0, [pack_keyed(b"k", b"1")])
+    end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+    assert rows(reader, reader.partitions(start, end)) == [("shop/a", b"k", b"1", 0, 1), ("shop/c", None, b"new", 3, 0)]
+    cluster.append(0, [pack_keyed(b"k", b"2")])
+    cluster.delete_topic("shop/a")
+    last = json.loads(json.dumps(reader.latestOffset(end, ReadAllAvailable())))
+    assert rows(reader, reader.partitions(end, last)) == [("shop/a", b"k", b"2", 0, 2)], "what it holds is read to its end"
+    assert reader.latestOffset(last, ReadAllAvailable()) is last
+    again = stream(topicPattern="shop/.*")
+    assert rows(again, again.partitions(start, end)) == rows(reader, reader.partitions(start, end)), "a batch that runs again says the same"
+    again.prepareForTriggerAvailableNow()
+    assert json.loads(json.dumps(again.latestOffset(end, ReadAllAvailable()))) == last
+    named = stream(topic="shop/a")
+    with pytest.raises(NoSuchTopic, match="shop/a"):
+        named.latestOffset(last, ReadAllAvailable())
+
+
+def test_offsets_with_topics_survive_text() -> None:
+    offset = Offset({3: 7, 0: 1}, topics={3: TopicOf("shop/orders", True), 0: TopicOf("a/b", False)})
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+    assert "topics" not in Offset({0: 1}).to_json()
+    with pytest.raises(InvalidSetting):
+        Offset.from_json({"0": 1, "topics": {"0": ["short"]}})
+
+
+def test_metadata_of_topics_is_of_their_partitions(cluster: StubCluster) -> None:
+    cluster.create_topic("shop/a", 2)
+    cluster.create_topic("shop/b", 1)
+    reader = StubSource({"cluster": cluster.address, "topic": "shop/b", "mode": "metadata"}).reader(SCHEMA)
+    (task,) = reader.partitions()
+    (batch,) = reader.read(task)
+    assert isinstance(batch, pa.RecordBatch)
+    assert batch.column("partition").to_pylist() == [2]
+
+
+def test_who_may_not_read_is_told_at_once(cluster: StubCluster) -> None:
+    cluster.create_topic("shop/a", 1)
+    cluster.append(0, [b"x"])
+    for node in cluster.nodes:
+        node.readers[0] = ("ada",)
+    assert len(read_all(cluster, topic="shop/a", principal="ada")) == 1
+    for other in ({}, {"principal": "bob"}):
+        with pytest.raises(NotAllowed, match="action=read"):
+            read_all(cluster, topic="shop/a", **other)
+
+
+# ---- compacted views -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_view_ends_where_most_replicas_reach_and_where_the_log_begins_at_least() -> None:
+    assert view_end({}, Extent(0, 9), 0) == ViewEnd(0, ())
+    assert view_end({"a": 0}, Extent(0, 9), 0) == ViewEnd(0, ())
+    assert view_end({"a": 4, "b": 9, "c": 6}, Extent(0, 9), 0) == ViewEnd(6, ("b", "c"))
+    assert view_end({"a": 4, "b": 9}, Extent(0, 9), 0) == ViewEnd(4, ("a", "b"))
+    assert view_end({"a": 4, "b": 9, "c": 6}, Extent(7, 9), 0) == ViewEnd(9, ("b",))
+    for ends in ({}, {"a": 4}):
+        with pytest.raises(Unavailable, match="log_begins=5"):
+            view_end(ends, Extent(5, 9), 0)
+
+
+def fill(cluster: StubCluster, partition: int, random: Random, count: int) -> None:
+    for _ in range(count):
+        data = [pack_keyed(b"%d" % random.randrange(12), random.choice([b"", b"%d" % random.randrange(99)])) for _ in range(random.randrange(1, 6))]
+        cluster.append(partition, data)
+
+
+def folded(found: list[tuple[Any, ...]]) -> dict[bytes, bytes]:
+    """What a reader knows that applies rows in the order of their ids."""
+    state: dict[bytes, bytes] = {}
+    for _, key, data, _, _ in sorted(found, key=lambda row: row[4]):
+        state[key] = data
+    return {key: data for key, data in state.items() if data}
+
+
+def plainly(cluster: StubCluster, partition: int) -> dict[bytes, bytes]:
+    state: dict[bytes, bytes] = {}
+    for block in cluster.nodes[0].blocks[partition]:
+        for _, key, data, _, _ in [(0, *split(each), 0, 0) for each in data_of(block)]:
+            state[key] = data
+    return {key: data for key, data in state.items() if data}
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    found = split_keyed(data)
+    assert found is not None
+    return found
+
+
+def data_of(block: Any) -> list[bytes]:
+    found, at = [], 0
+    for n in range(0, len(block.lengths), 4):
+        length = int.from_bytes(block.lengths[n : n + 4], "big")
+        found.append(block.records[at + 36 : at + length - 4])
+        at += length
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_view_and_the_log_behind_it_fold_to_what_the_whole_log_does(cluster: StubCluster, seed: int) -> None:
+    random = Random(seed)
+    cluster.create_topic("shop/stock", 2, type="compaction")
+    fill(cluster, 0, random, 30)
+    fill(cluster, 1, random, 5)
+    end = random.randrange(1, cluster.marks()[0] + 2)
+    cluster.compact(0, end)
+    cluster.compact(0, min(cluster.marks()[0] + 1, end + random.randrange(9)), nodes=[1])
+    found = read_all(cluster, topic="shop/stock", compacted="true")
+    ids = [(row[3], row[4]) for row in found]
+    assert len(set(ids)) == len(ids), "nothing comes twice"
+    assert len([row for row in found if row[3] == 0]) <= 12 + cluster.marks()[0] + 1 - end
+    for partition in (0, 1):
+        assert folded([row for row in found if row[3] == partition]) == plainly(cluster, partition)
+    cluster.trim(0, end)
+    assert folded([row for row in read_all(cluster, topic="shop/stock", compacted="true") if row[3] == 0]) == plainly(cluster, 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_compacted_further_between_planning_and_reading_loses_no_key(cluster: StubCluster, seed: int) -> None:
+    random = Random(seed)
+    cluster.create_topic("shop/stock", 1, type="compaction")
+    fill(cluster, 0, random, 20)
+    cluster.compact(0, cluster.marks()[0] // 2)
+    reader = StubSource({"cluster": cluster.address, "topic": "shop/stock", "compacted": "true"}).reader(SCHEMA)
+    tasks = reader.partitions()
+    assert [type(task) for task in tasks] == [ViewRange, LogRange]
+    before = plainly(cluster, 0)
+    fill(cluster, 0, random, 20)
+    cluster.compact(0, cluster.marks()[0] + 1 - random.randrange(40))
+    now = plainly(cluster, 0)
+    found = rows(reader, tasks)
+    assert len({row[4] for row in found}) == len(found)
+    told = {key: data for _, key, data, _, _ in sorted(found, key=lambda row: row[4])}
+    for key in {*before, *now}:
+        if key in before:
+            assert key in told, "a key that was there when the frame was planned"
+        assert told.get(key, b"") in (before.get(key, b""), now.get(key, b""), *(data for k, data in history(cluster) if k == key))
+
+
+def history(cluster: StubCluster) -> list[tuple[bytes, bytes]]:
+    return [split(data) for block in cluster.nodes[0].blocks[0] for data in data_of(block)]
+
+
+def test_a_view_is_read_on_at_another_replica_that_ends_no_earlier(cluster: StubCluster) -> None:
+    cluster.create_topic("shop/stock", 1, type="compaction")
+    cluster.append(0, [pack_keyed(b"%d" % n, b"x") for n in range(9)])
+    cluster.compact(0, 6)
+    reader = StubSource({"cluster": cluster.address, "topic": "shop/stock", "compacted": "true", "fetchTimeoutMs": "3000"}).reader(SCHEMA)
+    task = next(task for task in reader.partitions() if isinstance(task, ViewRange))
+    batches = reader.read(task)
+    assert next(iter(batches)).column("transaction_id").to_pylist() == [0, 1]
+    cluster.nodes[0].stop()
+    cluster.nodes[1].stop()
+    cluster.nodes[1].start()
+    task_now = replace(task, replicas=(cluster.nodes[0].address, cluster.nodes[1].address))
+    assert [row[4] for row in rows(reader, [task_now])] == list(range(6))
+    cluster.compact(0, 3, nodes=[1])
+    with pytest.raises(RangeUnreadable, match="out of range"):
+        rows(reader, [replace(task_now, fetch_timeout_ms=300)])
+
+
+def test_a_topic_without_views_cannot_be_read_compacted(cluster: StubCluster) -> None:
+    cluster.create_topic("shop/orders", 1, keyed=True)
+    with pytest.raises(InvalidSetting, match="no compaction topic"):
+        read_all(cluster, topic="shop/orders", compacted="true")
