@@ -14,12 +14,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from waltz_log.core.catalogue import Policies
 from waltz_log.core.recovery import committed_mark, majority
 
 __all__ = ["Decision", "Holding", "Retained", "SegmentFacts", "agreed_now_ms", "decide", "retained_path"]
+
+
+NOTHING_KEPT: Final = 1 << 62
 
 
 def retained_path(partition: int) -> str:
@@ -90,10 +93,10 @@ def decide(
     may go. `retained`: the first id kept until now."""
     if len(holdings) < majority(assigned):
         return Decision(retained, "replicas that do not answer", wants_checkpoint=False)
-    allowed = min(_expired_to(each, policies, now_ms, deleted=deleted) for each in holdings.values())
+    allowed = min(committed + 1, *(_expired_to(each, policies, now_ms, deleted=deleted) for each in holdings.values()))
     on_majority = committed_mark({name: each.last for name, each in holdings.items()}, assigned)
     assert on_majority is not None, "a majority told"
-    bounds = [(committed + 1, "what is not committed"), (on_majority + 1, "a majority")]
+    bounds = [(on_majority + 1, "a majority")]
     if policies.keep_for_subscribers:
         bounds += [(mark + 1, f"subscriber {name}") for name, mark in sorted(subscribers.items())]
     if compacted and not deleted:
@@ -108,7 +111,7 @@ def decide(
 
 
 def _expired_to(holding: Holding, policies: Policies, now_ms: int, *, deleted: bool) -> int:
-    """The first id that the policies keep in this replica."""
+    """The first id that the policies keep in this replica; beyond everything where they keep nothing of it."""
     left = holding.bytes
     first = holding.segments[0].first if holding.segments else holding.last + 1
     for place, segment in enumerate(holding.segments):
@@ -116,10 +119,10 @@ def _expired_to(holding: Holding, policies: Policies, now_ms: int, *, deleted: b
         too_old = segment.last >= segment.first and 0 <= policies.retention_ms < now_ms - segment.newest_ms
         too_large = 0 <= policies.retention_bytes < left and not active
         if not (deleted or too_old or too_large):
-            break
+            return first
         first = segment.last + 1
         left -= segment.bytes
-    return first
+    return NOTHING_KEPT if holding.whole else first
 
 
 def _aligned(holdings: Iterable[Holding], bound: int) -> int:
