@@ -75,12 +75,14 @@ def page_of(records: Sequence[WalRecord], *, bound: int, done: bool) -> pb.ReadV
 
 @dataclass
 class StubStorage:
-    """One replica. `session` is what its control file says; `hook` sees each block before it is sent and may change it, raise, or call `stop`."""
+    """One replica. `session` is what its control file says; `hook` sees each block before it is sent and may change it, raise, or call `stop`;
+    `view_hook` is told how many pages of a view were sent before each, and may raise."""
 
     name: str
     cluster_key: bytes
     session: int = 1
     hook: Callable[[int, pb.Block], pb.Block] | None = None
+    view_hook: Callable[[int], None] = lambda _: None
     reads: list[tuple[int, int, int]] = field(default_factory=list)
     first: dict[int, int] = field(default_factory=dict)
     blocks: dict[int, list[Block]] = field(default_factory=dict)
@@ -129,6 +131,7 @@ class StubStorage:
                 raise OutOfRange(partition=request.partition, asked=request.bound_min, first=0, last=bound)
             wanted = [each for each in records if each.transaction_id >= request.first_transaction_id]
             for at in range(0, len(wanted) or 1, 2):
+                self.view_hook(at // 2)
                 yield page_of(wanted[at : at + 2], bound=bound, done=at + 2 >= len(wanted))
         except WaltzError as error:
             context.abort(grpc.StatusCode.ABORTED, errors.encode(error))

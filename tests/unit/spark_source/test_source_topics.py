@@ -28,7 +28,7 @@ from pyspark_waltz.testing import StubCluster, StubSource, block_of
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.envelope import pack_keyed, split_keyed
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import EnvelopeBroken, InvalidSetting, NoSuchTopic, NotAllowed, Unavailable
+from waltz_log.errors import ConnectionLost, EnvelopeBroken, InvalidSetting, NoSuchTopic, NotAllowed, Unavailable
 
 T0 = 1_700_000_000_000
 ORDERS = TopicOf("shop/orders", True)
@@ -346,20 +346,26 @@ def history(cluster: StubCluster) -> list[tuple[bytes, bytes]]:
 
 def test_a_view_is_read_on_at_another_replica_that_ends_no_earlier(cluster: StubCluster) -> None:
     cluster.create_topic("shop/stock", 1, type="compaction")
-    cluster.append(0, [pack_keyed(b"%d" % n, b"x") for n in range(9)])
+    cluster.append(0, [pack_keyed(key, b"old") for key in (b"a", b"b", b"c", b"d", b"e", b"f")])
     cluster.compact(0, 6)
-    reader = StubSource({"cluster": cluster.address, "topic": "shop/stock", "compacted": "true", "fetchTimeoutMs": "3000"}).reader(SCHEMA)
-    task = next(task for task in reader.partitions() if isinstance(task, ViewRange))
-    batches = reader.read(task)
-    assert next(iter(batches)).column("transaction_id").to_pylist() == [0, 1]
-    cluster.nodes[0].stop()
-    cluster.nodes[1].stop()
-    cluster.nodes[1].start()
-    task_now = replace(task, replicas=(cluster.nodes[0].address, cluster.nodes[1].address))
-    assert [row[4] for row in rows(reader, [task_now])] == list(range(6))
-    cluster.compact(0, 3, nodes=[1])
+    reader = StubSource({"cluster": cluster.address, "topic": "shop/stock", "compacted": "true"}).reader(SCHEMA)
+    (task,) = reader.partitions()
+    assert isinstance(task, ViewRange)
+    first, second = cluster.nodes
+    task = replace(task, replicas=(first.address, second.address), fetch_timeout_ms=600)
+    cluster.append(0, [pack_keyed(b"b", b"new")])
+    cluster.compact(0, 7, nodes=[0])
+
+    def stop_after_the_first_page(sent: int) -> None:
+        if sent:
+            raise ConnectionLost(address=first.address, reason="as the test asked for")
+
+    first.view_hook = stop_after_the_first_page
     with pytest.raises(RangeUnreadable, match="out of range"):
-        rows(reader, [replace(task_now, fetch_timeout_ms=300)])
+        rows(reader, [task])  # the first page left b out, and the other view has it below
+    cluster.compact(0, 7, nodes=[1])
+    found = rows(reader, [task])
+    assert [(row[1], row[4]) for row in found] == [(b"a", 0), (b"c", 2), (b"d", 3), (b"e", 4), (b"f", 5), (b"b", 6)]
 
 
 def test_a_topic_without_views_cannot_be_read_compacted(cluster: StubCluster) -> None:
