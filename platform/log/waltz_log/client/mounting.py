@@ -16,7 +16,9 @@ from waltz_log.rpc.versions import expect_spoken
 __all__ = ["mount_for_appends", "mount_request", "ranges"]
 
 
-def mount_request(owners: Owners, partition: int, client_id: int, mount_sequence: int, mark: int, feed: pb.FeedMode.ValueType) -> pb.ClientMessage:
+def mount_request(
+    owners: Owners, partition: int, client_id: int, mount_sequence: int, mark: int, feed: pb.FeedMode.ValueType, *, on_disk: bool = False
+) -> pb.ClientMessage:
     return pb.ClientMessage(
         mount=pb.MountRequest(
             protocol_version=versions.SPOKEN.highest,
@@ -29,19 +31,21 @@ def mount_request(owners: Owners, partition: int, client_id: int, mount_sequence
             feed=feed,
             generation=owners.generation(partition),
             principal=owners.principal,
+            on_disk=on_disk,
         )
     )
 
 
 async def mount_for_appends(
-    owners: Owners, address: str, partition: int, client_id: int, mount_sequence: int, mark: int, timeout_s: float
+    owners: Owners, address: str, partition: int, client_id: int, mount_sequence: int, mark: int, timeout_s: float, *, on_disk: bool = False
 ) -> tuple[Stream, pb.MountResponse]:
-    """A stream without feed that the owner said is ready: everything this client sent to the partition before is decided. Raises `NotOwner`,
-    `ConnectionLost`, `Fenced`, `OutOfRange` (the mark is outside the log), `ClusterKeyMismatch`, `ProtocolViolation`."""
+    """A stream without feed that the owner said is ready: everything this client sent to the partition before is decided. `on_disk`: nothing is
+    answered before. Raises `NotOwner`, `ConnectionLost`, `Fenced`, `OutOfRange` (the mark is outside the log), `ClusterKeyMismatch`,
+    `ProtocolViolation`."""
     stream = owners.stream_channel(address).open(MOUNT)
     try:
         async with asyncio.timeout(timeout_s):
-            await stream.send(mount_request(owners, partition, client_id, mount_sequence, mark, pb.FEED_NONE))
+            await stream.send(mount_request(owners, partition, client_id, mount_sequence, mark, pb.FEED_NONE, on_disk=on_disk))
             message = await stream.receive()
         if message is None or message.WhichOneof("kind") != "mounted" or not message.mounted.partition_ready:
             raise NotOwner(partition=partition, reason=f"{address} is not ready")

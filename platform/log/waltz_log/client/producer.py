@@ -305,7 +305,9 @@ class Producer:
         assigned = self._owners.generation(self.partition)
         self._mount_sequence += 1
         mark = max(self._mount_mark, self.known_mark)  # within the log: the first retained, or what we know to be committed
-        stream, answer = await mount_for_appends(self._owners, address, self.partition, self.client_id, self._mount_sequence, mark, timeout_s)
+        mine = (self.partition, self.client_id, self._mount_sequence, mark)
+        # Who forgets on disk what was appended must not be told before that is on disk.
+        stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None)
         self._doubtful = self.window.forget_received() or self._doubtful
         self.window.know(answer.high_water_mark)
         self.mounts += 1

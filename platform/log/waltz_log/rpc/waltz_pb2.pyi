@@ -167,6 +167,7 @@ class MountRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     LOWEST_PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ON_DISK_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """the highest this client speaks"""
     cluster_key: _builtins.bytes
@@ -184,6 +185,8 @@ class MountRequest(_message.Message):
     """the lowest it accepts; 0: only protocol_version"""
     principal: _builtins.str
     """who appends or reads, as it says of itself; empty: nobody in particular. Asked where a topic names who may"""
+    on_disk: _builtins.bool
+    """answer appends only when they are on the disks of a majority, whatever the topic's policy"""
     def __init__(
         self,
         *,
@@ -197,10 +200,11 @@ class MountRequest(_message.Message):
         generation: _builtins.int = ...,
         lowest_protocol_version: _builtins.int = ...,
         principal: _builtins.str = ...,
+        on_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "generation", b"generation", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "generation", b"generation", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "on_disk", b"on_disk", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

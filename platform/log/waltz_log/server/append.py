@@ -242,7 +242,9 @@ class AppendTask:
             entry = self._in_flight[self._received]
             self._received += 1
             for appender, answers in entry.answers.items():
-                if answers.committed:
+                if answers.committed and appender.on_disk:
+                    store.hurry()
+                elif answers.committed:
                     appender.answer(Answers(committed=answers.committed, in_memory=True), entry.append_time_ms)
                     answers.committed = []
             self._wake.notify()

@@ -30,6 +30,7 @@ class Mount:
         self.mount_sequence = request.mount_sequence
         self.feed = request.feed
         self.principal = request.principal
+        self.on_disk = request.on_disk
         self.last_sequence = -1
         self.failed: WaltzError | None = None
         self.ready = False

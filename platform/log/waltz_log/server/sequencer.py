@@ -28,6 +28,8 @@ class Appender(Protocol):
 
     client_id: int
     last_sequence: int
+    on_disk: bool
+    """Its appends are answered only when they are on disk, whatever the topic's policy."""
 
     def answer(self, answers: Answers, append_time_ms: int) -> None: ...
     def fail(self, error: WaltzError) -> None: ...

@@ -50,6 +50,7 @@ class _Store:
 
 class _Mount:
     client_id = 7
+    on_disk = False
     last_sequence = -1
     failed: WaltzError | None = None
 

@@ -7,15 +7,16 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
-
 import pytest
 
-from waltz_log.client import Lock, LockConflict, WaltzClient
+from waltz_log.client import Intent, Lock, LockConflict, Outbox, WaltzClient
 from waltz_log.core.catalogue import Policies
+from waltz_log.core.ports import Coordinator
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import Unavailable
 from waltz_log.testing.cluster import MemoryCluster
-from waltz_log.testing.disk import Operation
+from waltz_log.testing.disk import Operation, SimulatedDisk
+from waltz_log.testing.offload import run_in_place
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.zookeeper.topics import change_catalogue
 
@@ -304,5 +305,20 @@ def test_a_flush_says_what_it_cannot_know() -> None:
         assert (await client.append(0, b"next")).transaction_id == 1
         await client.flush()
         assert await read(client, 2) == [b"the first", b"next"]
+
+    in_cluster(scenario)
+
+
+def test_an_outbox_forgets_nothing_that_is_not_on_disk() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        async def coordinator() -> Coordinator:
+            return cluster.ensemble.session()
+
+        outbox = Outbox(SimulatedDisk(), run_in_place, cluster.clock, coordinator, cluster.network)
+        await outbox.start()
+        (receipt,) = await outbox.submit(Intent.data(0, b"owed"))
+        await receipt.outcome()
+        assert sorted(on_disk(cluster).values())[1] == 1
+        await outbox.close()
 
     in_cluster(scenario)

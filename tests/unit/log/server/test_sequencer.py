@@ -13,6 +13,7 @@ class _Client:
     def __init__(self, client_id: int = 7) -> None:
         self.client_id = client_id
         self.last_sequence = -1
+        self.on_disk = False
 
     def answer(self, answers: Answers, append_time_ms: int) -> None:
         raise AssertionError("the sequencer only says what to answer")
