@@ -24,6 +24,7 @@ from waltz_log.cli.plugins import PluginGroup
 from waltz_log.cli.replicas_app import replicas_app
 from waltz_log.cli.storage_app import storage_app
 from waltz_log.cli.topics_app import topics_app
+from waltz_log.cli.transactions_app import add_transactions
 from waltz_log.errors import WaltzError
 
 __all__ = ["app", "main"]
@@ -43,6 +44,7 @@ app.add_typer(outbox_app, name="outbox")
 app.add_typer(storage_app, name="storage")
 app.add_typer(journal_app, name="journal")
 app.add_typer(topics_app, name="topic")
+add_transactions(app)
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
@@ -108,7 +110,7 @@ def doctor(output: Output = "table") -> int:
 def create(
     cluster: Cluster,
     name: Annotated[str, typer.Option(help="For people; the key tells clusters apart.")],
-    partitions: Annotated[int, typer.Option(min=1, help="How many; it stays so.")],
+    partitions: Annotated[int, typer.Option(min=1, help="How many; `waltz cluster grow` adds more.")],
     storages: Annotated[str, typer.Option(help="Names of the storage nodes, separated by commas.")],
     replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
     if_missing: Annotated[bool, typer.Option("--if-missing", help="Leave a cluster that is there as it is.")] = False,
@@ -121,6 +123,22 @@ def create(
     return asyncio.run(
         command.create(cluster, name=name, partitions=partitions, storages=names, replication=replication, if_missing=if_missing, timeout_s=timeout)
     )
+
+
+@cluster_app.command()
+def grow(
+    cluster: Cluster,
+    partitions: Annotated[int, typer.Option(min=1, help="How many there shall be.")],
+    storages: Annotated[str | None, typer.Option(help="Storage nodes that take the new ones, separated by commas; all by default.")] = None,
+    replication: Annotated[int | None, typer.Option(min=1, help="Replicas of each new one; as many as others have by default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be, change nothing.")] = False,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Add partitions to a log, while everything runs. A log never gets fewer."""
+    from waltz_log.cli import grow as command
+
+    names = None if storages is None else [each.strip() for each in storages.split(",")]
+    return asyncio.run(command.run(cluster, partitions, storages=names, replication=replication, dry_run=dry_run, timeout_s=timeout))
 
 
 @cluster_app.command()

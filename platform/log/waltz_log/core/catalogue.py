@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self, get_args
 
+from waltz_log.core.access import check_access_properties
 from waltz_log.core.topic_names import TopicName, name_id
 from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
@@ -137,6 +138,7 @@ class Catalogue:
             raise InvalidSetting.unknown(type, _TYPES, what="type of topic")
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidRequest(reason=f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+        check_access_properties(properties or {})
         self._refuse_collisions(name)
         used = {*self.retired, *(each for topic in self.topics.values() for each in topic.partitions)}
         free = sorted(set(pool) - used)
@@ -148,7 +150,9 @@ class Catalogue:
                 raise InvalidRequest(reason=f"there is another topic of that name: {_described(found)}")
             return self, found
         if len(free) < partitions:
-            raise InvalidRequest(reason=f"{partitions} log partitions are wanted and {len(free)} are free: log_partitions={len(set(pool))}")
+            enough = len(set(pool)) + partitions - len(free)
+            grow = f"`waltz cluster grow --partitions {enough}` adds what is missing"
+            raise InvalidRequest(reason=f"{partitions} log partitions are wanted and {len(free)} are free: {grow}; log_partitions={len(set(pool))}")
         return replace(self, topics={**self.topics, name: wanted}), wanted
 
     def with_policies(self, name: TopicName, changes: Mapping[str, Any]) -> tuple[Catalogue, Topic]:

@@ -1,0 +1,35 @@
+"""`waltz cluster grow`: more partitions for a log that is in use (docs/operations.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from waltz_log.cli.exit_codes import OK
+from waltz_log.core.metadata import CLUSTER, ClusterParameters
+from waltz_log.errors import InvalidRequest
+from waltz_log.zookeeper.cluster import grow_cluster
+from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+__all__ = ["run"]
+
+
+async def run(address: str, partitions: int, *, storages: list[str] | None, replication: int | None, dry_run: bool, timeout_s: float) -> int:
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
+    try:
+        node = await coordinator.get(CLUSTER)
+        if node is None:
+            raise InvalidRequest(reason="there is no cluster at this address: make one first")
+        before = ClusterParameters.from_bytes(node.data).partitions
+        after, assignment = await grow_cluster(coordinator, partitions, storages=storages, replication=replication, dry_run=dry_run)
+    finally:
+        await coordinator.close()
+    new = range(before, after.partitions)
+    if not new:
+        print(f"nothing to do: {address} has {before} partitions")
+        return OK
+    print(f"{'would have' if dry_run else 'has'} {after.partitions} partitions, {new[0]} to {new[-1]} new; before: {before}")
+    held = Counter(name for partition in new for name in assignment.replicas[partition])
+    for name, count in sorted(held.items()):
+        print(f"{name}: {count} of the new ones")
+    print("topics keep their partitions; applications that spread keys over all of the log by themselves must keep to the old number")
+    return OK

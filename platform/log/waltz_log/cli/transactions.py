@@ -1,0 +1,165 @@
+"""`waltz append` and `waltz read`: single transactions by hand, of a partition of the log or of a topic.
+
+For looking and trying, not for speed. Text is UTF-8; what is none is shown with escapes, and in JSON as base64 under a name of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from waltz_log.cli.exit_codes import OK
+from waltz_log.client import ClientSettings, TopicHandle, WaltzClient
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["Place", "append", "read"]
+
+
+class Place(NamedTuple):
+    """Where, as the options say: a topic, with its partition or a key, or a partition of the log."""
+
+    topic: str | None
+    key: str | None
+    partition: int | None
+
+    def check(self) -> None:
+        """Raises `InvalidSetting`."""
+        if self.topic is None and self.key is not None:
+            raise InvalidSetting(name="--key", reason="is for topics: --topic namespace/name", nearest=None)
+        if self.topic is None and self.partition is None:
+            raise InvalidSetting(name="--topic", reason="or --partition is required", nearest=None)
+
+
+class _Row(NamedTuple):
+    partition: int
+    transaction_id: int
+    timestamp_ms: int
+    header: int
+    key: bytes | None
+    data: bytes
+
+
+def _settings(principal: str | None, timeout_s: float) -> ClientSettings:
+    return ClientSettings(principal=principal, connect_timeout_s=timeout_s, append_timeout_s=timeout_s, request_timeout_s=timeout_s)
+
+
+async def append(address: str, data: str | None, place: Place, *, header: int, delete: bool, principal: str | None, timeout_s: float) -> int:
+    """One transaction, or one for each line of standard input. Told: the partition of the log and the id of each."""
+    place.check()
+    if delete and (place.key is None or data is not None):
+        raise InvalidSetting(name="--delete", reason="wants --key, and no data", nearest=None)
+    lines: Iterable[bytes] = (line.removesuffix(b"\n") for line in sys.stdin.buffer) if data is None and not delete else [(data or "").encode()]
+    async with WaltzClient.open(address, _settings(principal, timeout_s)) as client:
+        topic = None if place.topic is None else await client.topic(place.topic)
+        for line in lines:
+            if topic is None:
+                assert place.partition is not None
+                receipt = await client.append(place.partition, line, header)
+            elif delete:
+                receipt = await topic.delete((place.key or "").encode(), partition=place.partition, header=header)
+            else:
+                key = None if place.key is None else place.key.encode()
+                receipt = await topic.append(line, key=key, partition=place.partition, header=header)
+            print(f"partition={receipt.partition} transaction_id={receipt.transaction_id}", flush=True)
+    return OK
+
+
+async def read(
+    address: str,
+    place: Place,
+    *,
+    after: int | None,
+    limit: int | None,
+    follow: bool,
+    compacted: bool,
+    output: str,
+    principal: str | None,
+    timeout_s: float,
+) -> int:
+    """What is there now, or, with `follow`, also what comes."""
+    place.check()
+    async with WaltzClient.open(address, _settings(principal, timeout_s)) as client:
+        topic = None if place.topic is None else await client.topic(place.topic)
+        if topic is None:
+            rows = _of_log(client, place, after, compacted=compacted, follow=follow)
+        else:
+            rows = _of_topic(topic, place, after, compacted=compacted, follow=follow)
+        left = limit
+        async with aclosing(rows):
+            async for row in rows:
+                if left == 0:
+                    break
+                print(_told(row, output), flush=True)
+                left = None if left is None else left - 1
+                if left == 0:
+                    break
+    return OK
+
+
+async def _of_log(client: WaltzClient, place: Place, after: int | None, *, compacted: bool, follow: bool) -> AsyncGenerator[_Row, None]:
+    assert place.partition is not None
+    if compacted:
+        raise InvalidSetting(name="--compacted", reason="is for topics: --topic namespace/name", nearest=None)
+    mark = await client.high_water_mark(place.partition)
+    position = -1 if after is None else after
+    if position >= mark and not follow:
+        return
+    async with aclosing(client.feed(place.partition, position)) as feed:
+        async for each in feed:
+            yield _Row(place.partition, each.transaction_id, each.timestamp_ms, each.header, None, each.data)
+            if each.transaction_id >= mark and not follow:
+                return
+
+
+async def _of_topic(topic: TopicHandle, place: Place, after: int | None, *, compacted: bool, follow: bool) -> AsyncGenerator[_Row, None]:
+    key = None if place.key is None else place.key.encode()
+    if key is not None and not topic.keyed:
+        raise InvalidSetting(name="--key", reason=f"{topic.name} has no keys", nearest=None)
+    partition = topic.partition_of(key) if key is not None and place.partition is None else place.partition
+    if partition is None and topic.partitions == 1:
+        partition = 0
+    if partition is None and after is not None:
+        raise InvalidSetting(name="--after", reason="wants --partition: each partition has ids of its own", nearest=None)
+    marks = await topic.high_water_marks()
+    position = -1 if after is None else after
+    left = {each: mark for each, mark in marks.items() if partition in (None, each) and mark > position}
+    if not left and not follow:
+        return
+    feed = topic.feed(partition, position, compacted=compacted)
+    async with aclosing(feed):
+        async for record in feed:
+            if key is None or record.key == key:
+                yield _Row(record.partition, record.transaction_id, record.timestamp_ms, record.header, record.key, record.value)
+            if record.transaction_id >= left.get(record.partition, record.transaction_id + 1):
+                del left[record.partition]
+                if not left and not follow:
+                    return
+
+
+def _told(row: _Row, output: str) -> str:
+    time = datetime.fromtimestamp(row.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    if output == "json":
+        found: dict[str, Any] = {"partition": row.partition, "transaction_id": row.transaction_id, "timestamp": time, "header": row.header}
+        return json.dumps(found | _text("key", row.key) | _text("data", row.data))
+    key = "" if row.key is None else f" key={_shown(row.key)}"
+    return f"{row.partition} {row.transaction_id} {time} header={row.header}{key} {_shown(row.data)}"
+
+
+def _text(name: str, data: bytes | None) -> dict[str, Any]:
+    if data is None:
+        return {}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _shown(data: bytes) -> str:
+    """On one line of a terminal, whatever is in it."""
+    text = data.decode(errors="backslashreplace")
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

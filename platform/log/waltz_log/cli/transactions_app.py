@@ -1,0 +1,63 @@
+"""The arguments of `waltz append` and `waltz read`. What they do stands in `transactions`; imports next to nothing, like `main`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from waltz_log.cli.outputs import Output, checked_output
+
+__all__ = ["add_transactions"]
+
+Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="namespace/name; without it --partition is of the log.")]
+Key = Annotated[str | None, typer.Option(help="In a keyed topic; says which partition.")]
+Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Of the topic, or of the log.")]
+Principal = Annotated[str | None, typer.Option(help="Who you are, for topics that name who may.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")]
+
+
+def append(
+    cluster: Cluster,
+    data: Annotated[str | None, typer.Argument(help="Text; without it each line of standard input is a transaction.")] = None,
+    topic: TopicOption = None,
+    key: Key = None,
+    partition: Partition = None,
+    header: Annotated[int, typer.Option(help="The application's own number.")] = 0,
+    delete: Annotated[bool, typer.Option("--delete", help="The end of the key.")] = False,
+    principal: Principal = None,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Append by hand, and tell where it went."""
+    from waltz_log.cli import transactions as command
+
+    place = command.Place(topic, key, partition)
+    return asyncio.run(command.append(cluster, data, place, header=header, delete=delete, principal=principal, timeout_s=timeout))
+
+
+def read(
+    cluster: Cluster,
+    topic: TopicOption = None,
+    key: Key = None,
+    partition: Partition = None,
+    after: Annotated[int | None, typer.Option(min=-1, help="The last transaction that is not wanted.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended from now on.")] = False,
+    compacted: Annotated[bool, typer.Option("--compacted", help="Of a compaction topic: the latest value of each key, then the log.")] = False,
+    output: Output = "table",
+    principal: Principal = None,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Show what is in the log: a line for each transaction, or one of JSON."""
+    from waltz_log.cli import transactions as command
+
+    place = command.Place(topic, key, partition)
+    options = {"after": after, "limit": limit, "follow": follow, "compacted": compacted, "output": checked_output(output)}
+    return asyncio.run(command.read(cluster, place, **options, principal=principal, timeout_s=timeout))  # type: ignore[arg-type]
+
+
+def add_transactions(app: typer.Typer) -> None:
+    app.command()(append)
+    app.command()(read)
