@@ -181,6 +181,8 @@ class StorageNode:
             self._ask_for_room(partitions)
             raise Unavailable(reason=f"room is made for more partitions: partitions={partitions}")
         async with self._control_turn:
+            if partitions <= self.control.header.partitions:
+                return  # made while this one waited
             await self._offload(self.control.grow, partitions)
         log.info("room for more partitions", name=self.settings.name, partitions=partitions)
 

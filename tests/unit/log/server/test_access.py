@@ -1,0 +1,180 @@
+"""Topics that name who may append and who may read: at servers and at storage nodes, at once and for those who are mounted already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from waltz_log.client import ClientSettings, Receipt, WaltzClient
+from waltz_log.core.access import CLUSTER_PRINCIPAL, allowed, check_access_properties, check_principal, expect_allowed
+from waltz_log.core.catalogue import Catalogue
+from waltz_log.core.topic_names import TopicName
+from waltz_log.errors import InvalidSetting, NotAllowed, OutcomeUnknown, WaltzError
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import READ, TRANSACTIONS
+from waltz_log.testing import InMemoryCluster
+from waltz_log.zookeeper.topics import change_catalogue
+
+PROPERTIES = {"allow-append": "writer, both", "allow-read": "reader,both"}
+
+
+def test_principals_are_named_by_properties_and_without_them_everybody_may() -> None:
+    assert allowed({}, "append") == ()
+    assert allowed(PROPERTIES, "append") == ("both", "writer")
+    for principal in (None, "", "reader", "anybody", CLUSTER_PRINCIPAL):
+        expect_allowed("a/b", (), "append", principal)
+        with pytest.raises(NotAllowed) as raised:
+            expect_allowed("a/b", ("both", "writer"), "append", principal)
+        assert raised.value.facts == {"action": "append", "topic": "a/b", "principal": principal or None}
+    expect_allowed("a/b", ("reader",), "read", CLUSTER_PRINCIPAL)
+
+
+@pytest.mark.parametrize(
+    "properties", [{"allow-reed": "ada"}, {"allow-read": ""}, {"allow-read": "ada,,bob"}, {"allow-append": "a da"}, {"allow-read": "waltz/cluster"}]
+)
+def test_a_property_of_access_that_would_keep_out_nobody_or_everybody_by_mistake_is_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(InvalidSetting):
+        check_access_properties(properties)
+    with pytest.raises(InvalidSetting):
+        Catalogue().with_new(TopicName("a", "b"), type="regular", partitions=1, pool=range(1), now_ms=0, properties=properties)
+
+
+def test_a_principal_is_a_name_that_a_property_can_hold() -> None:
+    assert check_principal("svc-orders@shop") == "svc-orders@shop"
+    for name in ("", "a b", "a,b", "x" * 129, CLUSTER_PRINCIPAL):
+        with pytest.raises(InvalidSetting):
+            check_principal(name)
+        with pytest.raises(InvalidSetting):
+            ClientSettings(principal=name)
+
+
+# ---- a cluster -------------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    async with InMemoryCluster(partitions=3, servers=1, storages=1) as made:
+        yield made
+
+
+async def create(cluster: InMemoryCluster, name: str = "shop/secret", **properties: str) -> None:
+    def change(catalogue: Catalogue) -> Any:
+        return catalogue.with_new(TopicName.parse(name), type="regular", partitions=1, pool=range(3), now_ms=0, properties=properties)
+
+    await change_catalogue(await cluster.coordinator(), change)
+
+
+async def known(cluster: InMemoryCluster, partition: int = 0) -> None:
+    """Until server and storage node have heard of the topic."""
+    async with asyncio.timeout(20):
+        ((server, _),) = cluster.servers.values()
+        ((node, _),) = cluster.storages.values()
+        while server._topics.of(partition) is None or node.readers.get(partition, ("", ()))[0] != "shop/secret":
+            await asyncio.sleep(0.005)
+
+
+async def connect(cluster: InMemoryCluster, principal: str | None) -> WaltzClient:
+    return await cluster.client(ClientSettings(principal=principal, retry_base_s=0.001, retry_cap_s=0.02, append_timeout_s=20.0))
+
+
+async def may(work: Any) -> bool:
+    try:
+        async with asyncio.timeout(20):
+            await work
+    except NotAllowed:
+        return False
+    return True
+
+
+async def test_who_may_append_and_read_is_as_the_properties_say(cluster: InMemoryCluster) -> None:
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    filler = await connect(cluster, "both")
+    await filler.append(0, b"there")
+    found = {}
+    for principal in (None, "writer", "reader", "both", "stranger"):
+        client = await connect(cluster, principal)
+        found[principal] = (await may(client.append(0, b"x")), await may(anext(client.feed(0))), await may(client.append(1, b"of no topic")))
+    assert found == {
+        None: (False, False, True),
+        "writer": (True, False, True),
+        "reader": (False, True, True),
+        "both": (True, True, True),
+        "stranger": (False, False, True),
+    }
+
+
+async def test_a_topic_that_names_readers_alone_is_appended_to_by_everybody(cluster: InMemoryCluster) -> None:
+    await create(cluster, **{"allow-read": "reader"})
+    await known(cluster)
+    client = await connect(cluster, None)
+    assert await may(client.append(0, b"x"))
+    assert not await may(anext(client.feed(0)))
+
+
+async def test_single_transactions_and_replicas_are_closed_to_the_same(cluster: InMemoryCluster) -> None:
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    await (await connect(cluster, "both")).append(0, b"there")
+    ((server, _),) = cluster.servers.values()
+    ((_, storage),) = cluster.storages.values()
+    to_server, to_storage = cluster.network.connect(server.address), cluster.network.connect(storage.address)
+    key = cluster.key.bytes
+
+    async def read(principal: str) -> None:
+        request = pb.ReadRequest(cluster_key=key, partition=0, session=0, fence=-1, last_transaction_id=0, max_bytes=100, principal=principal)
+        stream = to_storage.open(READ, request)
+        answer = await stream.receive()
+        assert answer is not None
+        assert answer.blocks[0].first_transaction_id == 0
+
+    for principal, allows in (("reader", True), ("both", True), (CLUSTER_PRINCIPAL, True), ("writer", False), ("", False)):
+        request = pb.TransactionRequest(partition=0, first_transaction_id=0, count=1, cluster_key=key, principal=principal)
+        assert await may(to_server.call(TRANSACTIONS, request, timeout_s=10)) == allows
+        assert await may(read(principal)) == allows
+
+
+async def test_who_was_mounted_before_the_topic_was_made_is_sent_away(cluster: InMemoryCluster) -> None:
+    early = await connect(cluster, None)
+    await early.append(0, b"before")
+    feed = early.feed(0)
+    assert (await anext(feed)).data == b"before"
+    waiting = asyncio.ensure_future(may(anext(feed)))
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    assert not await waiting
+    assert not await may(early.append(0, b"after"))
+    assert await may((await connect(cluster, "writer")).append(0, b"by one who may"))
+
+
+async def test_a_storage_node_that_starts_anew_learns_who_may_read_from_the_owner(cluster: InMemoryCluster) -> None:
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    await (await connect(cluster, "both")).append(0, b"there")
+    await cluster.kill_storage("storage-0")
+    await cluster.start_storage("storage-0")
+    await known(cluster)
+
+
+async def test_an_unknown_outcome_is_settled_by_one_who_may_append_and_not_read(cluster: InMemoryCluster) -> None:
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    client = await connect(cluster, "writer")
+    cluster.lose_next_answer(0)
+    with pytest.raises(OutcomeUnknown) as raised:
+        await client.append(0, b"x")
+    assert await client.resolve(raised.value) == Receipt(0, 0, 0)
+
+
+async def test_what_waits_when_access_is_refused_is_told_so_and_not_until_its_deadline(cluster: InMemoryCluster) -> None:
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    client = await connect(cluster, "stranger")
+    futures = [await client.append_nowait(0, b"%d" % n) for n in range(10)]
+    async with asyncio.timeout(10):
+        errors = await asyncio.gather(*futures, return_exceptions=True)
+    assert all(isinstance(error, WaltzError) for error in errors)
+    assert all(isinstance(error, NotAllowed) for error in errors)
