@@ -23,6 +23,7 @@ from waltz_log.cli.outputs import Output, checked_output
 from waltz_log.cli.plugins import PluginGroup
 from waltz_log.cli.replicas_app import replicas_app
 from waltz_log.cli.storage_app import storage_app
+from waltz_log.cli.subscribers_app import subscribers_app
 from waltz_log.cli.topics_app import topics_app
 from waltz_log.cli.transactions_app import add_transactions
 from waltz_log.errors import WaltzError
@@ -45,6 +46,7 @@ app.add_typer(storage_app, name="storage")
 app.add_typer(journal_app, name="journal")
 app.add_typer(topics_app, name="topic")
 add_transactions(app)
+app.add_typer(subscribers_app, name="subscribers")
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
 Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]

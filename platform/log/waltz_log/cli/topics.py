@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from typing import Any
 
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK
+from waltz_log.cli.topic_facts import partition_facts
 from waltz_log.core.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topic_names import TopicName
@@ -92,10 +93,13 @@ async def listing(address: str, *, output: str, timeout_s: float) -> int:
 
 
 async def describe(address: str, name: str, *, output: str, timeout_s: float) -> int:
+    from waltz_log.rpc.network import GrpcNetwork
+
     async with _connected(address, timeout_s) as coordinator:
         topic = (await read_catalogue(coordinator)).find(TopicName.parse(name))
+        places = await partition_facts(coordinator, GrpcNetwork(), address, topic)
     if output == "json":
-        print(json.dumps(_told(topic), indent=2))
+        print(json.dumps(_told(topic) | {"partitions": places}, indent=2))
         return OK
     told = _told(topic)
     rows = [(key, str(value)) for key, value in told.items() if key not in ("policies", "properties", "log_partitions")]
@@ -103,7 +107,17 @@ async def describe(address: str, name: str, *, output: str, timeout_s: float) ->
     rows += [(f"property {key}", value) for key, value in topic.properties.items()]
     rows += [(f"policy {key}", str(value)) for key, value in told["policies"].items()]
     _table(("of the topic", ""), rows)
+    _table(("partition", "log", "first retained", "high-water mark", "bytes", "view up to", "held by", "subscribers' lag"), [_row(e) for e in places])
     return OK
+
+
+def _row(place: Mapping[str, Any]) -> list[str]:
+    views = {name: view["bound"] - 1 for name, view in (place["view"] or {}).items()}
+    view = "" if place["view"] is None else "none" if not views else str(min(views.values()))
+    lags = [f"{name}: {'not known' if each['lag_transactions'] is None else each['lag_transactions']}" for name, each in place["subscribers"].items()]
+    told = [place["first_retained"], "no owner" if place["high_water_mark"] is None else place["high_water_mark"]]
+    size = "not known" if place["bytes"] is None else place["bytes"]
+    return [str(each) for each in (place["partition"], place["log_partition"], *told, size, view, place["held_by"] or "", ", ".join(lags))]
 
 
 def _told(topic: Topic) -> dict[str, Any]:

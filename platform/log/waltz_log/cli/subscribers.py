@@ -1,0 +1,127 @@
+"""`waltz subscribers`: who is registered, how far behind each is, and what is kept for it; removes one that is gone for good."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from waltz_log.cli.clock import WallClock
+from waltz_log.cli.exit_codes import OK
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.subscribers import Subscriber
+from waltz_log.zookeeper.subscribers import read_retained, read_subscribers, remove_subscriber
+from waltz_log.zookeeper.survey import survey
+from waltz_log.zookeeper.topics import read_catalogue
+
+__all__ = ["described", "listing", "remove", "show", "subscriber_facts"]
+
+
+async def listing(address: str, *, output: str, timeout_s: float) -> int:
+    from waltz_log.rpc.network import GrpcNetwork
+
+    async with _connected(address, timeout_s) as coordinator:
+        found = await subscriber_facts(coordinator, GrpcNetwork(), address, now_ms=WallClock().now_ms())
+    show(found, output)
+    return OK
+
+
+async def remove(address: str, name: str, *, dry_run: bool, output: str, timeout_s: float) -> int:
+    async with _connected(address, timeout_s) as coordinator:
+        gone = await remove_subscriber(coordinator, name, dry_run=dry_run)
+    if output == "json":
+        print(
+            json.dumps({"name": gone.name, "removed": not dry_run, "marks": {str(each): mark for each, mark in sorted(gone.marks.items())}}, indent=2)
+        )
+    else:
+        print(f"{'would be' if dry_run else 'is'} removed: {gone.name}; nothing is kept for it above {_marks(gone)}")
+    return OK
+
+
+def _marks(subscriber: Subscriber) -> str:
+    return ", ".join(f"{mark} of partition {partition}" for partition, mark in sorted(subscriber.marks.items())) or "anything"
+
+
+async def subscriber_facts(coordinator: Coordinator, network: Network, address: str, *, now_ms: int) -> list[dict[str, Any]]:
+    """What there is to tell of each, in the order of names. Raises `ClusterUnavailable` where no cluster is there."""
+    found = await read_subscribers(coordinator)
+    cluster, catalogue = await survey(coordinator, network, address), await read_catalogue(coordinator)
+    marks = {each.partition: each.high_water_mark for each in cluster.partitions}
+    topics: dict[int, str] = {}
+    for each in found:
+        for partition in each.marks:
+            owner = catalogue.owner_of(partition)
+            topics[partition] = "" if owner is None else f"{owner[0].name}/{owner[1]}"
+    firsts = {partition: (await read_retained(coordinator, partition)).first for partition in sorted(topics)}
+    return [described(each, marks, firsts, topics, now_ms) for each in found]
+
+
+def described(
+    subscriber: Subscriber, high_water_marks: Mapping[int, int | None], firsts: Mapping[int, int], topics: Mapping[int, str], now_ms: int
+) -> dict[str, Any]:
+    """`lag_transactions`: committed and not reported as read; None where no owner tells. `kept_for_it`: what is kept of what it has not read."""
+    return {
+        "name": subscriber.name,
+        "told": dict(subscriber.told),
+        "created": _date(subscriber.created_ms),
+        "seen": _date(subscriber.seen_ms),
+        "silent_s": max(0, (now_ms - subscriber.seen_ms) // 1000),
+        "partitions": [
+            {
+                "partition": partition,
+                "topic": topics.get(partition, ""),
+                "mark": mark,
+                "high_water_mark": (high := high_water_marks.get(partition)),
+                "lag_transactions": None if high is None else max(0, high - mark),
+                "first_retained": firsts.get(partition, 0),
+            }
+            for partition, mark in sorted(subscriber.marks.items())
+        ],
+    }
+
+
+def show(found: Sequence[Mapping[str, Any]], output: str) -> None:
+    if output == "json":
+        print(json.dumps(list(found), indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("subscriber", "partition", "topic", "mark", "lag", "first retained", "last seen", "told")
+    for each in found:
+        told = " ".join(f"{name}={value}" for name, value in each["told"].items())
+        for place in each["partitions"] or [{}]:
+            table.add_row(*_row(each, place, told))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _row(each: Mapping[str, Any], place: Mapping[str, Any], told: str) -> Iterable[str]:
+    lag = place.get("lag_transactions")
+    return (
+        str(each["name"]),
+        str(place.get("partition", "")),
+        str(place.get("topic", "")),
+        str(place.get("mark", "")),
+        "not known" if lag is None else str(lag),
+        str(place.get("first_retained", "")),
+        f"{each['seen']} ({each['silent_s']} s ago)",
+        told,
+    )
+
+
+def _date(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+@asynccontextmanager
+async def _connected(address: str, timeout_s: float) -> AsyncIterator[Coordinator]:
+    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+    coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()

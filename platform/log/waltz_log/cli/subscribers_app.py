@@ -1,0 +1,35 @@
+"""The arguments of `waltz subscribers`. What it does stands in `subscribers`; imports next to nothing, like `main`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from waltz_log.cli.outputs import Output, checked_output
+
+__all__ = ["subscribers_app"]
+
+subscribers_app = typer.Typer(help="Who reads the log, how far behind, and what is kept for them.", no_args_is_help=True)
+
+Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
+Name = Annotated[str, typer.Argument(help="As `waltz subscribers list` shows it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be, change nothing.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
+
+
+@subscribers_app.command(name="list")
+def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
+    """Show every subscriber with its marks, its lag, and when it was last seen."""
+    from waltz_log.cli import subscribers as command
+
+    return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
+
+
+@subscribers_app.command()
+def remove(cluster: Cluster, name: Name, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0) -> int:
+    """Keep nothing for it any more. If it is alive after all, its next report is refused."""
+    from waltz_log.cli import subscribers as command
+
+    return asyncio.run(command.remove(cluster, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))
