@@ -1,4 +1,4 @@
-"""One worker process of a node: `python -m waltz_log.cli.worker <descriptor>`, started by its supervisor (`cli.workers`) and by nobody else.
+"""One worker process of a node: started by its supervisor (`cli.workers`), and given its end of the link and the supervisor's process id.
 
 Serves the partitions that fall to it and passes on what is for its fellows. Ends when it is asked to (SIGTERM: in good order, once; how long that may
 take is the supervisor's to say) and at once when its supervisor is gone, whatever took it: the kernel is asked for that where it can be, and the link
@@ -43,16 +43,18 @@ AGAIN_PAUSE_S = 0.5
 
 
 def main() -> None:
-    _end_with_supervisor()
-    sys.exit(asyncio.run(_main(socket.socket(fileno=int(sys.argv[1])))))
+    end, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    if _end_with(supervisor):
+        sys.exit(asyncio.run(_main(end)))
 
 
-def _end_with_supervisor() -> None:
-    """Asks the kernel to kill this process when the thread that started it ends. One that ended before that shows as the end of the link."""
+def _end_with(supervisor: int) -> bool:
+    """Asks the kernel to kill this process when the thread that started it ends. False where that came first."""
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == supervisor
 
 
 async def _main(end: socket.socket) -> int:
@@ -62,7 +64,7 @@ async def _main(end: socket.socket) -> int:
         loop.add_signal_handler(number, stop.set)
     link = await Link.over(end)
     orders = await link.take()
-    if orders is None or os.getppid() != orders.supervisor:
+    if orders is None:
         return OK
     configure_logs(orders.log_level)
     watching = asyncio.ensure_future(_watch(link, orders))

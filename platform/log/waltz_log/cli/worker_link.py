@@ -37,7 +37,6 @@ class Orders:
     workers: int
     address: str
     fellows: tuple[str, ...]
-    supervisor: int
     log_level: str | None = None
     server_id: int = -1
     cluster_key: str = ""

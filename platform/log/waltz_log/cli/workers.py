@@ -64,7 +64,6 @@ def orders_of(kind: Literal["server", "storage"], settings: Settings, addresses:
         workers=len(addresses.fellows),
         address=addresses.address,
         fellows=addresses.fellows,
-        supervisor=os.getpid(),
         log_level=log_level,
         **more,
     )
@@ -189,7 +188,7 @@ class _Worker:
         """From the start of a process to its end: its exit code, or the signal below zero."""
         ours, its = socket.socketpair()
         with its:
-            command = (sys.executable, "-P", "-m", "waltz_log.cli.worker", str(its.fileno()))
+            command = (sys.executable, "-P", "-m", "waltz_log.cli.worker", str(its.fileno()), str(os.getpid()))
             # Not of our session: Ctrl-C at the terminal is for the supervisor, which stops its workers in good order.
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=DEVNULL, stdout=sys.stderr.fileno(), pass_fds=(its.fileno(), *self._workers.inherit), start_new_session=True

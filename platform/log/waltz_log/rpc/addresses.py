@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["ReservedAddress", "host_of"]
+__all__ = ["ReservedAddress"]
 
-
-def host_of(address: str) -> str:
-    return address.rpartition(":")[0]
+PORT_MAX = 65535
 
 
 class ReservedAddress:
@@ -21,8 +19,10 @@ class ReservedAddress:
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         try:
+            if not 0 <= int(port) <= PORT_MAX:
+                raise ValueError("no such port")
             found = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        except (ValueError, OverflowError, socket.gaierror) as error:
+        except (ValueError, socket.gaierror) as error:
             raise OSError(f"cannot listen on {address}: {error}") from None
         family, kind, protocol, _, where = found[0]
         try:

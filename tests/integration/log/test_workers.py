@@ -1,0 +1,257 @@
+"""Nodes of several worker processes: kill -9 of one worker while clients append and read, growth, hand-over, and the end of the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltz_log.client import WaltzClient
+from waltz_log.core.sharding import worker_of
+from waltz_log.errors import NotAppended, OutcomeUnknown
+from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.testing.local import LocalCluster
+from waltz_log.zookeeper.cluster import grow_cluster
+from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+from waltz_log.zookeeper.survey import survey
+
+pytestmark = pytest.mark.timeout(240)
+
+WORKERS = 2
+PARTITIONS = 4
+PATIENCE_S = 60.0
+IN_FLIGHT = 8
+
+Json = dict[str, Any]
+
+
+async def _status(cluster: LocalCluster) -> Json:
+    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+    try:
+        return asdict(await survey(coordinator, GrpcNetwork(), cluster.cluster))
+    finally:
+        await coordinator.close()
+
+
+def _node(found: Json, name: str) -> Json:
+    status: Json = (found["servers"][0] if name == "server-0" else next(each for each in found["storages"] if each["name"] == name))["status"]
+    return status
+
+
+def _lives(found: Json) -> dict[tuple[str, int], tuple[int, int]]:
+    """Process id and restarts of every worker that answers."""
+    names = ["server-0", *(each["name"] for each in found["storages"])]
+    told = {(name, each["worker"]): each for name in names for each in _node(found, name).get("workers", ())}
+    return {which: (each["pid"], each["restarts"]) for which, each in told.items() if each["answers"]}
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.05)
+
+
+def _cluster(directory: Path, storages: int) -> LocalCluster:
+    settings = {"workers": WORKERS}
+    return LocalCluster(
+        directory, partitions=PARTITIONS, storages=storages, servers=1, session_timeout_s=2, server_settings=settings, storage_settings=settings
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """With one storage node: where a worker of it is away, so are its partitions."""
+    with _cluster(tmp_path_factory.mktemp("workers"), 1) as found:
+        yield found
+
+
+class _Load:
+    """Appends to one partition until it is told to end, and keeps what it was told of each."""
+
+    def __init__(self, client: WaltzClient, partition: int) -> None:
+        self._client = client
+        self.partition = partition
+        self.told: dict[str, int] = {}
+        self.never: set[str] = set()
+        self._over = False
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._lane(lane) for lane in range(IN_FLIGHT)))
+
+    async def _lane(self, lane: int) -> None:
+        number = 0
+        while not self._over:
+            value = f"{self.partition}-{lane}-{number}"
+            number += 1
+            try:
+                self.told[value] = (await self._client.append(self.partition, value.encode(), timeout_s=PATIENCE_S)).transaction_id
+            except NotAppended:
+                self.never.add(value)
+            except OutcomeUnknown as unknown:
+                found = await self._client.resolve(unknown)
+                if found is None:
+                    self.never.add(value)
+                else:
+                    self.told[value] = found.transaction_id
+
+    def end(self) -> None:
+        self._over = True
+
+    async def moves(self) -> None:
+        """Returns when the log has taken more."""
+        before = len(self.told)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.told) <= before + IN_FLIGHT:
+                await asyncio.sleep(0.01)
+
+    async def check(self) -> None:
+        """What was acknowledged is in the log, once each and where it was said to be; what was denied is not."""
+        places: dict[str, int] = {}
+        mark = await self._client.high_water_mark(self.partition)
+        async for batch in self._client.feed_batches(self.partition, after=-1):
+            for transaction in batch:
+                assert transaction.transaction_id == len(places)
+                assert places.setdefault(bytes(transaction.data).decode(), transaction.transaction_id) == transaction.transaction_id
+            if batch[-1].transaction_id >= mark:
+                break
+        assert {value: places.get(value) for value in self.told} == self.told
+        assert not self.never & set(places)
+
+
+async def _until_all_answer(cluster: LocalCluster, holds: Callable[[dict[tuple[str, int], tuple[int, int]]], bool]) -> Json:
+    """The cluster's state when every worker answers and that holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = await _status(cluster)
+            lives = _lives(found)
+            if len(lives) == (cluster.servers + cluster.storages) * WORKERS and holds(lives):
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def _kill(cluster: LocalCluster, name: str, worker: int, others: list[_Load]) -> None:
+    """Kills one worker and waits until it serves again. `others` go on before that, and no other process notices."""
+    before = await _until_all_answer(cluster, lambda lives: True)
+    pid, restarts = _lives(before)[name, worker]
+    os.kill(pid, signal.SIGKILL)
+    moved = asyncio.gather(*(load.moves() for load in others))
+    seen_without = False
+
+    def again(lives: dict[tuple[str, int], tuple[int, int]]) -> bool:
+        nonlocal seen_without
+        seen_without = seen_without or moved.done()
+        return lives[name, worker] != (pid, restarts)
+
+    found = await _until_all_answer(cluster, again)
+    assert seen_without, "the others stood still until the worker was there again"
+    now = _lives(found)
+    assert now[name, worker][1] == restarts + 1
+    unchanged = {which: life for which, life in _lives(before).items() if which != (name, worker)}
+    assert {which: life for which, life in now.items() if which != (name, worker)} == unchanged
+    for each in found["partitions"]:
+        was = before["partitions"][each["partition"]]
+        assert each["generation"] == was["generation"]
+        if _spared(cluster, name, worker, each["partition"]):
+            assert each["session"] == was["session"], "the session of another worker's partition ended"
+
+
+def _spared(cluster: LocalCluster, name: str, worker: int, partition: int) -> bool:
+    """Whether the partition is served on without that worker."""
+    return worker_of(partition, WORKERS) != worker or (name != "server-0" and cluster.storages > 2)
+
+
+async def _killed_in_turn(cluster: LocalCluster, kills: list[tuple[str, int]]) -> None:
+    client = await WaltzClient.connect(cluster.cluster)
+    loads = [_Load(client, partition) for partition in range(PARTITIONS)]
+    running = [asyncio.ensure_future(load.run()) for load in loads]
+    try:
+        for name, worker in kills:
+            await asyncio.gather(*(load.moves() for load in loads))
+            spared = [load for load in loads if _spared(cluster, name, worker, load.partition)]
+            await _kill(cluster, name, worker, spared)
+        await asyncio.gather(*(load.moves() for load in loads))
+        for load in loads:
+            load.end()
+        await asyncio.gather(*running)
+        for load in loads:
+            await load.check()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await client.close()
+
+
+def test_a_killed_worker_starts_again_alone_and_nothing_is_lost_or_doubled(cluster: LocalCluster) -> None:
+    asyncio.run(asyncio.wait_for(_killed_in_turn(cluster, [("server-0", 1), ("storage-0", 0)]), 2 * PATIENCE_S))
+
+
+@pytest.mark.slow
+def test_workers_of_every_kind_are_killed_again_and_again(tmp_path: Path) -> None:
+    kills = [(name, worker) for worker in range(WORKERS) for name in ("server-0", "storage-0", "storage-1", "storage-2")]
+    with _cluster(tmp_path / "cluster", 3) as cluster:
+        asyncio.run(asyncio.wait_for(_killed_in_turn(cluster, kills * 2), 200))
+
+
+def test_the_log_grows_while_workers_serve_it(cluster: LocalCluster) -> None:
+    async def run() -> None:
+        coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
+        try:
+            grown, _ = await grow_cluster(coordinator, PARTITIONS + 2)
+        finally:
+            await coordinator.close()
+        assert grown.partitions == PARTITIONS + 2
+        async with WaltzClient.open(cluster.cluster) as client:
+            for partition in range(PARTITIONS + 2):
+                assert (await client.append(partition, b"x", timeout_s=PATIENCE_S)).transaction_id >= 0
+
+    asyncio.run(asyncio.wait_for(run(), 2 * PATIENCE_S))
+
+
+def test_no_worker_outlives_its_supervisor_and_the_node_comes_back(cluster: LocalCluster) -> None:
+    lives = _lives(asyncio.run(_status(cluster)))
+    for name in ("storage-0", "server-0"):
+        cluster.kill(name)
+        pids = [pid for (node, _), (pid, _) in lives.items() if node == name]
+        assert len(pids) == WORKERS
+        _until(lambda pids=pids: not any(_alive(pid) for pid in pids))  # type: ignore[misc]
+        cluster.start(name)
+    cluster.wait_ready(PATIENCE_S)
+    again = _lives(asyncio.run(_status(cluster)))
+    assert {which for which in again if again[which] != lives[which]} == {
+        (name, worker) for name in ("storage-0", "server-0") for worker in range(WORKERS)
+    }
+
+
+def test_a_server_that_is_asked_to_stop_hands_its_partitions_over_in_good_order(cluster: LocalCluster) -> None:
+    async def run() -> None:
+        async with WaltzClient.open(cluster.cluster) as client:
+            marks = [(await client.append(partition, b"last", timeout_s=PATIENCE_S)).transaction_id for partition in range(PARTITIONS)]
+            found = await _status(cluster)
+            before = {each["partition"]: each["session"] for each in found["partitions"]}
+            pids = [pid for (node, _), (pid, _) in _lives(found).items() if node == "server-0"]
+            assert await asyncio.to_thread(cluster.stop, "server-0") == 0
+            assert not any(_alive(pid) for pid in pids)
+            told = cluster.log("server-0").read_text()
+            for partition, mark in enumerate(marks):
+                assert f'event="store session closed in order" partition={partition} session={before[partition]} high_water_mark={mark}' in told
+            await asyncio.to_thread(cluster.start, "server-0")
+            for partition, mark in enumerate(marks):
+                assert (await client.append(partition, b"next", timeout_s=PATIENCE_S)).transaction_id == mark + 1
+
+    asyncio.run(asyncio.wait_for(run(), 2 * PATIENCE_S))

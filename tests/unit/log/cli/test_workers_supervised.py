@@ -1,0 +1,70 @@
+"""The supervisor and its worker processes, without a cluster: addresses, a worker that cannot start, what each worker may take."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from waltz_log.cli.exit_codes import MACHINE, exit_code_of
+from waltz_log.cli.storage import share_of
+from waltz_log.cli.worker_link import Orders
+from waltz_log.cli.workers import NodeAddresses, Workers
+from waltz_log.core.restart_policy import RestartPolicy
+from waltz_log.errors import WorkerFailed
+from waltz_log.rpc.addresses import ReservedAddress
+from waltz_log.storage import StorageSettings
+
+
+async def test_a_worker_that_never_stays_up_ends_the_node_with_a_clear_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with NodeAddresses("127.0.0.1:0", 1) as addresses:
+        orders = Orders("storage", {"nonsense": 1}, worker=-1, workers=1, address=addresses.address, fellows=addresses.fellows)
+        async with Workers(orders, policy=RestartPolicy(pause_base_s=0.01, short_lives_max=1)) as workers:
+            with pytest.raises(WorkerFailed) as failed:
+                await asyncio.wait_for(workers.start(), 60)
+            assert not workers.serve
+    assert failed.value.facts == {"worker": 0, "lives": 2, "ended": "exit code 2"}
+    assert str(failed.value) == "worker does not stay up: worker=0 lives=2 ended=exit code 2"
+    assert exit_code_of(failed.value) == MACHINE
+    told = capfd.readouterr().err
+    assert told.count("waltz: worker 0: invalid setting: name=nonsense reason=no such setting") == 2
+
+
+def test_the_address_of_a_node_stays_its_own_and_no_other_nodes() -> None:
+    with NodeAddresses("127.0.0.1:0", 2) as addresses:
+        with pytest.raises(OSError, match="cannot listen on"):
+            ReservedAddress(addresses.address)
+        host, _, port = addresses.address.rpartition(":")
+        with socket.socket() as single:
+            single.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with pytest.raises(OSError):
+                single.bind((host, int(port)))
+                single.listen()
+        folder = Path(addresses.fellows[0].removeprefix("unix:")).parent
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert len(set(addresses.fellows)) == 2
+    assert not folder.exists()
+    ReservedAddress(addresses.address).close()
+
+
+@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:x", "127.0.0.1:99999999999", "no.such.host.invalid:1"])
+def test_what_is_no_address_is_refused(listen: str) -> None:
+    with pytest.raises(OSError, match="cannot listen on"):
+        ReservedAddress(listen)
+
+
+def test_an_address_that_somebody_listens_at_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="cannot listen on"):
+        NodeAddresses(f"127.0.0.1:{taken.getsockname()[1]}", 2)
+
+
+def test_what_a_node_may_take_is_shared_among_its_workers(tmp_path: Path) -> None:
+    settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=4, open_files_max=400, scrub_bytes_per_s=4000)
+    share = share_of(settings)
+    assert (share.open_files_max, share.scrub_bytes_per_s) == (100, 1000)
+    assert share_of(settings.model_copy(update={"scrub_bytes_per_s": 0})).scrub_bytes_per_s == 0
+    assert share_of(settings.model_copy(update={"scrub_bytes_per_s": 3})).scrub_bytes_per_s == 1
+    assert share_of(settings.model_copy(update={"open_files_max": 20})).open_files_max == 16
