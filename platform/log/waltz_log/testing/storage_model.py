@@ -7,6 +7,7 @@ all; fences, marks and the count of starts never went back; each partition takes
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from waltz_log.core.control_format import SessionMark
 from waltz_log.core.ports import Disk
 from waltz_log.core.records import encode_record
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.appender import Flushing
 from waltz_log.storage.partition import PartitionStore
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.offload import run_in_place
@@ -88,13 +90,15 @@ def records_of(block: Block) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionModel:
-    """`records` begins at id 0, also where the log was trimmed. The ranges and tuples hold what may be found; outside of steps that is one value."""
+    """`records` begins at id 0, also where the log was trimmed. The ranges and tuples hold what may be found; outside of steps that is one value, but
+    for what is `received` and not synced: of that any beginning may be found, and the replica must say that it may lack the rest."""
 
     records: tuple[bytes, ...] = ()
     lasts: range = field(default_factory=lambda: range(-1, 0))
     firsts: range = field(default_factory=lambda: range(1))
     fences: tuple[int, ...] = (-1,)
     marks: tuple[SessionMark, ...] = (SessionMark(),)
+    received: int = -1
 
     @property
     def last(self) -> int:
@@ -109,6 +113,7 @@ class PartitionModel:
             firsts=self.firsts[-1:],
             fences=self.fences[-1:],
             marks=self.marks[-1:],
+            received=-1,
         )
 
 
@@ -200,15 +205,40 @@ class StorageLife:
             blocks.append(block_of(partition, first, each, salt=session if salt is None else salt))
             first += len(each)
         records = model.records + tuple(record for each in blocks for record in records_of(each))
-        may = replace(model, records=records, lasts=range(model.last, first))
+        may = replace(model, records=records, lasts=range(model.lasts[0], first))
         if session > model.fences[-1]:
             may = replace(may, fences=(*model.fences, session))
         await self._step(partition, may, first - 1, append(await self.node.partition(partition), session, blocks))
 
+    async def receive(self, partition: int, session: int, *sizes: Sequence[int]) -> None:
+        """As `append`, acknowledged before it is synced."""
+        model = self.model(partition)
+        blocks, first = [], model.last + 1
+        for each in sizes:
+            blocks.append(block_of(partition, first, each, salt=session))
+            first += len(each)
+        records = model.records + tuple(record for each in blocks for record in records_of(each))
+        may = replace(model, records=records, lasts=range(model.lasts[0], first))
+        self._may(partition, may)
+        await append(await self.node.partition(partition), session, blocks, Flushing(3600.0, 1 << 40))
+        self._may(partition, replace(may, received=first - 1))
+
+    async def flush(self, partition: int) -> None:
+        model = self.model(partition)
+        store = await self.node.partition(partition)
+        store.flush()
+        for _ in range(1000):
+            if store.last_id == model.last:
+                break
+            await asyncio.sleep(0)
+        assert store.last_id == model.last, f"not synced: {store.last_id} of {model.last}"
+        self._may(partition, model.settled(model.last))
+
     async def truncate(self, partition: int, session: int, last: int) -> None:
         model = self.model(partition)
         store = await self.node.partition(partition)
-        await self._step(partition, replace(model, lasts=range(last, model.last + 1)), last, store.truncate(session, last))
+        lowest = min(last, model.lasts[0])
+        await self._step(partition, replace(model, lasts=range(lowest, model.last + 1)), last, store.truncate(session, last))
 
     async def trim(self, partition: int, first: int) -> None:
         """Removes what lies in whole segments below the id."""
@@ -237,12 +267,14 @@ class StorageLife:
         await self._step(partition, replace(model, marks=(*model.marks, new)), model.last, store.set_low_water_mark(session, mark))
 
 
-async def append(store: PartitionStore, session: int, blocks: Sequence[Block]) -> None:
-    """Returns when all is acknowledged; raises why it is not."""
+async def append(store: PartitionStore, session: int, blocks: Sequence[Block], flushing: Flushing | None = None) -> None:
+    """Returns when all is acknowledged, as received where it is flushed later; raises why it is not."""
     appender = await store.attach(session, 1 << 24)
+    appender.flushing = flushing
     for block in blocks:
         await store.append(appender, block)
-    while appender.acknowledged != blocks[-1].last_transaction_id:
+    last = blocks[-1].last_transaction_id
+    while last not in (appender.acknowledged, None if flushing is None else appender.received):
         await appender.changed()
         if appender.failed is not None:
             raise appender.failed
@@ -294,6 +326,7 @@ async def _check_partition(store: PartitionStore, model: PartitionModel) -> list
     assert first in model.firsts, f"first transaction is {first}, expected {model.firsts}"
     assert told.fence in model.fences, f"fence is {told.fence}, expected {model.fences}"
     state = await store.open_session(CHECKING_SESSION)
+    assert last >= model.received or state.may_lack, f"{model.received} was acknowledged, {last} is there, and nobody is told"
     assert state.mark in model.marks, f"mark is {state.mark}, expected {model.marks}"
     following = block_of(store.partition, last + 1, [9, 9], salt=CHECKING_SESSION)
     await append(store, CHECKING_SESSION, [following])

@@ -23,7 +23,10 @@ def _silent() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name == "few-files" else []) for name in SCENARIOS])
+SLOW = ("few-files", "preallocated-memory")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in SCENARIOS])
 async def test_a_node_comes_back_from_every_crash_with_what_it_acknowledged(name: str) -> None:
     tally = await crash(name, SHORT)
     assert tally.points > 20

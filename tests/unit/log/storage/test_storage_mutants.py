@@ -6,15 +6,19 @@ Most are planted in the disk that the engine works on, as what an engine with th
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import pytest
 
 from waltz_log.core import columns
+from waltz_log.core.block import Block
 from waltz_log.core.ports import DiskFile
 from waltz_log.errors import CorruptData, StorageFailed
+from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.segment import ActiveSegment
 from waltz_log.storage.segment_log import SegmentLog
+from waltz_log.storage.unsynced import UnsyncedMark
 from waltz_log.testing.crashes import SHORT, CrashFound, enumerate_crashes
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.medium import LOST
@@ -199,6 +203,42 @@ async def test_rolling_without_the_index_is_caught_where_nobody_heals_it(monkeyp
     assert (await crash("roll", SHORT, disk=MutantDisk())).checked > 50
     with pytest.raises(CrashFound, match="CorruptData"):
         await crash("roll", SHORT, disk=MutantDisk(".idx", no_sync))
+
+
+# ---- caught where transactions are acknowledged before they are on disk ----------------------------------------------------------------------------
+
+
+async def test_an_index_that_is_newer_than_its_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def index_first(segment: ActiveSegment, blocks: Sequence[Block], allocate_to: int, *, sync: bool = True) -> None:
+        written(segment, blocks, allocate_to, sync=False)
+        segment._index.write(segment._index_offset(segment.synced_id), b"".join(segment._entries))
+        if sync:
+            segment.sync()
+
+    written = ActiveSegment.append
+    monkeypatch.setattr(ActiveSegment, "append", index_first)
+    with pytest.raises(CrashFound, match="CorruptData"):
+        await crash("memory", SHORT)
+
+
+async def test_claiming_what_is_not_synced_to_be_clean_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(store: PartitionStore) -> None:
+        """Takes what is written for synced."""
+        store._log.tail = store._log.tail._replace(last_id=store._log.written_id)
+
+    monkeypatch.setattr(PartitionStore, "_sync_written", nothing)
+    with pytest.raises(CrashFound, match=r"last transaction is|acknowledged transactions are missing"):
+        await crash("memory", SHORT)
+
+
+async def test_not_telling_that_something_may_be_lacking_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(mark: UnsyncedMark, log: SegmentLog) -> None:
+        mark.there = True
+
+    monkeypatch.setattr(UnsyncedMark, "put", forgets)
+    monkeypatch.setattr(UnsyncedMark, "settle", lambda mark, log: None)
+    with pytest.raises(CrashFound, match="nobody is told"):
+        await crash("memory", SHORT)
 
 
 # ---- caught by flipping bits ---------------------------------------------------------------------------------------------------------------------
