@@ -65,6 +65,8 @@ class StorageNode:
         self.views = Views(disk, clock, self._reads, settings)
         """The compacted views of topics' partitions."""
         self._control: ControlFiles | None = None
+        self._holds = False
+        """The directory is this node's own, not its supervisor's."""
         self._control_turn = asyncio.Lock()
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
@@ -106,6 +108,7 @@ class StorageNode:
         except WaltzError:
             self._disk.unlock()
             raise
+        self._holds = True
         await self._open_present(control)
 
     async def join(self, cluster_key: UUID) -> None:
@@ -231,6 +234,8 @@ class StorageNode:
                 log.error("partition did not close", error=repr(error))
         if control is not None:
             control.close()
+        if self._holds:
+            self._holds = False
             self._disk.unlock()
 
 
