@@ -21,14 +21,20 @@ class Processors:
 
     def __init__(self, cluster: LocalCluster) -> None:
         pids = cluster.processes
-        self._processes = {name: psutil.Process(pids[name]) for name in (*cluster.server_names, *cluster.storage_names)}
+        nodes = {name: psutil.Process(pids[name]) for name in (*cluster.server_names, *cluster.storage_names)}
+        self._processes = {name: [process, *process.children(recursive=True)] for name, process in nodes.items()}
+        """Of each node, with its workers."""
         self._started_s = self._spent_s()
+
+    def each_s(self) -> dict[str, float]:
+        """Spent by each node since its start."""
+        times = {name: [process.cpu_times() for process in processes] for name, processes in self._processes.items()}
+        return {name: sum(each.user + each.system for each in found) for name, found in times.items()}
 
     def _spent_s(self) -> dict[str, float]:
         found = {"client": time.process_time(), "server": 0.0, "storage": 0.0}
-        for name, process in self._processes.items():
-            times = process.cpu_times()
-            found[name.partition("-")[0]] += times.user + times.system
+        for name, spent_s in self.each_s().items():
+            found[name.partition("-")[0]] += spent_s
         return found
 
     def start(self) -> None:
