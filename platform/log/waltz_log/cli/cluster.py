@@ -14,7 +14,7 @@ from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.zookeeper.cluster import create_cluster
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
-from waltz_log.zookeeper.survey import PartitionState, Survey, survey
+from waltz_log.zookeeper.survey import PartitionState, ServerState, StorageState, Survey, survey
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,12 +83,35 @@ def show(found: Survey, console: Console) -> None:
     _show_locks(console, found)
     table = Table("node", "address", "answers", box=None)
     for server in found.servers:
-        table.add_row(f"server {server.server_id}", server.address, "yes" if server.answers else "no")
+        table.add_row(f"server {server.server_id}", server.address, _answers(server))
     for storage in found.storages:
-        table.add_row(storage.name, storage.address or "never started", "yes" if storage.answers else "no")
+        table.add_row(storage.name, storage.address or "never started", _answers(storage))
     console.print(table)
+    _show_workers(console, found)
     if found.missing:
         console.print(found.missing, style="yellow")
+
+
+def _answers(node: ServerState | StorageState) -> str:
+    silent = f", but for worker {', '.join(map(str, node.silent))}" if node.silent else ""
+    return f"yes{silent}" if node.answers else "no"
+
+
+def _show_workers(console: Console, found: Survey) -> None:
+    """One line for each worker process; nothing where all nodes are one process."""
+    from rich.table import Table
+
+    table = Table("worker", "process", "restarts", "processor time", "memory at most", "calls passed on", box=None)
+    nodes = [*((f"server {server.server_id}", server.status) for server in found.servers), *((each.name, each.status) for each in found.storages)]
+    for name, status in nodes:
+        for each in status.get("workers", ()):
+            told = ["-"] * 5
+            if each["answers"]:
+                memory = f"{each['memory_max_kib'] / 1024:,.0f} MiB"
+                told = [str(each["pid"]), str(each["restarts"]), f"{each['cpu_s']:,.1f} s", memory, f"{each['passed_on']['calls']:,}"]
+            table.add_row(f"{name}/{each['worker']}", *told)
+    if table.row_count:
+        console.print(table)
 
 
 def _owner_status(each: PartitionState, found: Survey) -> dict[str, Any]:

@@ -45,6 +45,11 @@ class ServerState:
     answers: bool
     status: dict[str, Any]
 
+    @property
+    def silent(self) -> list[int]:
+        """Workers that do not answer, of a server that does."""
+        return _silent(self.status)
+
 
 @dataclass(frozen=True)
 class StorageState:
@@ -54,6 +59,11 @@ class StorageState:
     address: str | None
     answers: bool
     status: dict[str, Any]
+
+    @property
+    def silent(self) -> list[int]:
+        """Workers that do not answer, of a node that does."""
+        return _silent(self.status)
 
 
 @dataclass(frozen=True)
@@ -71,8 +81,9 @@ class Survey:
 
     @property
     def complete(self) -> bool:
-        """Ready, and every node of the cluster answers."""
-        return self.ready and all(server.answers for server in self.servers) and all(storage.answers for storage in self.storages)
+        """Ready, and every node of the cluster answers, with all its workers."""
+        nodes: tuple[ServerState | StorageState, ...] = (*self.servers, *self.storages)
+        return self.ready and all(node.answers and not node.silent for node in nodes)
 
     @property
     def missing(self) -> str:
@@ -81,8 +92,14 @@ class Survey:
             ("partitions without an owner", [str(each.partition) for each in self.partitions if each.high_water_mark is None]),
             ("servers that do not answer", [each.address for each in self.servers if not each.answers]),
             ("storage nodes that do not answer", [each.name for each in self.storages if not each.answers]),
+            ("workers that do not answer", [f"{each.address}/{worker}" for each in self.servers for worker in each.silent]),
+            ("storage workers that do not answer", [f"{each.name}/{worker}" for each in self.storages for worker in each.silent]),
         ]
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+
+
+def _silent(status: dict[str, Any]) -> list[int]:
+    return [each["worker"] for each in status.get("workers", ()) if not each["answers"]]
 
 
 async def survey(coordinator: Coordinator, network: Network, address: str) -> Survey:
