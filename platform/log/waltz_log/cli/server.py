@@ -21,11 +21,12 @@ from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.membership import Membership, read_cluster
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
-__all__ = ["run"]
+__all__ = ["run", "share_of"]
 
 log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
+CACHE_BYTES_MIN = 1024 * 1024
 AGAIN_PAUSE_S = 0.5
 """Before a server that lost its session looks for the coordinator again."""
 
@@ -85,7 +86,7 @@ async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, s
     try:
         cluster = await read_cluster(coordinator, settings.cluster)
         membership = Membership(settings, coordinator)
-        orders = orders_of("server", settings, addresses, log_level, server_id=await membership.register())
+        orders = orders_of("server", share_of(settings), addresses, log_level, server_id=await membership.register())
         async with Workers(orders) as workers:
             await either(workers.start(), stop.wait(), coordinator.wait_session_lost())
             if workers.serve:
@@ -98,3 +99,9 @@ async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, s
                 await membership.leave()
     finally:
         await coordinator.close()
+
+
+def share_of(settings: ServerSettings) -> ServerSettings:
+    """What one worker may take of what is meant for the whole server."""
+    names = ("transaction_cache_bytes", "feed_cache_bytes")
+    return settings.model_copy(update={name: max(CACHE_BYTES_MIN, getattr(settings, name) // settings.workers) for name in names})

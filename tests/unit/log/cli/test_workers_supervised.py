@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from waltz_log.cli import server, storage
 from waltz_log.cli.exit_codes import MACHINE, exit_code_of
-from waltz_log.cli.storage import share_of
 from waltz_log.cli.worker_link import Orders
 from waltz_log.cli.workers import NodeAddresses, Workers
 from waltz_log.core.restart_policy import RestartPolicy
 from waltz_log.errors import WorkerFailed
 from waltz_log.rpc.addresses import ReservedAddress
+from waltz_log.server import ServerSettings
 from waltz_log.storage import StorageSettings
 
 
@@ -63,8 +64,10 @@ def test_an_address_that_somebody_listens_at_is_refused() -> None:
 
 def test_what_a_node_may_take_is_shared_among_its_workers(tmp_path: Path) -> None:
     settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=4, open_files_max=400, scrub_bytes_per_s=4000)
-    share = share_of(settings)
+    share = storage.share_of(settings)
     assert (share.open_files_max, share.scrub_bytes_per_s) == (100, 1000)
-    assert share_of(settings.model_copy(update={"scrub_bytes_per_s": 0})).scrub_bytes_per_s == 0
-    assert share_of(settings.model_copy(update={"scrub_bytes_per_s": 3})).scrub_bytes_per_s == 1
-    assert share_of(settings.model_copy(update={"open_files_max": 20})).open_files_max == 16
+    assert storage.share_of(settings.model_copy(update={"scrub_bytes_per_s": 0})).scrub_bytes_per_s == 0
+    assert storage.share_of(settings.model_copy(update={"scrub_bytes_per_s": 3})).scrub_bytes_per_s == 1
+    assert storage.share_of(settings.model_copy(update={"open_files_max": 20})).open_files_max == 16
+    caches = ServerSettings(cluster="c", workers=4, transaction_cache_bytes=8 << 20, feed_cache_bytes=2 << 20)
+    assert server.share_of(caches) == caches.model_copy(update={"transaction_cache_bytes": 2 << 20, "feed_cache_bytes": 1 << 20})
