@@ -53,8 +53,12 @@ def _identity(transaction: Transaction, *, with_data: bool) -> tuple[object, ...
 
 
 def acknowledged_is_in_the_log(evidence: Evidence) -> Iterator[str]:
-    """2: an acknowledged append is in the log, under the id that was told."""
+    """2: an acknowledged append is in the log, under the id that was told. Where it was acknowledged from memory, as its topic wants it, it may be
+    lost with a machine that died before it must have been synced; then it is nowhere."""
+    present = _numbers(evidence.logs)
     for attempt in evidence.history.attempts:
+        if attempt.number not in present and evidence.may_be_lost(attempt):
+            continue
         if attempt.in_log and attempt.partition in evidence.logs:
             log, at = evidence.logs[attempt.partition], attempt.transaction_id
             if at is None or at >= len(log) or number_of(log[at].data) != attempt.number:
@@ -153,8 +157,10 @@ def _floors(evidence: Evidence) -> Mapping[int, set[int]]:
 
 def acknowledged_order_is_real_time(evidence: Evidence) -> Iterator[str]:
     """7: what was acknowledged before another append began has the lower id."""
+    present = _numbers(evidence.logs)
     for partition in evidence.logs:
         told = [attempt for attempt in evidence.history.attempts if attempt.partition == partition and attempt.outcome == "committed"]
+        told = [attempt for attempt in told if attempt.number in present or not evidence.may_be_lost(attempt)]
         events = sorted(
             [(attempt.ended_s or 0.0, 1, attempt.number) for attempt in told] + [(attempt.started_s, 0, attempt.number) for attempt in told]
         )
@@ -172,15 +178,18 @@ def acknowledged_order_is_real_time(evidence: Evidence) -> Iterator[str]:
 
 
 def nobody_reads_above_the_majority(evidence: Evidence) -> Iterator[str]:
-    """8, 6: what a reader saw or was told to be committed, also as the winner over an append, a majority had on disk by then."""
+    """8, 6: what a reader saw or was told to be committed, also as the winner over an append, a majority had on disk by then; what an appender was
+    told to be received, a majority had received."""
     reached: dict[int, dict[str, int]] = defaultdict(dict)
+    received: dict[int, dict[str, int]] = defaultdict(dict)
     events: list[tuple[float, int, int, str, int]] = [
         (each.at_s, 0, each.partition, each.storage, each.last) for each in evidence.history.acknowledgements
     ]
+    events += [(each.at_s, -1, each.partition, each.storage, max(each.last, each.received)) for each in evidence.history.acknowledgements]
     events += [(each.at_s, 1, each.partition, each.reader, each.transactions[-1].transaction_id) for each in evidence.history.seen]
     events += [(each.at_s, 1, each.partition, each.client, each.mark) for each in evidence.history.marks]
     events += [
-        (each.ended_s, 1, each.partition, each.client, each.transaction_id)
+        (each.ended_s, 2 if each.in_memory else 1, each.partition, each.client, each.transaction_id)
         for each in evidence.history.attempts
         if each.outcome == "committed" and each.ended_s is not None and each.transaction_id is not None
     ]
@@ -191,10 +200,11 @@ def nobody_reads_above_the_majority(evidence: Evidence) -> Iterator[str]:
     ]
     complained = 0
     for at_s, kind, partition, who, last in sorted(events):
-        if kind == 0:
-            reached[partition][who] = max(last, reached[partition].get(who, -1))
+        if kind <= 0:
+            table = reached[partition] if kind == 0 else received[partition]
+            table[who] = max(last, table.get(who, -1))
             continue
-        holders = sum(1 for other in reached[partition].values() if other >= last)
+        holders = sum(1 for other in (reached if kind == 1 else received)[partition].values() if other >= last)
         if holders < majority(evidence.replicas_assigned[partition]) and last >= 0 and complained < 3:
             complained += 1
             yield f"{who} was told of {last} at {at_s:.3f}, when {holders} replicas had acknowledged it: partition={partition}"

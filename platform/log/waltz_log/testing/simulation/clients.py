@@ -145,6 +145,7 @@ class Actor:
         try:
             receipt = await answer
             attempt.outcome, attempt.transaction_id = "committed", receipt.transaction_id
+            attempt.in_memory = receipt.durability == "quorum_memory"
         except LockConflict as conflict:
             attempt.outcome, attempt.winner = "rejected", conflict.winner
         except NotAppended:

@@ -51,8 +51,9 @@ async def claim(world: World, names: Iterable[str]) -> AsyncIterator[str | None]
             world.busy.discard(chosen)
 
 
-def crashed(world: World, disk: SimulatedDisk, rng: Random) -> SimulatedDisk:
+def crashed(world: World, name: str, disk: SimulatedDisk, rng: Random) -> SimulatedDisk:
     """The machine died: what was not synced is lost, there or torn."""
+    world.loses_memory(name)
     return disk.crash(rng if rng.random() < 0.8 else None)
 
 
@@ -64,7 +65,7 @@ async def crash_storage(world: World, rng: Random) -> None:
     async with claim(world, sorted(world.storages)) as name:
         if name is not None:
             world.trace.add(name, "its machine crashes")
-            await world.kill_storage(name, crashed(world, world.disks[name], rng))
+            await world.kill_storage(name, crashed(world, name, world.disks[name], rng))
             await asyncio.sleep(rng.choice((0.0, 0.2, 1.5)))
             await world.start_storage(name)
 
@@ -95,7 +96,7 @@ async def cut_power(world: World, rng: Random) -> None:
     try:
         world.trace.add("power", f"fails for {','.join(names)}")
         for name in names:
-            await world.kill_storage(name, crashed(world, world.disks[name], rng))
+            await world.kill_storage(name, crashed(world, name, world.disks[name], rng))
         for name in rng.sample(names, len(names)):
             await asyncio.sleep(rng.uniform(0, 0.4))
             await world.start_storage(name)
@@ -128,6 +129,7 @@ async def fail_sync(world: World, rng: Random) -> None:
             if operation.kind == "sync" and not failed.is_set():
                 failed.set()
                 world.trace.add(name, f"sync of {operation.path} fails")
+                world.loses_memory(name)
                 partition = operation.path.partition("/")[0]
                 if partition.isdigit():
                     world.history.syncs_failed.append(SyncFailed(world.now_s, name, life, int(partition)))
@@ -138,7 +140,7 @@ async def fail_sync(world: World, rng: Random) -> None:
         disk.before = lambda operation: None
         if failed.is_set():
             machine_dies = rng.random() < 0.5
-            await world.kill_storage(name, crashed(world, disk, rng) if machine_dies else disk.crash(keep=True))
+            await world.kill_storage(name, crashed(world, name, disk, rng) if machine_dies else disk.crash(keep=True))
             await world.start_storage(name)
 
 

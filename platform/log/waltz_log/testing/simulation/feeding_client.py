@@ -118,6 +118,7 @@ class _Feeding:
         for first, count, transaction_id in ranges(result.committed, 3):
             for place in range(count):
                 if (attempt := self.in_flight.pop(first + place, None)) is not None:
+                    attempt.in_memory = result.in_memory
                     self.end(attempt, "committed", transaction_id + place)
         for sequence, reason in ranges(result.refused, 2):
             # A duplicate says nothing of the first sending.

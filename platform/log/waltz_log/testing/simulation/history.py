@@ -6,13 +6,25 @@ A transaction's data begins with the number of its attempt, so that whoever meet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from waltz_log.client import Transaction
 
-__all__ = ["Acknowledgement", "Attempt", "Evidence", "History", "MarkSeen", "MetadataWrite", "Seen", "SessionOpened", "SyncFailed", "number_of"]
+__all__ = [
+    "Acknowledgement",
+    "Attempt",
+    "Evidence",
+    "History",
+    "MarkSeen",
+    "MemoryLost",
+    "MetadataWrite",
+    "Seen",
+    "SessionOpened",
+    "SyncFailed",
+    "number_of",
+]
 
 
 def number_of(data: bytes) -> int:
@@ -40,6 +52,8 @@ class Attempt:
     winner: int | None = None
     resolved: Literal["no", "committed", "absent"] = "no"
     answers: int = 0
+    in_memory: bool = False
+    """Its receipt said that it was not on disk yet."""
 
     @property
     def checked(self) -> frozenset[str]:
@@ -80,13 +94,14 @@ class MarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A storage node told an owner that it has everything up to here on disk."""
+    """A storage node told an owner that it has everything up to here on disk, and up to `received` at least in memory."""
 
     at_s: float
     storage: str
     life: int
     partition: int
     last: int
+    received: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,14 @@ class SyncFailed:
     partition: int
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryLost:
+    """A storage node lost what it had not synced: its machine died, or a sync failed."""
+
+    at_s: float
+    storage: str
+
+
 @dataclass
 class History:
     attempts: list[Attempt] = field(default_factory=list)
@@ -125,6 +148,7 @@ class History:
     metadata: list[MetadataWrite] = field(default_factory=list)
     sessions: list[SessionOpened] = field(default_factory=list)
     syncs_failed: list[SyncFailed] = field(default_factory=list)
+    memory_lost: list[MemoryLost] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Requests of strangers that were answered as if they belonged here."""
     complaints: list[str] = field(default_factory=list)
@@ -150,3 +174,12 @@ class Evidence:
     """No node's date jumped, and no machine crashed: append times are synced later than the transactions they are of."""
     longest_pause_s: float = 0.0
     """How long a client may have been stopped."""
+    loss_window_s: Mapping[int, float] = field(default_factory=dict)
+    """By partition that is acknowledged from memory: how long after that a transaction may still be lost with a machine. All others: never."""
+
+    def may_be_lost(self, attempt: Attempt) -> bool:
+        """Whether the policy of its topic excuses that the log does not hold it: some machine lost its memory before it must have been synced."""
+        window_s = self.loss_window_s.get(attempt.partition)
+        if window_s is None or not attempt.in_memory or attempt.ended_s is None:
+            return False
+        return any(attempt.started_s <= each.at_s <= attempt.ended_s + window_s for each in self.history.memory_lost)

@@ -5,12 +5,17 @@ Groce et al., ISSTA 2012). Bounds of settings are left below what operators may 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
+from waltz_log.core.catalogue import Policies
 from waltz_log.testing.links import Weather
 
 __all__ = ["Mix", "draw"]
+
+
+IN_MEMORY = 0.3
+"""Of the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +40,22 @@ class Mix:
     fault_pause_s: float
     load_s: float
     """How long faults go on."""
+    in_memory: Mapping[int, Policies] = field(default_factory=dict)
+    """Partitions whose topic is acknowledged from memory."""
 
     def describe(self) -> str:
         return (
             f"partitions={self.partitions} storages={self.storages} replicas={self.replicas} servers={self.servers} clients={','.join(self.clients)} "
             f"operations={self.operations} loss={self.weather.loss:.2f} duplication={self.weather.duplication:.2f} linger={self.weather.linger:.2f} "
             f"faults={','.join(self.faults) or 'none'} nemeses={self.nemeses}"
+            + "".join(f" memory-{each}={policies.flush_period_ms}ms/{policies.flush_bytes}" for each, policies in self.in_memory.items())
         )
 
 
 def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
     """`clients`, `faults`: the kinds there are."""
     rng = Random(f"mix {seed}")
+    memory = Random(f"memory {seed}")
 
     def sometimes(chance: float, value: float) -> float:
         return rng.uniform(0, value) if rng.random() < chance else 0.0
@@ -54,8 +63,9 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
     replicas = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 5))
     kinds = rng.sample(list(faults), rng.randint(0, len(faults)) if rng.random() < 0.9 else 0)
     fast = rng.choice((0.001, 0.003, 0.01))
+    partitions = rng.choice((1, 1, 1, 2, 3))
     return Mix(
-        partitions=rng.choice((1, 1, 1, 2, 3)),
+        partitions=partitions,
         storages=max(replicas, rng.choice((replicas, replicas, 4))),
         replicas=replicas,
         servers=rng.choice((1, 2, 2, 2, 3)),
@@ -72,6 +82,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
             "replica_retry_max_s": rng.choice((0.1, 0.5)),
             "rpc_timeout_s": rng.choice((0.5, 2.0)),
             "mount_wait_s": rng.choice((0.2, 1.0)),
+            "memory_wait_s": 0.5,
         },
         segment_bytes=rng.choice((4096, 4096, 16384, 1 << 20)),
         session_timeout_s=rng.choice((0.3, 1.0)),
@@ -92,4 +103,9 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
         nemeses=rng.choice((1, 1, 2, 3)),
         fault_pause_s=rng.choice((0.05, 0.3, 0.8)),
         load_s=rng.choice((1.0, 3.0, 5.0)),
+        in_memory={each: _from_memory(memory) for each in range(partitions) if memory.random() < IN_MEMORY},
     )
+
+
+def _from_memory(rng: Random) -> Policies:
+    return Policies(durability="quorum_memory", flush_period_ms=rng.choice((2, 50, 300, 300)), flush_bytes=rng.choice((1, 2000, 1 << 20, 1 << 20)))

@@ -130,7 +130,7 @@ def committed_at_one_acknowledgement() -> None:
 def undecidable_guessed_low() -> None:
     """The vote does not wait for replicas that are away: what a majority of those present holds is the mark."""
 
-    def resolve(levels: Mapping[str, int], voters: Sequence[str], old: Sequence[str]) -> int | None:
+    def resolve(levels: Mapping[str, int], voters: Sequence[str], old: Sequence[str], *_: Any) -> int | None:
         present = sorted((level for name, level in levels.items() if name in set(old)), reverse=True)
         return present[len(present) // 2] if len(present) > len(set(old)) // 2 else None
 

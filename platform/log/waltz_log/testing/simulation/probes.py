@@ -103,6 +103,7 @@ async def _appended_elsewhere(world: World, partition: int) -> int | None:
         try:
             receipt = await client.append(partition, f"{attempt.number}||".encode(), timeout_s=0.5)
             attempt.outcome, attempt.transaction_id = "committed", receipt.transaction_id
+            attempt.in_memory = receipt.durability == "quorum_memory"
         except OutcomeUnknown:
             attempt.outcome = "unknown"
         except NotAppended:

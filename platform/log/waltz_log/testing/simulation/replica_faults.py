@@ -58,6 +58,7 @@ async def replace_by_empty(world: World, rng: Random) -> None:
     async with claim(world, world.fragile) as name:
         if name is None:
             return
+        world.loses_memory(name)
         await world.kill_storage(name, SimulatedDisk())
         await asyncio.sleep(rng.choice((0.0, 1.0)))
         world.trace.add(name, "comes back empty, as the operator says")
@@ -77,6 +78,7 @@ async def replace_while_another_is_behind(world: World, rng: Random) -> None:
         for way in ways:
             world.links.shut(*way)
         await asyncio.sleep(rng.uniform(0.2, 1.0))
+        world.loses_memory(name)
         await world.kill_storage(name, SimulatedDisk())
         async with claim(world, sorted(world.servers)) as server:
             if server is not None:
@@ -102,6 +104,7 @@ async def replace_by_stale(world: World, rng: Random) -> None:
         await world.kill_storage(name, world.disks[name].crash(keep=True))
         # A start in between, which the snapshot has not seen.
         await world.start_storage(name)
+        world.loses_memory(name)
         await world.kill_storage(name, snapshot)
         world.trace.add(name, "its directory is set back")
         try:

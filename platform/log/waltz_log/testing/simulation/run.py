@@ -142,6 +142,7 @@ async def _calm(world: World) -> None:
     world.ensemble.loses_answer = lambda: False
     for name in sorted(world.rotten):
         world.trace.add(name, "is replaced, as it rots")
+        world.loses_memory(name)
         await world.kill_storage(name, SimulatedDisk())
         await world.start_storage(name, replace=True)
 
@@ -197,7 +198,14 @@ async def _gather(world: World, actors: list[Actor], healed_s: float, first_appe
         locks_forgotten=int(str(world.mix.server_settings["lock_entries_max"])) < 1000,
         times_kept=not {"clock", "power", "storage-crash", "sync-error"} & set(world.mix.faults),
         longest_pause_s=2.0 if "client-pause" in world.mix.faults else 0.0,
+        loss_window_s={each: policies.flush_period_ms / 1000 + _late_s(world.mix) for each, policies in world.mix.in_memory.items()},
     )
+
+
+def _late_s(mix: Mix) -> float:
+    """How much later than its period a sync may end: a node that was stopped, or whose disk was full, had none."""
+    late = {"storage-pause": 2.5, "disk-full": 2.0, "slow": 0.5}
+    return 0.2 + sum(seconds for kind, seconds in late.items() if kind in mix.faults)
 
 
 async def _read(client: WaltzClient, partition: int, mark: int) -> list[Transaction]:

@@ -12,8 +12,10 @@ from random import Random
 from typing import Any
 
 from waltz_log.core import metadata as paths
+from waltz_log.core.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
+from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
@@ -23,7 +25,7 @@ from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.links import Links
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import SlowOffload
-from waltz_log.testing.simulation.history import Acknowledgement, History, MetadataWrite, SessionOpened
+from waltz_log.testing.simulation.history import Acknowledgement, History, MemoryLost, MetadataWrite, SessionOpened
 from waltz_log.testing.simulation.mix import Mix
 from waltz_log.testing.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
 from waltz_log.testing.simulation.trace import Trace
@@ -90,7 +92,11 @@ class World:
         elif isinstance(message, pb.ReplicateResponse | pb.OpenResponse):
             life = self.lives.get(connection.address, 0)
             partition = self._partition_of[connection.original]
-            self.history.acknowledgements.append(Acknowledgement(self.now_s, host, life, partition, int(message.last_transaction_id)))
+            last = int(message.last_transaction_id)
+            received = last
+            if isinstance(message, pb.ReplicateResponse) and message.HasField("received_transaction_id"):
+                received = int(message.received_transaction_id)
+            self.history.acknowledgements.append(Acknowledgement(self.now_s, host, life, partition, last, received))
 
     def _written(self, path: str, data: bytes, expected: int | None, version: int) -> None:
         self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))
@@ -109,6 +115,8 @@ class World:
         for partition in range(mix.partitions):
             self.replicas[partition] = tuple(self.storage_names[(partition + place) % mix.storages] for place in range(mix.replicas))
         await self.coordinator.create(paths.REPLICAS, ReplicaAssignment(self.replicas).to_bytes())
+        if mix.in_memory:
+            await self.coordinator.create(CATALOGUE, self._catalogue().to_bytes())
         for name in self.storage_names:
             self.disks[name] = SimulatedDisk()
             await self.start_storage(name)
@@ -117,6 +125,13 @@ class World:
         # Only now: a cluster is created in peace.
         answers = Random(f"answers {self.seed}")
         self.ensemble.loses_answer = lambda: answers.random() < mix.answers_lost
+
+    def _catalogue(self) -> Catalogue:
+        found = Catalogue()
+        for partition, policies in self.mix.in_memory.items():
+            name = TopicName("sim", f"memory-{partition}")
+            found, _ = found.with_new(name, type="regular", partitions=1, pool=(partition,), now_ms=0, policies=policies)
+        return found
 
     async def stop(self) -> None:
         for name in list(self.servers):
@@ -166,6 +181,10 @@ class World:
         storage.die()
         await storage.end_tasks()
         await storage.stop()
+
+    def loses_memory(self, name: str) -> None:
+        """The node's machine dies, or what it did not sync is gone in another way."""
+        self.history.memory_lost.append(MemoryLost(self.now_s, name))
 
     async def replace_disk(self, name: str, disk: SimulatedDisk) -> None:
         """Of a node that is down."""
