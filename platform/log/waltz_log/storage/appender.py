@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from waltz_log.core.block import Block
 from waltz_log.errors import WaltzError
+from waltz_log.storage.writer_memory import WriterMemory
 
 __all__ = ["Appender", "Flushing", "Pending"]
 
@@ -25,7 +26,7 @@ class Appender:
     `flushing`: what comes through here is acknowledged as received once it is written, and as on disk when that was synced; None: each block is
     synced before anything is said of it."""
 
-    def __init__(self, session: int, pending_bytes_max: int) -> None:
+    def __init__(self, session: int, pending_bytes_max: int, memory: WriterMemory) -> None:
         self.session = session
         self.flushing: Flushing | None = None
         self.received: int | None = None
@@ -35,6 +36,7 @@ class Appender:
         self.failed: WaltzError | None = None
         self._pending_bytes = 0
         self._pending_bytes_max = pending_bytes_max
+        self._memory = memory
         self._finished = False
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
@@ -42,7 +44,8 @@ class Appender:
 
     def queued(self, size: int) -> None:
         self._pending_bytes += size
-        if self._pending_bytes >= self._pending_bytes_max:
+        self._memory.take(size)
+        if self._pending_bytes > self._pending_bytes_max:
             self._room.clear()
 
     def took(self, last_transaction_id: int, size: int) -> None:
@@ -64,9 +67,15 @@ class Appender:
             if self.acknowledged == self.received:
                 self.received = None
 
+    def dropped(self, size: int, error: WaltzError) -> None:
+        """A block is not written, and nothing that follows it."""
+        self._left(size)
+        self.fail(error)
+
     def _left(self, size: int) -> None:
         self._pending_bytes -= size
-        if self._pending_bytes < self._pending_bytes_max:
+        self._memory.give(size)
+        if self._pending_bytes <= self._pending_bytes_max:
             self._room.set()
 
     def fail(self, error: WaltzError) -> None:
@@ -87,8 +96,11 @@ class Appender:
         return self._finished and self._pending_bytes == 0 and self.received is None
 
     async def room(self) -> None:
-        """Returns when there is room for one more block, or none is wanted any more."""
+        """Returns when there is room for one more block, or none is wanted any more: no more waits than is allowed, here and in all partitions, or
+        nothing of this stream does."""
         await self._room.wait()
+        while self._memory.full and self._pending_bytes and self.failed is None:
+            await self._memory.changed()
 
     async def changed(self) -> None:
         """Returns at the next change since the last return, at once where there was one."""

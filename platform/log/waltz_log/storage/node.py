@@ -32,6 +32,7 @@ from waltz_log.storage.settings import StorageSettings
 from waltz_log.storage.snapshots import NodeStatistics
 from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.views import Views
+from waltz_log.storage.writer_memory import WriterMemory
 
 __all__ = ["StorageNode"]
 
@@ -68,6 +69,7 @@ class StorageNode:
         self._holds = False
         """The directory is this node's own, not its supervisor's."""
         self._control_turn = asyncio.Lock()
+        self._memory = WriterMemory(settings.writer_bytes_max)
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
         self._stopped: dict[int, WaltzError] = {}
@@ -165,7 +167,9 @@ class StorageNode:
                 raise self._stopped[partition]
             if partition not in self._partitions:
                 try:
-                    shared = Shared(self.settings, self._files, self._clock, control, self._space, self._offload, self._reads, self._control_turn)
+                    shared = Shared(
+                        self.settings, self._files, self._clock, control, self._space, self._offload, self._reads, self._control_turn, self._memory
+                    )
                     self._partitions[partition] = await PartitionStore.open(partition, shared)
                 except StorageFull:
                     raise  # who asks again tries again
@@ -205,6 +209,9 @@ class StorageNode:
             partitions=tuple(self._partitions[partition].statistics() for partition in sorted(self._partitions)),
             stopped={partition: str(self._stopped[partition]) for partition in sorted(self._stopped)},
             scrub=None if self._scrub is None else self._scrub.statistics(),
+            writer_bytes=self._memory.held,
+            writer_bytes_highest=self._memory.highest,
+            writer_bytes_max=self._memory.bytes_max,
         )
 
     def start_scrub(self, peers: PeerReplicas | None) -> Scrub | None:

@@ -40,6 +40,7 @@ from waltz_log.storage.snapshots import PartitionStatistics, ReplicaState
 from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.undertaken import Undertaken
 from waltz_log.storage.unsynced import UnsyncedMark
+from waltz_log.storage.writer_memory import WriterMemory
 
 if TYPE_CHECKING:
     from waltz_log.storage.replacement import Replacement
@@ -61,6 +62,7 @@ class Shared(NamedTuple):
     offload: Offload
     reads: Offload
     control_turn: asyncio.Lock
+    memory: WriterMemory
 
 
 class PartitionStore:
@@ -76,6 +78,7 @@ class PartitionStore:
         self._space = shared.space
         self._offload = shared.offload
         self._reads = shared.reads
+        self._memory = shared.memory
         self._ranges = RangeReads(files, shared.reads)
         self._holdings = Holdings(files)
         self._looking = asyncio.Lock()
@@ -171,7 +174,7 @@ class PartitionStore:
         gone = [self._pending.pop() for _ in range(len(self._pending) - kept)]
         self._queued_last = self._pending[-1].block.last_transaction_id if self._pending else self._log.written_id
         for pending in gone:
-            pending.appender.fail(error or self._fenced(pending.appender.session))
+            pending.appender.dropped(len(pending.block.records), error or self._fenced(pending.appender.session))
 
     async def open_session(self, session: int) -> ReplicaState:
         """Fences older sessions, then tells what is here. Raises `Fenced`."""
@@ -288,7 +291,7 @@ class PartitionStore:
     async def attach(self, session: int, pending_bytes_max: int) -> Appender:
         """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`."""
         await self._admit_apart(session)
-        appender = Appender(session, pending_bytes_max)
+        appender = Appender(session, pending_bytes_max, self._memory)
         self._appenders[appender] = None
         return appender
 
@@ -522,6 +525,8 @@ class PartitionStore:
             write_rounds=self._write_rounds,
             transactions_written=self._transactions_written,
             bytes_written=self._bytes_written,
+            unsynced_transactions=self._log.written_id - self._log.tail.last_id,
+            writer_bytes=sum(len(pending.block.records) for pending in self._pending) + self._log.held_bytes,
             failed=None if self._failed is None else str(self._failed),
         )
 

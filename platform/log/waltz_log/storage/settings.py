@@ -56,9 +56,16 @@ class StorageSettings(Settings):
         description="Records in one answer block where the reader does not ask for less. Larger costs memory per reader, smaller costs throughput.",
     )
     pending_bytes_max: int = Field(
-        default=16 * 1024 * 1024,
+        default=1024 * 1024,
+        ge=64 * 1024,
+        description="Received and not yet written, per partition's owner: with more, no further block is taken. It bounds the memory a slow disk can "
+        "cost, with one block that is let in; some blocks should fit, so that the next is looked at while one is synced.",
+    )
+    writer_bytes_max: int = Field(
+        default=64 * 1024 * 1024,
         ge=1024 * 1024,
-        description="Received and not yet on disk, per partition's owner. Full, it slows the owner; it bounds the memory a slow disk can cost.",
+        description="The same of all partitions together: with more, each owner's next block waits for its last one. What many busy partitions may "
+        "take of the machine's memory when the disk is slow.",
     )
     disk_threads: int = Field(
         default=4,

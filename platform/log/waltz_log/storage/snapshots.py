@@ -22,7 +22,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatistics:
-    """`write_rounds` and what they carried since the node started; `failed`: why the partition serves nothing, None while it does."""
+    """`write_rounds` and what they carried since the node started; `unsynced_transactions`: acknowledged from memory and not on disk yet;
+    `writer_bytes`: memory for what is received and not written or not synced; `failed`: why the partition serves nothing, None while it does."""
 
     partition: int
     session: int
@@ -34,6 +35,8 @@ class PartitionStatistics:
     write_rounds: int
     transactions_written: int
     bytes_written: int
+    unsynced_transactions: int
+    writer_bytes: int
     failed: str | None
 
 
@@ -52,7 +55,8 @@ class ScrubStatistics:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
-    """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why; `scrub`: None where it is off."""
+    """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why; `scrub`: None where it is off; `writer_bytes`: received and
+    not written, of all partitions, now, at most since the start, and the bound beyond which each stream waits for its last block."""
 
     name: str
     cluster_key: str
@@ -64,6 +68,9 @@ class NodeStatistics:
     partitions: tuple[PartitionStatistics, ...]
     stopped: dict[int, str]
     scrub: ScrubStatistics | None
+    writer_bytes: int
+    writer_bytes_highest: int
+    writer_bytes_max: int
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
