@@ -164,7 +164,7 @@ async def test_a_sync_that_fails_is_final_and_everybody_is_told() -> None:
 # ---- memory ----------------------------------------------------------------------------------------------------------------------------------------
 
 PARTITIONS = 12
-OWN = 1024 * 1024
+OWN = 256 * 1024
 TOTAL = 1024 * 1024
 BLOCK = 100 * 1024
 
@@ -181,10 +181,9 @@ async def _streams_on_a_slow_disk() -> tuple[int, int]:
     stores = [await node.partition(partition) for partition in range(PARTITIONS)]
     highest = 0
 
-    async def stream(store: PartitionStore) -> None:
+    async def stream(store: PartitionStore, appender: Appender) -> None:
         """As the service takes a stream's messages."""
         nonlocal highest
-        appender = await store.attach(1, settings.pending_bytes_max)
         for number in range(12):
             await store.append(appender, block_of(store.partition, number, [BLOCK], salt=1))
             highest = max(highest, store.statistics().writer_bytes)
@@ -192,7 +191,8 @@ async def _streams_on_a_slow_disk() -> tuple[int, int]:
         while appender.acknowledged != 11:
             await appender.changed()
 
-    await asyncio.gather(*(stream(store) for store in stores))
+    appenders = [await store.attach(1, settings.pending_bytes_max) for store in stores]
+    await asyncio.gather(*(stream(store, appender) for store, appender in zip(stores, appenders, strict=True)))
     told = node.statistics()
     await node.close()
     assert told.writer_bytes == 0
