@@ -26,6 +26,7 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, NotAllowed, OutOfRange, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import READ_VIEW
+from waltz_log.rpc.view_pages import decode_view_page
 
 __all__ = ["ViewReader", "compacted_batches"]
 
@@ -62,24 +63,11 @@ async def compacted_batches(reader: ViewReader, partition: int, after: int, foll
 
 
 def decode_page(page: pb.ReadViewResponse, partition: int, first: int) -> list[TopicRecord]:
-    """The records of a page, whose ids begin at `first` or above. Raises `ProtocolViolation` where its columns do not fit together."""
-    count = len(page.transaction_ids) // 8
-    try:
-        ids = struct.unpack(f">{count}q", page.transaction_ids)
-        times = struct.unpack(f">{count}q", page.times_ms)
-        headers, key_lengths, value_lengths = (struct.unpack(f">{count}i", each) for each in (page.headers, page.key_lengths, page.value_lengths))
-    except struct.error:
-        raise ProtocolViolation(reason=f"columns of a view's page are of different lengths: records={count}") from None
-    if sum(key_lengths) != len(page.keys) or sum(value_lengths) != len(page.values) or min(key_lengths) < 1 or min(value_lengths) < 0:
-        raise ProtocolViolation(reason=f"keys or values of a view's page do not fit: records={count}")
-    found: list[TopicRecord] = []
-    last, key_at, value_at = first - 1, 0, 0
-    for transaction_id, time_ms, header, key_bytes, value_bytes in zip(ids, times, headers, key_lengths, value_lengths, strict=True):
-        if transaction_id <= last:
-            raise ProtocolViolation(reason=f"ids of a view's page do not rise: after={last} got={transaction_id}")
-        key, value = page.keys[key_at : key_at + key_bytes], page.values[value_at : value_at + value_bytes]
-        found.append(TopicRecord(partition, transaction_id, time_ms, header, key, value))
-        last, key_at, value_at = transaction_id, key_at + key_bytes, value_at + value_bytes
+    """The records of a page, whose ids begin at `first` or above and rise. Raises `ProtocolViolation`."""
+    found = [TopicRecord(partition, *record) for record in decode_view_page(page)]
+    for last, record in zip((first - 1, *(each.transaction_id for each in found)), found, strict=False):
+        if record.transaction_id <= last:
+            raise ProtocolViolation(reason=f"ids of a view's page do not rise: after={last} got={record.transaction_id}")
     return found
 
 
