@@ -169,6 +169,20 @@ async def test_a_topic_that_is_deleted_is_told_to_all_who_use_it(cluster: InMemo
     assert (await anew.append(b"anew", partition=0)).transaction_id == 0
 
 
+async def test_one_that_was_deleted_and_made_again_unseen_is_another_topic(cluster: InMemoryCluster) -> None:
+    await create(cluster, "shop/orders", 2)
+    client = await cluster.client(FAST)
+    topic = await client.topic("shop/orders")
+    watcher = topic._directory._watcher
+    assert watcher is not None
+    watcher.cancel()  # as one whose session is just being replaced
+    await delete(cluster, "shop/orders")
+    await create(cluster, "shop/orders", 2)
+    assert (await client.topic("shop/orders")).log_partitions == (2, 3)
+    with pytest.raises(TopicDeleted):
+        await topic.append(b"x")
+
+
 async def test_a_broken_envelope_is_told_with_its_place_and_never_passed_over(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", 1, keyed=True)
     client = await cluster.client(FAST)
