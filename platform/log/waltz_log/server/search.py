@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from waltz_log.core.block import Block
 from waltz_log.core.columns import HEADER_DTYPE, headers_array
+from waltz_log.errors import OutOfRange
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.store import StoreSession
 
@@ -37,8 +38,18 @@ class Search:
 
     async def run(self, store: StoreSession, mark: int, until: float) -> None:
         """Up to the mark, or for one run at least where the time is over before that."""
+        while True:
+            try:
+                return await self._run(store, mark, until)
+            except OutOfRange:
+                if self.searched_to + 1 >= store.first_transaction_id:
+                    raise
+                # It was trimmed while it was searched. What is gone may have held what is asked for.
+                self.trimmed, self.searched_to = True, store.first_transaction_id - 1
+
+    async def _run(self, store: StoreSession, mark: int, until: float) -> None:
         loop = asyncio.get_running_loop()
-        async with aclosing(_headers(store, self._first, mark)) as runs:
+        async with aclosing(_headers(store, self.searched_to + 1, mark)) as runs:
             async for first_id, headers in runs:
                 self._take(first_id, headers)
                 if loop.time() >= until:

@@ -436,7 +436,7 @@ async def test_nothing_is_trimmed_that_the_views_of_a_majority_do_not_hold() -> 
             async def nothing(*_: Any, views: Views = cluster.storages[name][0].views) -> Any:
                 return views.describe(0)
 
-            setattr(cluster.storages[name][0].views, "compact", nothing)
+            vars(cluster.storages[name][0].views)["compact"] = nothing
         await cluster.create("compaction", retention_bytes=0)
         await fill_keyed(client, [])
         await until(lambda: cluster.storages["storage-0"][0].views.bound(0) == 80)

@@ -14,6 +14,7 @@ from waltz_log.client import Transaction
 from waltz_log.core.metadata import ASSIGNMENT, Assignment, PartitionMetadata
 from waltz_log.core.recovery import majority
 from waltz_log.testing.simulation.history import Attempt, Evidence, number_of
+from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
 
 __all__ = ["CHECKERS", "check", "judge_exactly"]
 
@@ -337,6 +338,7 @@ CHECKERS: Mapping[str, Checker] = {
         everything_heals,
         a_failed_sync_is_final,
         metadata_is_compared_and_set,
+        *KEPT_CHECKERS,
         clients_keep_their_word,
         nobody_complains,
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from waltz_log.client import Transaction
+
+if TYPE_CHECKING:
+    from waltz_log.testing.simulation.kept import KeptEvidence
 
 __all__ = [
     "Acknowledgement",
@@ -174,6 +177,10 @@ class Evidence:
     """No node's date jumped, and no machine crashed: append times are synced later than the transactions they are of."""
     longest_pause_s: float = 0.0
     """How long a client may have been stopped."""
+    kept: Sequence[KeptEvidence] = ()
+    """Of topics that are trimmed and compacted; their logs are not in `logs`."""
+    clocks_kept: bool = True
+    """No node's date jumped."""
     loss_window_s: Mapping[int, float] = field(default_factory=dict)
     """By partition that is acknowledged from memory: how long after that a transaction may still be lost with a machine. All others: never."""
 

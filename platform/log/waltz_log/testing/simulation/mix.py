@@ -10,6 +10,7 @@ from random import Random
 
 from waltz_log.core.catalogue import Policies
 from waltz_log.testing.links import Weather
+from waltz_log.testing.simulation.kept_mix import KeptTopic, draw_kept
 
 __all__ = ["Mix", "draw"]
 
@@ -42,12 +43,20 @@ class Mix:
     """How long faults go on."""
     in_memory: Mapping[int, Policies] = field(default_factory=dict)
     """Partitions whose topic is acknowledged from memory."""
+    kept: Mapping[int, KeptTopic] = field(default_factory=dict)
+    """More partitions, whose topics are trimmed and compacted all the time; they have clients of their own."""
+
+    @property
+    def log_partitions(self) -> int:
+        """All there are."""
+        return self.partitions + len(self.kept)
 
     def describe(self) -> str:
         return (
             f"partitions={self.partitions} storages={self.storages} replicas={self.replicas} servers={self.servers} clients={','.join(self.clients)} "
             f"operations={self.operations} loss={self.weather.loss:.2f} duplication={self.weather.duplication:.2f} linger={self.weather.linger:.2f} "
             f"faults={','.join(self.faults) or 'none'} nemeses={self.nemeses}"
+            + "".join(f" {topic.type}-{each}" for each, topic in self.kept.items())
             + "".join(f" memory-{each}={policies.flush_period_ms}ms/{policies.flush_bytes}" for each, policies in self.in_memory.items())
         )
 
@@ -78,6 +87,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
             "feed_bytes_max": rng.choice((256, 4096, 1 << 20)),
             "lock_entries_max": rng.choice((4, 16, 1000, 1_000_000)),
             "replica_bytes_in_flight": rng.choice((1024, 1 << 22)),
+            "upkeep_s": 0.3,
             "replica_retry_s": 0.02,
             "replica_retry_max_s": rng.choice((0.1, 0.5)),
             "rpc_timeout_s": rng.choice((0.5, 2.0)),
@@ -103,6 +113,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
         nemeses=rng.choice((1, 1, 2, 3)),
         fault_pause_s=rng.choice((0.05, 0.3, 0.8)),
         load_s=rng.choice((1.0, 3.0, 5.0)),
+        kept=draw_kept(seed, partitions),
         in_memory={each: _from_memory(memory) for each in range(partitions) if memory.random() < IN_MEMORY},
     )
 

@@ -94,15 +94,17 @@ class StorageProcess(_Process):
             directory=Path("simulated"),
             cluster="memory/test",
             segment_bytes=world.mix.segment_bytes,
+            compaction_bytes_per_s=1 << 30,
+            compaction_key_cache_bytes=4096,
             disk_warn_free_bytes=0,
             disk_refuse_free_bytes=0,
         )
         coordinator = self.session()
         known = await coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
         if not StorageNode.exists(disk):
-            StorageNode.create(disk, clock, CLUSTER_KEY, world.mix.partitions)
+            StorageNode.create(disk, clock, CLUSTER_KEY, world.mix.log_partitions)
         node = StorageNode(settings, disk, clock, world.offload)
-        await node.open(CLUSTER_KEY, world.mix.partitions)
+        await node.open(CLUSTER_KEY, world.mix.log_partitions)
         self.node = node
         check_start(known, node.start, replace=replace)
         self.listener = await self.host.serve(f"{self.name}:0", node.service())

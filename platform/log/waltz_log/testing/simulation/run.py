@@ -18,6 +18,7 @@ from waltz_log.testing.simulation.checkers import check
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, resolve, run_client
 from waltz_log.testing.simulation.faults import FAULTS
 from waltz_log.testing.simulation.history import Evidence
+from waltz_log.testing.simulation.kept import KeptTopics
 from waltz_log.testing.simulation.mix import Mix, draw
 from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.simulation.world import World
@@ -103,6 +104,8 @@ def _where(world: World) -> str:
 async def _play(world: World) -> Evidence:
     await world.start()
     over = asyncio.Event()
+    kept = KeptTopics(world, over)
+    await kept.begin()
     rng = Random(f"clients {world.seed}")
     actors = []
     for place, kind in enumerate(world.mix.clients):
@@ -118,13 +121,14 @@ async def _play(world: World) -> Evidence:
     healed_s = world.now_s
     first_append_s = await _append_everywhere(world, healed_s)
     await asyncio.gather(*work, return_exceptions=True)
+    await kept.finish(HEAL_BOUND_S)
     for attempt in world.history.attempts:
         if attempt.outcome == "pending" and attempt.client in world.clients and world.clients[attempt.client].died:
             attempt.outcome = "died"
     for task in work:
         if not task.cancelled() and task.exception() is not None:
             world.history.complaints.append(f"22: a client broke: {task.exception()!r}")
-    return await _gather(world, actors, healed_s, first_append_s)
+    return await _gather(world, actors, kept, healed_s, first_append_s)
 
 
 async def _nemesis(world: World, rng: Random, over: asyncio.Event) -> None:
@@ -164,11 +168,11 @@ async def _append_everywhere(world: World, healed_s: float) -> dict[int, float]:
             await actor.resolve_all(client)
         await client.close()
 
-    await asyncio.gather(*(process.process.spawn(probe(partition)) for partition in range(world.mix.partitions)))
+    await asyncio.gather(*(process.process.spawn(probe(partition)) for partition in range(world.mix.log_partitions)))
     return took
 
 
-async def _gather(world: World, actors: list[Actor], healed_s: float, first_append_s: dict[int, float]) -> Evidence:
+async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s: float, first_append_s: dict[int, float]) -> Evidence:
     process = world.client("checker")
     reader = Actor(world, process, "checker", Random(0), asyncio.Event())
     client = await reader.connect()
@@ -183,13 +187,14 @@ async def _gather(world: World, actors: list[Actor], healed_s: float, first_appe
         mark = await client.high_water_mark(partition)
         logs[partition] = await _read(client, partition, mark)
         replicas[partition] = await _settled(world, partition, mark)
+    kept_evidence = await kept.gather(client, HEAL_BOUND_S)
     await client.close()
-    for actor in actors:
+    for actor in (*actors, *kept.writers):
         await actor.process.close()
     await world.stop()
     return Evidence(
         history=world.history,
-        replicas_assigned=dict.fromkeys(range(world.mix.partitions), world.mix.replicas),
+        replicas_assigned=dict.fromkeys(range(world.mix.log_partitions), world.mix.replicas),
         logs=logs,
         replicas=replicas,
         healed_s=healed_s,
@@ -197,6 +202,8 @@ async def _gather(world: World, actors: list[Actor], healed_s: float, first_appe
         heal_bound_s=HEAL_BOUND_S,
         locks_forgotten=int(str(world.mix.server_settings["lock_entries_max"])) < 1000,
         times_kept=not {"clock", "power", "storage-crash", "sync-error"} & set(world.mix.faults),
+        kept=kept_evidence,
+        clocks_kept="clock" not in world.mix.faults,
         longest_pause_s=2.0 if "client-pause" in world.mix.faults else 0.0,
         loss_window_s={each: policies.flush_period_ms / 1000 + _late_s(world.mix) for each, policies in world.mix.in_memory.items()},
     )

@@ -29,6 +29,8 @@ from waltz_log.testing.simulation.history import Acknowledgement, History, Memor
 from waltz_log.testing.simulation.mix import Mix
 from waltz_log.testing.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
 from waltz_log.testing.simulation.trace import Trace
+from waltz_log.testing.simulation.upkeep_seen import UpkeepSeen
+from waltz_log.zookeeper.subscribers import read_retained
 
 __all__ = ["World"]
 
@@ -66,6 +68,7 @@ class World:
         """The one node, if any, whose data may be taken away."""
         self.rotten: set[str] = set()
         self.probes = 0
+        self.upkeep_seen = UpkeepSeen(self.history)
         self.resolved: dict[int, asyncio.Event] = {}
         """By partition: set when a recovery has decided. Whoever waits for the next one puts it there."""
         self._partition_of: dict[int, int] = {}
@@ -84,6 +87,7 @@ class World:
     # ---- seeing ------------------------------------------------------------------------------------------------------------------------------------
 
     def _observe(self, connection: Connection, host: str, message: Any) -> None:
+        self.upkeep_seen.observe(self.now_s, connection, message)
         if isinstance(message, pb.ReplicateRequest):
             if message.WhichOneof("kind") == "open":
                 self._partition_of[connection.original] = message.open.partition
@@ -104,6 +108,8 @@ class World:
     def _logged(self, event: str, facts: MutableMapping[str, Any]) -> None:
         if event == "high-water mark resolved" and facts["partition"] in self.resolved:
             self.resolved[facts["partition"]].set()
+        if event in ("upkeep broke", "compaction broke"):
+            self.history.complaints.append(f"22: {event} at {self.now_s:.3f}: {facts}")
         if event == "store session open":
             self.history.sessions.append(SessionOpened(self.now_s, facts["partition"], facts["session"], facts["high_water_mark"]))
 
@@ -111,11 +117,11 @@ class World:
 
     async def start(self) -> None:
         mix = self.mix
-        await self.coordinator.create(paths.CLUSTER, ClusterParameters("test", CLUSTER_KEY, mix.partitions).to_bytes())
-        for partition in range(mix.partitions):
+        await self.coordinator.create(paths.CLUSTER, ClusterParameters("test", CLUSTER_KEY, mix.log_partitions).to_bytes())
+        for partition in range(mix.log_partitions):
             self.replicas[partition] = tuple(self.storage_names[(partition + place) % mix.storages] for place in range(mix.replicas))
         await self.coordinator.create(paths.REPLICAS, ReplicaAssignment(self.replicas).to_bytes())
-        if mix.in_memory:
+        if mix.in_memory or mix.kept:
             await self.coordinator.create(CATALOGUE, self._catalogue().to_bytes())
         for name in self.storage_names:
             self.disks[name] = SimulatedDisk()
@@ -131,6 +137,9 @@ class World:
         for partition, policies in self.mix.in_memory.items():
             name = TopicName("sim", f"memory-{partition}")
             found, _ = found.with_new(name, type="regular", partitions=1, pool=(partition,), now_ms=0, policies=policies)
+        for partition, topic in self.mix.kept.items():
+            name = TopicName("sim", f"kept-{partition}")
+            found, _ = found.with_new(name, type=topic.type, partitions=1, pool=(partition,), now_ms=0, policies=topic.policies)
         return found
 
     async def stop(self) -> None:
@@ -273,13 +282,23 @@ class World:
 
     # ---- replicas, behind everybody's back ---------------------------------------------------------------------------------------------------------
 
-    async def stored(self, name: str, partition: int, last: int) -> bytes | str:
-        """What the node serves of the partition up to `last`, or the error it gives."""
+    async def retained(self, partition: int) -> int:
+        """The first transaction that is."""
+        return (await read_retained(self.coordinator, partition)).first
+
+    async def first_of(self, name: str, partition: int) -> int:
+        """The first transaction that the node has; the largest number there is where it is not up."""
+        storage = self.storages.get(name)
+        node = None if storage is None else storage.node
+        return 1 << 62 if node is None else (await node.partition(partition)).log.first_id
+
+    async def stored(self, name: str, partition: int, last: int, first: int = 0) -> bytes | str:
+        """What the node serves of the partition from `first` to `last`, or the error it gives."""
         storage = self.storages.get(name)
         if storage is None or storage.listener is None:
             return f"{name} is not up"
         request = pb.ReadRequest(
-            cluster_key=CLUSTER_KEY.bytes, partition=partition, session=0, first_transaction_id=0, last_transaction_id=last, max_bytes=1 << 20
+            cluster_key=CLUSTER_KEY.bytes, partition=partition, session=0, first_transaction_id=first, last_transaction_id=last, max_bytes=1 << 20
         )
         stream = self.network.host("checker").connect(storage.listener.address).open(methods.READ, request)
         found = b""

@@ -1,0 +1,36 @@
+"""Which topics of a run are trimmed and compacted all the time: drawn by itself, so that what else a seed draws does not depend on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from waltz_log.core.catalogue import HOUR_MS, Policies
+
+__all__ = ["KeptTopic", "draw_kept"]
+
+LONG_MS: Final = 1000 * HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTopic:
+    type: str
+    policies: Policies
+
+
+def draw_kept(seed: int, first: int) -> dict[int, KeptTopic]:
+    """By log partition, from `first` on."""
+    rng = Random(f"kept {seed}")
+    kinds = rng.choice(((), (), (), (), (), ("regular",), ("compaction",), ("compaction",), ("regular", "compaction")))
+    return {
+        first + place: KeptTopic(
+            kind,
+            Policies(
+                retention_bytes=rng.choice((0, 0, 5000, -1)),
+                retention_ms=rng.choice((HOUR_MS, LONG_MS)),
+                tombstone_retention_ms=rng.choice((0, LONG_MS, LONG_MS)),
+            ),
+        )
+        for place, kind in enumerate(kinds)
+    }
