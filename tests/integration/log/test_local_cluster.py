@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+from waltz_log.cli.main import run as command_line
+from waltz_log.client import SyncWaltzClient
 from waltz_log.core.topic_names import name_id
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.testing.local import LocalCluster
@@ -247,6 +250,55 @@ def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: Lo
     assert refused.returncode == 3
     assert refused.stderr.count("\n") == 1
     assert address in refused.stderr
+
+
+def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waltz(*arguments: str) -> tuple[int, str]:
+        """In this process, which costs a tenth."""
+        code = command_line([*arguments[:2], cluster.cluster, *arguments[2:]] if arguments[0] in ("cluster", "topic") else list(arguments))
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    at = cluster.cluster
+    with SyncWaltzClient(at) as client:
+        before = client.append(0, b"before").transaction_id
+        waltz("topic", "create", "shop/all", "--partitions", "2")  # where no test before has taken the two that there are
+        waltz("topic", "delete", "shop/all")
+        code, told = waltz("topic", "create", "shop/tea", "--partitions", "3", "--keyed")
+        assert (code, "waltz cluster grow --partitions 5" in told) == (2, True)
+        code, told = waltz("cluster", "grow", "--partitions", "5", "--dry-run")
+        assert (code, told.splitlines()[0]) == (0, "would have 5 partitions, 2 to 4 new; before: 2")
+        assert len(_status(at)["partitions"]) == 2
+        assert waltz("cluster", "grow", "--partitions", "5")[0] == 0
+        assert "nothing to do" in waltz("cluster", "grow", "--partitions", "5")[1]
+        assert waltz("cluster", "grow", "--partitions", "4")[0] == 2
+        assert waltz("topic", "create", "shop/tea", "--partitions", "3", "--keyed")[1] == "is: shop/tea type=regular log_partitions=2-4\n"
+        topic = client.topic("shop/tea")  # of a client that was connected before
+        receipts = {key: topic.append(b"of " + key, key=key) for key in (b"a", b"b", b"c", b"d", b"e", b"f")}
+        assert {receipt.partition for receipt in receipts.values()} == {2, 3, 4}
+        assert client.append(0, b"after").transaction_id == before + 1
+    place = receipts[b"a"]
+    assert waltz("append", at, "by hand", "--topic", "shop/tea", "--key", "a")[1].startswith(f"partition={place.partition} transaction_id=")
+    assert waltz("append", at, "--topic", "shop/tea", "--key", "a", "--delete")[0] == 0
+    code, told = waltz("read", at, "--topic", "shop/tea", "--key", "a", "--output", "json")
+    rows = [json.loads(line) for line in told.splitlines()]
+    assert [(row["key"], row["data"]) for row in rows] == [("a", "of a"), ("a", "by hand"), ("a", "")]
+    assert len(waltz("read", at, "--topic", "shop/tea")[1].splitlines()) == 8
+    assert len(waltz("read", at, "--topic", "shop/tea", "-n", "2")[1].splitlines()) == 2
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xfftwo\n")))
+    assert len(waltz("append", at, "--partition", "1")[1].splitlines()) == 2
+    code, told = waltz("read", at, "--partition", "1", "--after", str(int(told_id(waltz("read", at, "-p", "1")[1])) - 2))
+    assert [line.split()[-1] for line in told.splitlines()] == ["one", "\\xfftwo"]
+    for wrong in (("append", at, "x"), ("append", at, "x", "--key", "k"), ("append", at, "x", "--topic", "shop/tea"), ("read", at)):
+        assert waltz(*wrong)[0] == 2
+    assert waltz("read", at, "--topic", "shop/te")[0] == 2
+
+
+def told_id(lines: str) -> str:
+    """Of the last transaction shown."""
+    return lines.splitlines()[-1].split()[1]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------------------------------------
