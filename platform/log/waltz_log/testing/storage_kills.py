@@ -28,7 +28,7 @@ from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode
 from waltz_log.testing.storage_model import KEY, FixedClock, append, block_of, node_on, read_all, silent_logs
 
-__all__ = ["KillFound", "Noted", "kill_and_compare"]
+__all__ = ["KillFound", "Noted", "forked", "kill_and_compare", "lines_of"]
 
 SEGMENT_BYTES = 16 * 1024
 ACKNOWLEDGED_MAX = 8
@@ -134,7 +134,7 @@ async def _compare(directory: Path, noted: Noted) -> tuple[int, int]:
     return told.last_transaction_id, told.segments
 
 
-def _forked(work: Callable[[Callable[[str], None]], None]) -> tuple[int, int]:
+def forked(work: Callable[[Callable[[str], None]], None]) -> tuple[int, int]:
     """The work in a process of its own: its id and the pipe that it notes in."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -156,7 +156,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
     assert os.write(descriptor, data) == len(data), "a line fits a pipe"
 
 
-def _lines(reading: int, count: int | None) -> tuple[list[str], bytes]:
+def lines_of(reading: int, count: int | None) -> tuple[list[str], bytes]:
     """The next lines of a pipe, all that come where no number is given; and what was read of the next."""
     data = b""
     while (count is None or data.count(b"\n") < count) and (more := os.read(reading, 65536)):
@@ -172,11 +172,11 @@ def kill_and_compare(directory: Path, kills: int, seed: int) -> dict[str, int]:
     noted = Noted()
     figures = {"kills": 0, "acknowledged": 0, "unacknowledged_found": 0, "segments_max": 0, "killed_before_appending": 0}
     for run in range(1, kills + 1):
-        child, reading = _forked(lambda note, run=run: asyncio.run(_write(directory, run, note)))  # type: ignore[misc]
-        lines, rest = _lines(reading, random.randrange(ACKNOWLEDGED_MAX))
+        child, reading = forked(lambda note, run=run: asyncio.run(_write(directory, run, note)))  # type: ignore[misc]
+        lines, rest = lines_of(reading, random.randrange(ACKNOWLEDGED_MAX))
         time.sleep(random.random() * 0.004)
         os.kill(child, signal.SIGKILL)
-        late, _ = _lines(reading, None)
+        late, _ = lines_of(reading, None)
         os.close(reading)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
@@ -195,8 +195,8 @@ def kill_and_compare(directory: Path, kills: int, seed: int) -> dict[str, int]:
 
 
 def _compared(directory: Path, noted: Noted, run: int) -> tuple[int, int]:
-    child, reading = _forked(lambda note: note("{} {}".format(*asyncio.run(_compare(directory, noted)))))
-    lines, _ = _lines(reading, None)
+    child, reading = forked(lambda note: note("{} {}".format(*asyncio.run(_compare(directory, noted)))))
+    lines, _ = lines_of(reading, None)
     os.close(reading)
     _, status = os.waitpid(child, 0)
     if status != 0 or len(lines) != 1:
