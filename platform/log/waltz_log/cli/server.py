@@ -33,7 +33,7 @@ AGAIN_PAUSE_S = 0.5
 
 def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
     if settings.workers > 1:
-        with NodeAddresses(settings.listen, settings.workers) as addresses:
+        with NodeAddresses(settings.listen, settings.workers, settings.worker_ports) as addresses:
             serve(lambda stop: _lives(lambda: _life_of_workers(settings, addresses, stop, log_level), stop))
         return
 
@@ -90,7 +90,7 @@ async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, s
         async with Workers(orders) as workers:
             await either(workers.start(), stop.wait(), coordinator.wait_session_lost())
             if workers.serve:
-                await membership.announce(cluster, addresses.address)
+                await membership.announce(cluster, addresses.address, addresses.own)
                 say_ready("server", address=addresses.address, cluster=settings.cluster, workers=settings.workers)
                 await either(stop.wait(), coordinator.wait_session_lost(), workers.wait_failed())
             await membership.end()

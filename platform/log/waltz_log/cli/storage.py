@@ -41,7 +41,7 @@ def run(settings: StorageSettings, *, replace: bool, log_level: str | None = Non
     if settings.workers == 1:
         serve(lambda stop: _life(settings, stop, replace))
         return
-    with NodeAddresses(settings.listen, settings.workers) as addresses:
+    with NodeAddresses(settings.listen, settings.workers, settings.worker_ports) as addresses:
         serve(lambda stop: _life_of_workers(settings, addresses, stop, replace, log_level))
 
 
@@ -83,7 +83,7 @@ async def _life_of_workers(settings: StorageSettings, addresses: NodeAddresses, 
             async with Workers(orders, inherit=disk.held, asked=room.ask) as workers:
                 await either(workers.start(), stop.wait())
                 if workers.serve:
-                    await register(coordinator, settings.name, StorageNodeEntry(addresses.address, node.start), replace=replace)
+                    await register(coordinator, settings.name, StorageNodeEntry(addresses.address, node.start, addresses.own), replace=replace)
                     await coordinator.close()
                     say_ready("storage", name=settings.name, address=addresses.address, cluster=settings.cluster, workers=settings.workers)
                 while workers.serve and not stop.is_set():
@@ -192,7 +192,7 @@ async def peer_addresses(coordinator: Coordinator, name: str, partition: int) ->
     assigned = await coordinator.get(REPLICAS)
     names = () if assigned is None else ReplicaAssignment.from_bytes(assigned.data).replicas.get(partition, ())
     entries = [await coordinator.get(f"{STORAGE_NODES}/{other}") for other in names if other != name]
-    return [StorageNodeEntry.from_bytes(entry.data).address for entry in entries if entry is not None]
+    return [StorageNodeEntry.from_bytes(entry.data).address_for(partition) for entry in entries if entry is not None]
 
 
 def check_start(known: Node | None, start: int, *, replace: bool) -> None:

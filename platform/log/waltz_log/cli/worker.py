@@ -87,7 +87,8 @@ async def _watch(link: Link, orders: Orders) -> None:
 
 
 def _network(orders: Orders) -> WorkerNetwork:
-    return WorkerNetwork(orders.shard, orders.address, orders.fellows, partial(_describe, orders))
+    shared = (orders.address, *orders.own[orders.worker : orders.worker + 1])
+    return WorkerNetwork(orders.shard, shared, orders.fellows, partial(_describe, orders))
 
 
 def _describe(orders: Orders) -> dict[str, Any]:

@@ -28,8 +28,8 @@ LINE_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True)
 class Orders:
-    """`settings` of the node, as plain values; `fellows`: where the workers reach each other. `server_id`: of a log server; `cluster_key`: of a
-    storage node, in hexadecimal. `restarts`: how often this worker was started again."""
+    """`settings` of the node, as plain values; `fellows`: where the workers reach each other; `own`: where each is reached by others, if by itself;
+    `server_id`: of a log server; `cluster_key`: of a storage node, in hexadecimal; `restarts`: how often this worker was started again."""
 
     kind: Literal["server", "storage"]
     settings: dict[str, Any]
@@ -37,6 +37,7 @@ class Orders:
     workers: int
     address: str
     fellows: tuple[str, ...]
+    own: tuple[str, ...] = ()
     log_level: str | None = None
     server_id: int = -1
     cluster_key: str = ""
@@ -78,7 +79,7 @@ class Link:
     async def take(self) -> Orders | None:
         """The worker's first line; None where the supervisor is gone already."""
         async for _, value in self.told():
-            return Orders(**value | {"fellows": tuple(value["fellows"])})
+            return Orders(**value | {name: tuple(value[name]) for name in ("fellows", "own")})
         return None
 
     def close(self) -> None:

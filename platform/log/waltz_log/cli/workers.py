@@ -39,21 +39,35 @@ STOP_TIMEOUT_S = 12.0
 
 
 class NodeAddresses:
-    """The address of the node, kept for its workers, and where they reach each other: sockets in a folder that this user alone may enter. Raises
-    `OSError` where the address is taken."""
+    """The address of the node, kept for its workers, and `own`, where each is reached by itself: at ports from `first_port` on, at free ones where
+    that is 0, or not at all below 0. `fellows`: where they reach each other, sockets in a folder that this user alone may enter. Raises `OSError`
+    where an address is taken."""
 
-    def __init__(self, listen: str, workers: int) -> None:
-        self._reserved = ReservedAddress(listen)
+    def __init__(self, listen: str, workers: int, first_port: int = 0) -> None:
+        host = listen.rpartition(":")[0]
+        wanted = [listen, *(f"{host}:{first_port + worker if first_port else 0}" for worker in range(workers if first_port >= 0 else 0))]
+        self._reserved: list[ReservedAddress] = []
+        try:
+            for each in wanted:
+                self._reserved.append(ReservedAddress(each))
+        except OSError:
+            self._release()
+            raise
         self._folder = TemporaryDirectory(prefix="waltz-")
-        self.address = self._reserved.address
+        self.address, *own = [each.address for each in self._reserved]
+        self.own = tuple(own)
         self.fellows = tuple(f"unix:{Path(self._folder.name) / str(worker)}" for worker in range(workers))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._reserved.close()
+        self._release()
         self._folder.cleanup()
+
+    def _release(self) -> None:
+        for each in self._reserved:
+            each.close()
 
 
 def orders_of(kind: Literal["server", "storage"], settings: Settings, addresses: NodeAddresses, log_level: str | None, **more: Any) -> Orders:
@@ -64,6 +78,7 @@ def orders_of(kind: Literal["server", "storage"], settings: Settings, addresses:
         workers=len(addresses.fellows),
         address=addresses.address,
         fellows=addresses.fellows,
+        own=addresses.own,
         log_level=log_level,
         **more,
     )

@@ -156,4 +156,4 @@ async def _addresses(coordinator: Coordinator, partition: int) -> list[str]:
     node = await coordinator.get(REPLICAS)
     names = () if node is None else ReplicaAssignment.from_bytes(node.data).replicas.get(partition, ())
     entries = await asyncio.gather(*(coordinator.get(f"{STORAGE_NODES}/{name}") for name in names))
-    return [StorageNodeEntry.from_bytes(entry.data).address for entry in entries if entry is not None]
+    return [StorageNodeEntry.from_bytes(entry.data).address_for(partition) for entry in entries if entry is not None]

@@ -196,10 +196,7 @@ class ClusterInspector:
         if node is None:
             raise ClusterUnavailable(address=self._address, reason="no replicas are assigned")
         assigned = ReplicaAssignment.from_bytes(node.data).replicas
-        addresses: dict[str, str] = {}
-        nodes = sorted({name for names in assigned.values() for name in names})
-        entries = await asyncio.gather(*(coordinator.get(f"{STORAGE_NODES}/{name}") for name in nodes))
-        for name, entry in zip(nodes, entries, strict=True):
-            if entry is not None:
-                addresses[name] = StorageNodeEntry.from_bytes(entry.data).address
-        return {partition: [addresses[name] for name in names if name in addresses] for partition, names in sorted(assigned.items())}
+        names = sorted({name for held in assigned.values() for name in held})
+        entries = await asyncio.gather(*(coordinator.get(f"{STORAGE_NODES}/{name}") for name in names))
+        nodes = {name: StorageNodeEntry.from_bytes(entry.data) for name, entry in zip(names, entries, strict=True) if entry is not None}
+        return {partition: [nodes[name].address_for(partition) for name in held if name in nodes] for partition, held in sorted(assigned.items())}

@@ -124,7 +124,7 @@ class Owners:
         if self._parameters is not None and self._parameters.partitions <= max(self._assignment.partitions, default=-1):
             await self._grow(coordinator)
         self._wake()
-        await self._drop_channels(set(self._assignment.addresses.values()))
+        await self._drop_channels(self._assignment.every_address)
 
     async def _grow(self, coordinator: Coordinator) -> None:
         """Partitions were added to the log while this view of it was open."""

@@ -44,4 +44,5 @@ def assign(previous: Assignment, servers: Sequence[ServerEntry], partitions: int
     for partition, owner in owners.items():
         before = previous.partitions.get(partition, Ownership(None, 0))
         result[partition] = before if before.server_id == owner else Ownership(owner, before.generation + 1)
-    return Assignment(result, {server.server_id: server.address for server in alive})
+    workers = {server.server_id: server.workers for server in alive if server.workers}
+    return Assignment(result, {server.server_id: server.address for server in alive}, workers)

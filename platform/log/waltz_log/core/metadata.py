@@ -20,8 +20,10 @@ A replica is named by its storage node's name, not by an address as in the origi
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from uuid import UUID
+
+from waltz_log.core.sharding import worker_of
 
 __all__ = [
     "ASSIGNMENT",
@@ -108,19 +110,35 @@ class ReplicaAssignment:
         return cls({int(partition): tuple(names) for partition, names in json.loads(data).items()})
 
 
+def _owners_address(address: str, workers: tuple[str, ...], partition: int) -> str:
+    """Where a node answers for a partition: at its worker's own address where it has workers that can be reached so, at its one address otherwise.
+    Both are right; at the one address a call may have to be passed on."""
+    return workers[worker_of(partition, len(workers))] if workers else address
+
+
+def _with_workers(told: dict[str, object], workers: object) -> bytes:
+    """A node of one process tells nothing of workers, as ever."""
+    return _dump(told | ({"workers": workers} if workers else {}))
+
+
 @dataclass(frozen=True, slots=True)
 class StorageNodeEntry:
-    """`start` counts the starts of the node's directory; a directory behind it was restored from a copy."""
+    """`start` counts the starts of the node's directory; a directory behind it was restored from a copy. `workers`: their own addresses, in order."""
 
     address: str
     start: int
+    workers: tuple[str, ...] = ()
+
+    def address_for(self, partition: int) -> str:
+        return _owners_address(self.address, self.workers, partition)
 
     def to_bytes(self) -> bytes:
-        return _dump(asdict(self))
+        return _with_workers({"address": self.address, "start": self.start}, self.workers)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StorageNodeEntry:
-        return cls(**json.loads(data))
+        found = json.loads(data)
+        return cls(found["address"], found["start"], tuple(found.get("workers", ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +146,15 @@ class ServerEntry:
     server_id: int
     address: str
     preferred: tuple[int, ...] = ()
+    workers: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
-        return _dump(asdict(self))
+        return _with_workers({"server_id": self.server_id, "address": self.address, "preferred": self.preferred}, self.workers)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ServerEntry:
         found = json.loads(data)
-        return cls(found["server_id"], found["address"], tuple(found["preferred"]))
+        return cls(found["server_id"], found["address"], tuple(found["preferred"]), tuple(found.get("workers", ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +167,28 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who owns which partition, and at which address the owners answer."""
+    """Who owns which partition, and at which address the owners answer; `workers`: the own addresses of a server's workers, where it has any."""
 
     partitions: dict[int, Ownership] = field(default_factory=dict)
     addresses: dict[int, str] = field(default_factory=dict)
+    workers: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def address_of(self, partition: int) -> str | None:
         owned = self.partitions.get(partition)
-        return None if owned is None or owned.server_id is None else self.addresses.get(owned.server_id)
+        if owned is None or owned.server_id is None or owned.server_id not in self.addresses:
+            return None
+        return _owners_address(self.addresses[owned.server_id], self.workers.get(owned.server_id, ()), partition)
+
+    @property
+    def every_address(self) -> set[str]:
+        return set(self.addresses.values()).union(*self.workers.values())
 
     def to_bytes(self) -> bytes:
-        return _dump(
-            {
-                "partitions": {str(p): [o.server_id, o.generation] for p, o in self.partitions.items()},
-                "addresses": {str(server): address for server, address in self.addresses.items()},
-            }
-        )
+        told: dict[str, object] = {
+            "partitions": {str(p): [o.server_id, o.generation] for p, o in self.partitions.items()},
+            "addresses": {str(server): address for server, address in self.addresses.items()},
+        }
+        return _with_workers(told, {str(server): addresses for server, addresses in self.workers.items()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Assignment:
@@ -171,6 +196,7 @@ class Assignment:
         return cls(
             {int(p): Ownership(server, generation) for p, (server, generation) in found["partitions"].items()},
             {int(server): address for server, address in found["addresses"].items()},
+            {int(server): tuple(addresses) for server, addresses in found.get("workers", {}).items()},
         )
 
 

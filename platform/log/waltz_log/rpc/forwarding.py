@@ -53,12 +53,12 @@ class Forwarded:
 
 
 class WorkerNetwork(GrpcNetwork):
-    """The network port of one worker. `shared`: the node's address; `fellows`: what the workers reach each other at, in their order; `describe`: what
-    this process tells of itself in the node's statistics."""
+    """The network port of one worker. `addresses`: the node's, and this worker's own if it has one; `fellows`: what the workers reach each other at,
+    in their order; `describe`: what this process tells of itself in the node's statistics."""
 
-    def __init__(self, shard: Shard, shared: str, fellows: Sequence[str], describe: Callable[[], dict[str, Any]] = dict) -> None:
+    def __init__(self, shard: Shard, addresses: Sequence[str], fellows: Sequence[str], describe: Callable[[], dict[str, Any]] = dict) -> None:
         self._shard = shard
-        self._addresses = [shared, fellows[shard.worker]]
+        self._addresses = [*addresses, fellows[shard.worker]]
         self._fellows = fellows
         self._describe = describe
         self.forwarded = Forwarded()

@@ -50,9 +50,9 @@ class Membership:
         self.server_id = await self._next_server_id()
         return self.server_id
 
-    async def announce(self, cluster: ClusterParameters, address: str) -> None:
-        """From here on partitions are assigned to the server."""
-        entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions)
+    async def announce(self, cluster: ClusterParameters, address: str, workers: tuple[str, ...] = ()) -> None:
+        """From here on partitions are assigned to the server. `workers`: where each can be reached by itself, where they can."""
+        entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions, workers)
         await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
         self._manager = ClusterManager(self.server_id, cluster, self._coordinator)
         self._governing = asyncio.ensure_future(lasting("manager", self._manager.run))

@@ -105,7 +105,7 @@ class ReplicaSession:
         if node is None:
             raise Unavailable(reason=f"storage node has never been started name={self.name}")
         entry = StorageNodeEntry.from_bytes(node.data)
-        address, self._started = entry.address, entry.start
+        address, self._started = entry.address_for(self._store.partition), entry.start
         if self._channel is None or self._channel.address != address:
             await self.close()
             self._channel = self._store.network.connect(address)

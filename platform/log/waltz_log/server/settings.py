@@ -21,6 +21,13 @@ class ServerSettings(Settings):
         description="Processes that share the partitions, which fall to them by a hash. One for each core that there is to spare, and at most a "
         "quarter of the partitions, or some are idle; 1: no other process than this one.",
     )
+    worker_ports: int = Field(
+        default=0,
+        ge=-1,
+        le=65_000,
+        description="Where each of several workers listens besides, so that peers who know of it spare the way through another worker: ports from "
+        "this one on; 0: free ones; -1: nowhere, all goes through the one port. Choose -1 where only that can be reached.",
+    )
     preferred_partitions: tuple[int, ...] = Field(
         default=(), description="Partitions this server should own while it lives. Empty: whatever is assigned."
     )

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_log.core.assignment import assign
-from waltz_log.core.metadata import Assignment, Ownership, ServerEntry
+from waltz_log.core.metadata import Assignment, Ownership, ServerEntry, StorageNodeEntry
+from waltz_log.core.sharding import worker_of
 
 
 def _servers(*ids: int, preferred: dict[int, tuple[int, ...]] | None = None) -> list[ServerEntry]:
@@ -56,3 +57,28 @@ def test_assignment_is_balanced_stable_and_generations_rise_with_owners_only(his
             load = [sum(owned.server_id == server for owned in after.partitions.values()) for server in alive]
             assert max(load) - min(load) <= 1
         current = after
+
+
+def test_the_owner_is_reached_at_its_worker_where_workers_have_addresses_of_their_own() -> None:
+    sharded = ServerEntry(2, "host:2", workers=("host:20", "host:21"))
+    found = assign(Assignment(), [*_servers(1), sharded], 8)
+    again = Assignment.from_bytes(found.to_bytes())
+    assert again == found
+    assert again.every_address == {"host:1", "host:2", "host:20", "host:21"}
+    for partition, owned in found.partitions.items():
+        wanted = "host:1" if owned.server_id == 1 else sharded.workers[worker_of(partition, 2)]
+        assert again.address_of(partition) == wanted
+    assert again.address_of(99) is None
+
+
+def test_what_nodes_of_one_process_tell_is_what_it_ever_was() -> None:
+    assert ServerEntry(1, "h:1", (3,)).to_bytes() == b'{"address":"h:1","preferred":[3],"server_id":1}'
+    assert StorageNodeEntry("h:1", 4).to_bytes() == b'{"address":"h:1","start":4}'
+    assert Assignment({0: Ownership(1, 2)}, {1: "h:1"}).to_bytes() == b'{"addresses":{"1":"h:1"},"partitions":{"0":[1,2]}}'
+    assert StorageNodeEntry.from_bytes(b'{"address":"h:1","start":4}').address_for(7) == "h:1"
+
+
+def test_a_storage_node_is_reached_at_the_worker_of_a_partition() -> None:
+    entry = StorageNodeEntry("h:1", 4, ("h:10", "h:11", "h:12"))
+    assert StorageNodeEntry.from_bytes(entry.to_bytes()) == entry
+    assert [entry.address_for(partition) for partition in range(6)] == [entry.workers[worker_of(partition, 3)] for partition in range(6)]

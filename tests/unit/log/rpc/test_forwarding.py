@@ -134,7 +134,7 @@ class _Bench:
         self.channels: list[Channel] = []
 
     async def start(self, worker: int) -> None:
-        network = WorkerNetwork(Shard(worker, WORKERS), self.reserved.address, self.fellows, lambda: {"pid": 100 + worker})
+        network = WorkerNetwork(Shard(worker, WORKERS), [self.reserved.address], self.fellows, lambda: {"pid": 100 + worker})
         listener = await network.serve("", self.nodes[worker].service())
         self.networks[worker:] = [network, *self.networks[worker + 1 :]]
         self.listeners[worker:] = [listener, *self.listeners[worker + 1 :]]

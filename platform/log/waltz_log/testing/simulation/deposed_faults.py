@@ -81,7 +81,7 @@ class _Fork:
 
 async def _fork(world: World, rng: Random) -> _Fork | None:
     """A partition of three or five replicas, all of them up, with its owner and another server; None where there is none that no other fault has."""
-    partition = rng.randrange(world.mix.partitions)
+    partition = rng.randrange(world.mix.log_partitions)
     held = [*await world.assigned(partition)]
     addresses = {server.server.address: name for name, server in sorted(world.servers.items()) if server.server is not None}
     node = await world.coordinator.get(ASSIGNMENT)
@@ -182,7 +182,7 @@ async def _assign(world: World, fork: _Fork) -> None:
     after[fork.partition] = Ownership(new_id, owned.generation + 1)
     if theirs:
         after[theirs[0]] = Ownership(owned.server_id, after[theirs[0]].generation + 1)
-    await world.coordinator.set(ASSIGNMENT, Assignment(after, assignment.addresses).to_bytes(), node.version)
+    await world.coordinator.set(ASSIGNMENT, Assignment(after, assignment.addresses, assignment.workers).to_bytes(), node.version)
 
 
 async def _lose_the_fence(world: World, rng: Random, fork: _Fork, canary: _Canary) -> None:
