@@ -66,17 +66,23 @@ def _until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def _cluster(directory: Path, storages: int) -> LocalCluster:
-    settings = {"workers": WORKERS}
+def _cluster(directory: Path, storages: int, storage_ports: int) -> LocalCluster:
+    """Clients know the server's one address alone, so that half of their streams are passed on."""
     return LocalCluster(
-        directory, partitions=PARTITIONS, storages=storages, servers=1, session_timeout_s=2, server_settings=settings, storage_settings=settings
+        directory,
+        partitions=PARTITIONS,
+        storages=storages,
+        servers=1,
+        session_timeout_s=2,
+        server_settings={"workers": WORKERS, "worker_ports": -1},
+        storage_settings={"workers": WORKERS, "worker_ports": storage_ports},
     )
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """With one storage node: where a worker of it is away, so are its partitions."""
-    with _cluster(tmp_path_factory.mktemp("workers"), 1) as found:
+    with _cluster(tmp_path_factory.mktemp("workers"), 1, 0) as found:
         yield found
 
 
@@ -185,6 +191,8 @@ async def _killed_in_turn(cluster: LocalCluster, kills: list[tuple[str, int]]) -
             spared = [load for load in loads if _spared(cluster, name, worker, load.partition)]
             await _kill(cluster, name, worker, spared)
         await asyncio.gather(*(load.moves() for load in loads))
+        workers = _node(await _until_all_answer(cluster, lambda lives: True), "server-0")["workers"]
+        assert sum(each["passed_on"]["open_calls"] for each in workers) >= PARTITIONS // WORKERS
         for load in loads:
             load.end()
         await asyncio.gather(*running)
@@ -204,7 +212,7 @@ def test_a_killed_worker_starts_again_alone_and_nothing_is_lost_or_doubled(clust
 @pytest.mark.slow
 def test_workers_of_every_kind_are_killed_again_and_again(tmp_path: Path) -> None:
     kills = [(name, worker) for worker in range(WORKERS) for name in ("server-0", "storage-0", "storage-1", "storage-2")]
-    with _cluster(tmp_path / "cluster", 3) as cluster:
+    with _cluster(tmp_path / "cluster", 3, -1) as cluster:
         asyncio.run(asyncio.wait_for(_killed_in_turn(cluster, kills * 2), 200))
 
 
