@@ -52,7 +52,7 @@ def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobA
 
 
 def _from_files(files: list[Path], found: argparse.Namespace) -> tuple[PipelineSettings, ...]:
-    for name in ("cluster", "table", "checkpoint", "partitions", "max_transactions_per_trigger", "schema", "where", "select", "option"):
+    for name in ("cluster", "table", "checkpoint", "partitions", "max_transactions_per_trigger", "schema", "where", "select", "option", "subscriber"):
         if getattr(found, name):
             raise InvalidSetting(name=f"--{name.replace('_', '-')}", reason="stands in the pipeline file", nearest=None)
     pipelines = tuple(load_pipeline(path) for path in pipeline_files(files))
@@ -92,6 +92,7 @@ def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> Pip
         outputs=(output,),
         checkpoint=found.checkpoint,
         trigger=_trigger(found.trigger or "1 second"),
+        subscriber=found.subscriber,
         restart=RestartSettings(attempts_max=0),
     )
 
@@ -130,6 +131,7 @@ def _parser(job: str, upsert: bool) -> JobParser:
     parser.add_argument("--schema", **text, help="of the JSON in the data, as SQL columns; without it the table gets the data as bytes")
     parser.add_argument("--where", **text, help="SQL condition; what it leaves out counts as seen")
     parser.add_argument("--select", **text, help="SQL select list; partition and transaction_id are kept in any case")
+    parser.add_argument("--subscriber", **text, help="name under which the log keeps what the table does not hold yet")
     parser.add_argument("--option", action="append", default=[], metavar="name=value", help="another option of the source; may be repeated")
     parser.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics for Prometheus there")
     parser.add_argument("--metrics-file", metavar="FILE", help="write metrics for Prometheus there, every five seconds")

@@ -89,6 +89,12 @@ class PipelineSettings(LandingSettings):
         "larger files and later rows.",
     )
     restart: RestartSettings = Field(default=RestartSettings(), description="When it is started again after a failure.")
+    subscriber: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        description="Name under which the log keeps what the tables do not hold yet, from the first batch on and until `waltz subscribers remove`. "
+        "One for each pipeline of a cluster; needed where topics are trimmed and the tables may fall behind.",
+    )
 
     @property
     def options(self) -> SourceOptions:

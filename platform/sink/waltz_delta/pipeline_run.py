@@ -28,6 +28,7 @@ from waltz_delta.listener import PipelineListener, StatusBoard
 from waltz_delta.metrics import LiveLine, PrometheusMetrics
 from waltz_delta.pipeline import PipelineSettings
 from waltz_delta.stopping import StopRequest
+from waltz_delta.subscribing import Subscribing
 from waltz_log.cli.exit_codes import FAILED, OK
 from waltz_log.client.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting, WaltzError
@@ -67,6 +68,7 @@ def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], *, metrics_po
         def tell(name: str, line: str) -> None:
             print(f"{job}: {line}" if alone else f"{job}: {name}: {line}", file=sys.stderr, flush=True)
 
+        stack.enter_context(Subscribing(board, pipelines, tell))
         runs = [PipelineRun(spark, settings, board, stop, tell, ready=_print_ready) for settings in pipelines]
         for run in runs:
             run.start()
