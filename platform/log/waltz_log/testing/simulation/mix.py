@@ -87,7 +87,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
             "feed_bytes_max": rng.choice((256, 4096, 1 << 20)),
             "lock_entries_max": rng.choice((4, 16, 1000, 1_000_000)),
             "replica_bytes_in_flight": rng.choice((1024, 1 << 22)),
-            "upkeep_s": 0.3,
+            "upkeep_s": 0.15,
             "replica_retry_s": 0.02,
             "replica_retry_max_s": rng.choice((0.1, 0.5)),
             "rpc_timeout_s": rng.choice((0.5, 2.0)),

@@ -22,10 +22,13 @@ from waltz_log.server.mount import Mount
 from waltz_log.server.partition import Partition
 from waltz_log.server.sequencer import Answers, Frame, Sequenced, Sequencer
 from waltz_log.server.store import StoreSession
+from waltz_log.server.upkeep import Upkeep
+from waltz_log.server.view_upkeep import ViewUpkeep
 from waltz_log.storage import reader
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.partition import PartitionStore
 from waltz_log.storage.service import _Service
+from waltz_log.storage.views import Views, Wanted
 from waltz_log.testing import disk
 from waltz_log.testing.coordinator import MemoryEnsemble
 from waltz_log.testing.simulation.planting import BUGS, bug, change, planted, unplanted
@@ -167,6 +170,46 @@ def metadata_written_blindly() -> None:
         return original(self, path, data, -1 if path.startswith("/store/partition/") else version)
 
     original: Any = change(MemoryEnsemble, "set", blind)
+
+
+# ---- retention and compaction
+# ------------------------------------------------------------------------------------------------------------------------
+
+
+@bug
+def retention_past_a_subscriber() -> None:
+    """What a subscriber has not read is trimmed."""
+
+    async def nobody(self: Upkeep) -> dict[str, int]:
+        return {}
+
+    change(Upkeep, "_subscribers", nobody)
+
+
+@bug
+def upkeep_not_fenced() -> None:
+    """A replica is trimmed and compacted by an owner that was deposed."""
+    change(PartitionStore, "expect_member", lambda self, session: None)
+
+
+@bug
+def tombstone_dropped_early() -> None:
+    """The end of a key leaves the view before its time is over."""
+
+    def rules(self: Views, wanted: Wanted) -> Any:
+        return original(self, wanted).model_copy(update={"tombstone_retention_s": -1})
+
+    original: Any = change(Views, "_rules", rules)
+
+
+@bug
+def view_above_the_committed_mark() -> None:
+    """Views are folded up to what was sent, which may still be taken back."""
+
+    def begin(self: ViewUpkeep, session: StoreSession, *rest: Any) -> None:
+        original(self, _Ahead(session), *rest)
+
+    original: Any = change(ViewUpkeep, "__init__", begin)
 
 
 # ---- ordering and answers --------------------------------------------------------------------------------------------------------------------------

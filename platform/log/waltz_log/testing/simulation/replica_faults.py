@@ -119,7 +119,7 @@ async def replace_by_stale(world: World, rng: Random) -> None:
 @fault("replica-change")
 async def change_replica(world: World, rng: Random) -> None:
     """An operator moves a replica to a node that holds nothing of the partition, while all goes on. Given up half-way, the cluster ends it."""
-    partition = rng.randrange(world.mix.partitions)
+    partition = rng.randrange(world.mix.log_partitions)
     held = await world.assigned(partition)
     spare = [name for name in world.storage_names if name not in held and name in world.storages]
     if not spare or "replicas" in world.busy:
@@ -139,7 +139,7 @@ async def add_storage(world: World, rng: Random) -> None:
         return
     world.busy.add("replicas")
     name = f"storage-{len(world.storage_names)}"
-    partition = rng.randrange(world.mix.partitions)
+    partition = rng.randrange(world.mix.log_partitions)
     try:
         world.storage_names.append(name)
         world.disks[name] = SimulatedDisk()
@@ -150,7 +150,7 @@ async def add_storage(world: World, rng: Random) -> None:
         if len(held) > world.mix.replicas:
             await _change(world, ReplicaChange(partition=partition, add=None, remove=rng.choice(held)))
         await asyncio.sleep(rng.uniform(0, 0.5))
-        used = [each for each in range(world.mix.partitions) if name in await world.assigned(each)]
+        used = [each for each in range(world.mix.log_partitions) if name in await world.assigned(each)]
         async with claim(world, [] if used else [name]) as leaves:
             if leaves is not None:
                 world.trace.add(name, "leaves the cluster")
