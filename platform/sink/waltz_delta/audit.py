@@ -64,7 +64,8 @@ def _run(arguments: Sequence[str]) -> int | None:
     first, last = _position("--from", found.first), _position("--to", found.last)
     with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
         key = str(inspector.parameters.key)
-        extents = {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in inspector.bounds(settings.options.partitions).items()}
+        bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
+        extents = {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in bounds.items()}
     spark = SparkSession.builder.appName(f"waltz audit {settings.name}").getOrCreate()
     try:
         audited = list(audit_pipeline(spark, settings, key, extents, first=first, last=last))

@@ -103,7 +103,7 @@ def _run(arguments: Sequence[str]) -> int | None:
         raise InvalidSetting(name="--transactions-per-commit", reason="must be at least 1", nearest=None)
     with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
         key = str(inspector.parameters.key)
-        bounds = inspector.bounds(settings.options.partitions)
+        bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
     spark = SparkSession.builder.appName(f"waltz backfill {settings.name}").getOrCreate()
     try:
         stop = StopRequest(spark)

@@ -47,7 +47,7 @@ def print_schema() -> int:
 
 
 def _declared(settings: PipelineSettings) -> dict[str, Columns | None]:
-    plain = not settings.options.include_metadata
+    plain = not settings.options.include_metadata and not settings.options.by_topic
     return {output.target.table: declared_columns(output) if plain else None for output in settings.outputs}
 
 
@@ -89,7 +89,7 @@ def _asked_of_spark(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from pyspark_waltz.schema import SCHEMA, SCHEMA_WITH_METADATA
+    from pyspark_waltz.schema import schema_of
     from waltz_delta.landing import resulting_schemas
 
     builder = SparkSession.builder.appName("waltz pipeline check").master("local[1]").config("spark.ui.enabled", "false")
@@ -98,7 +98,8 @@ def _asked_of_spark(
     try:
         for path, settings in pipelines.items():
             try:
-                schemas = resulting_schemas(session, settings, SCHEMA_WITH_METADATA if settings.options.include_metadata else SCHEMA)
+                rows = schema_of(include_metadata=settings.options.include_metadata, by_topic=settings.options.by_topic)
+                schemas = resulting_schemas(session, settings, rows)
             except (PySparkException, InvalidSetting) as error:
                 problems[path].append(Problem(1, "outputs", str(error).strip().split("\n")[0]))
             else:

@@ -117,7 +117,9 @@ class LogView:
 
     def _find_topics(self, known: Mapping[int, TopicOf]) -> None:
         if self._wanted is not None:
-            self._topics = self._wanted.partitions(self._ask(lambda inspector: inspector.catalogue()), known)
+            found = self._wanted.partitions(self._ask(lambda inspector: inspector.catalogue()), known)
+            chosen = self._options.partitions
+            self._topics = {partition: topic for partition, topic in found.items() if chosen is None or partition in chosen}
             self._partitions = tuple(self._topics)
 
     def known_extents(self) -> dict[int, Extent]:

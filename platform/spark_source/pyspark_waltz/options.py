@@ -7,13 +7,14 @@ case. Pure: nothing is connected here. How positions and times are written: `pos
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from pyspark_waltz.naming import parse_topic_pattern, parse_topics
+from pyspark_waltz.naming import Wanted, parse_topic_pattern, parse_topics
 from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, parse_partitions, parse_positions, parse_time, parse_times
 from waltz_log.core.access import check_principal
+from waltz_log.core.catalogue import Catalogue
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["EARLIEST", "LATEST", "NO_LIMITS", "OPTIONS", "Limits", "Option", "Positions", "SourceOptions", "Times"]
@@ -45,7 +46,7 @@ _ALL: Final = frozenset[Use](("stream", "batch", "metadata"))
 OPTIONS: Final = (
     Option("cluster", "required", _ALL, "address of the cluster, `host:port[,host:port]/root`"),
     Option("mode", "`data`", _ALL, "`metadata`: a row for each partition of the log, with its marks, owner and replicas, instead of transactions"),
-    Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`"),
+    Option("partitions", "all", _ALL, "log partitions to read, as `0-3,7`; with `topic` or `topicPattern`: of theirs, these"),
     Option("topic", "none", _ALL, "topics to read, `namespace/name`, several with commas; adds the columns `topic` and `key`"),
     Option("topicPattern", "none", _ALL, "the same for all topics whose whole name this regular expression matches, new ones as they appear"),
     Option(
@@ -209,9 +210,8 @@ class SourceOptions:
         return found
 
     def _check_topics(self) -> None:
-        for name, other in (("topicPattern", "topic"), ("partitions", "topic"), ("partitions", "topicPattern")):
-            if {name, other} <= self.named:
-                raise InvalidSetting(name=name, reason=f"cannot be together with {other}", nearest=None)
+        if {"topic", "topicPattern"} <= self.named:
+            raise InvalidSetting(name="topicPattern", reason="cannot be together with topic", nearest=None)
         if self.compacted and not self.by_topic:
             raise InvalidSetting(name="compacted", reason="wants topic or topicPattern: only a topic has a compacted view", nearest=None)
         if self.compacted:
@@ -220,6 +220,13 @@ class SourceOptions:
                     raise InvalidSetting(name=name, reason=_NOT_COMPACTED, nearest=None)
                 if name == "filterPushdown" and self.filter_pushdown:
                     raise InvalidSetting(name=name, reason="saves nothing with compacted=true: a view is read whole", nearest=None)
+
+    def wanted_partitions(self, catalogue: Callable[[], Catalogue]) -> tuple[int, ...] | None:
+        """The log partitions that are meant now; None: all. `catalogue`: asked where topics are read. Raises `NoSuchTopic`."""
+        if not self.by_topic:
+            return self.partitions
+        found = Wanted(self.topics, self.topic_pattern).partitions(catalogue(), {})
+        return tuple(partition for partition in found if self.partitions is None or partition in self.partitions)
 
     @property
     def by_topic(self) -> bool:

@@ -24,7 +24,7 @@ from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import ViewEnd, view_end
 from pyspark_waltz.schema import SCHEMA, TOPIC_FIELDS
 from pyspark_waltz.source import LogRange, ViewRange
-from pyspark_waltz.testing import StubCluster, StubSource, block_of
+from pyspark_waltz.testing import StubCluster, StubInspector, StubSource, block_of
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.envelope import pack_keyed, split_keyed
 from waltz_log.core.topic_names import TopicName
@@ -79,8 +79,6 @@ def read_all(cluster: StubCluster, **options: str) -> list[tuple[Any, ...]]:
         ({"topic": "shop/orders,"}, "not a topic's name"),
         ({"topicPattern": "shop/("}, "no regular expression"),
         ({"topic": "a/b", "topicPattern": "a/.*"}, "cannot be together with topic"),
-        ({"topic": "a/b", "partitions": "0"}, "cannot be together with topic"),
-        ({"topicPattern": "a/b", "partitions": "0"}, "cannot be together with topicPattern"),
         ({"compacted": "true"}, "wants topic or topicPattern"),
         ({"compacted": "true", "topic": "a/b", "startingTransactionIds": "latest"}, "cannot be together with compacted"),
         ({"compacted": "true", "topic": "a/b", "endingTimestamp": "5"}, "cannot be together with compacted"),
@@ -185,6 +183,12 @@ def test_a_batch_reads_the_named_topics_and_tells_topic_and_key(cluster: StubClu
     assert read_all(cluster, topic="shop/clicks,shop/orders") == expected
     assert read_all(cluster, topicPattern="shop/.*") == expected
     assert read_all(cluster, topicPattern="none/.*") == []
+    assert read_all(cluster, topic="shop/clicks,shop/orders", partitions="0,3") == expected[2:], "of theirs, these"
+    with StubInspector(cluster.address) as inspector:
+        options = {"cluster": cluster.address, "topicPattern": "shop/.*"}
+        assert SourceOptions.parse(options).wanted_partitions(inspector.catalogue) == (1, 2, 3)
+        assert SourceOptions.parse({**options, "partitions": "0-2"}).wanted_partitions(inspector.catalogue) == (1, 2)
+    assert SourceOptions.parse({"cluster": "x"}).wanted_partitions(Catalogue) is None
     with pytest.raises(NoSuchTopic, match="nearest=shop/orders"):
         read_all(cluster, topic="shop/order")
     cluster.append(orders.partitions[0], [pack_keyed(b"k", b"v"), b"around the topic"])
