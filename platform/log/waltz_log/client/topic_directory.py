@@ -19,7 +19,7 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.core.catalogue import CATALOGUE, Catalogue, Topic
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import TopicDeleted, WaltzError
+from waltz_log.errors import ClusterUnavailable, TopicDeleted, WaltzError
 
 __all__ = ["KnownTopic", "TopicDirectory"]
 
@@ -50,8 +50,12 @@ class TopicDirectory:
 
     async def find(self, name: TopicName) -> KnownTopic:
         """Raises `NoSuchTopic`, `ClusterUnavailable`."""
-        async with asyncio.timeout(self._settings.request_timeout_s):
-            catalogue = await self._read(await self._coordinator())
+        try:
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                catalogue = await self._read(await self._coordinator())
+        except TimeoutError:
+            reason = f"no answer about topics within {self._settings.request_timeout_s:g} s"
+            raise ClusterUnavailable(address="coordinator", reason=reason) from None
         topic = catalogue.find(name)
         known = self._known.get(name)
         if known is None:

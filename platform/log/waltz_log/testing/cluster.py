@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.core import metadata as paths
+from waltz_log.core.catalogue import Policies, Topic
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Clock, Coordinator, Listener
+from waltz_log.core.topic_names import TopicName
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
+from waltz_log.zookeeper.topics import change_catalogue, pool_of
 
 __all__ = ["LoopClock", "MemoryCluster"]
 
@@ -87,6 +90,26 @@ class MemoryCluster:
             return self.ensemble.session()
 
         return await WaltzClient.connect_over(coordinator, self.network, settings, rng=random.Random(seed))
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        type: str = "regular",
+        keyed: bool = False,
+        properties: Mapping[str, str] | None = None,
+        **policies: Any,
+    ) -> Topic:
+        """As `waltz topic create`: `namespace/topic` over log partitions that are free."""
+        pool = await pool_of(self._coordinator)
+        about: dict[str, Any] = {"type": type, "partitions": partitions, "pool": pool, "now_ms": self.clock.now_ms(), "keyed": keyed}
+        about |= {"properties": properties, "policies": Policies(**policies)}
+        return await change_catalogue(self._coordinator, lambda found: found.with_new(TopicName.parse(name), **about))
+
+    async def delete_topic(self, name: str) -> None:
+        """As `waltz topic delete`."""
+        await change_catalogue(self._coordinator, lambda found: found.without(TopicName.parse(name)))
 
     # ---- storage nodes ---------------------------------------------------------------------------------------------------------------------------
 

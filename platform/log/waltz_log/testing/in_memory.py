@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from waltz_log.cli.clock import WallClock
 from waltz_log.client import ClientSettings, SyncWaltzClient, WaltzClient
 from waltz_log.client.background import Background
+from waltz_log.core.catalogue import Topic
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidRequest
 from waltz_log.testing.cluster import MemoryCluster
@@ -174,6 +175,13 @@ class SyncInMemoryCluster:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine beside the cluster."""
         return self._background.call(work)
+
+    def create_topic(self, name: str, partitions: int = 1, **about: Any) -> Topic:
+        """As `InMemoryCluster.create_topic`."""
+        return self.call(self._cluster.create_topic(name, partitions, **about))
+
+    def delete_topic(self, name: str) -> None:
+        self.call(self._cluster.delete_topic(name))
 
     def kill_server(self, name: str) -> None:
         self.call(self._cluster.kill_server(name))

@@ -12,12 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waltz_log.client import ClientSettings, KeyedDraft, Lock, TopicHandle, TopicRecord, WaltzClient
-from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.envelope import pack_keyed
-from waltz_log.core.topic_names import TopicName, partition_of_key
+from waltz_log.core.topic_names import partition_of_key
 from waltz_log.errors import EnvelopeBroken, InvalidRequest, NoSuchTopic, NotAppended, TopicDeleted, TransactionTooLarge
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
-from waltz_log.zookeeper.topics import change_catalogue, pool_of
+from waltz_log.testing.coordinator import MemoryCoordinator
 
 FAST = ClientSettings(retry_base_s=0.001, retry_cap_s=0.05, append_timeout_s=20.0)
 
@@ -29,17 +28,7 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
 
 
 async def create(cluster: InMemoryCluster, name: str, partitions: int = 3, **more: Any) -> None:
-    coordinator = await cluster.coordinator()
-    pool = await pool_of(coordinator)
-    arguments = {"type": "regular", "partitions": partitions, "pool": pool, "now_ms": 1, **more}
-    await change_catalogue(coordinator, lambda catalogue: catalogue.with_new(TopicName.parse(name), **arguments))
-
-
-async def delete(cluster: InMemoryCluster, name: str) -> None:
-    def without(catalogue: Catalogue) -> Any:
-        return catalogue.without(TopicName.parse(name))
-
-    await change_catalogue(await cluster.coordinator(), without)
+    await cluster.create_topic(name, partitions, **more)
 
 
 async def take(feed: Any, count: int) -> list[TopicRecord]:
@@ -153,7 +142,7 @@ async def test_a_topic_that_is_deleted_is_told_to_all_who_use_it(cluster: InMemo
     again = await client.topic("shop/orders")
     await topic.append(b"before")
     waiting = asyncio.create_task(take(topic.feed(), 2))
-    await delete(cluster, "shop/orders")
+    await cluster.delete_topic("shop/orders")
     with pytest.raises(TopicDeleted, match="shop/orders"):
         await waiting
     for use in (lambda: again.append(b"after"), lambda: again.append_bulk([b"x"]), lambda: anext(again.feed())):
@@ -169,6 +158,19 @@ async def test_a_topic_that_is_deleted_is_told_to_all_who_use_it(cluster: InMemo
     assert (await anew.append(b"anew", partition=0)).transaction_id == 0
 
 
+async def test_a_deletion_is_told_also_when_the_session_that_watched_for_it_has_ended(cluster: InMemoryCluster) -> None:
+    await create(cluster, "shop/orders", 2)
+    client = await cluster.client(FAST)
+    topic = await client.topic("shop/orders")
+    waiting = asyncio.create_task(take(topic.feed(), 1))
+    session = client._owners.coordinator
+    assert isinstance(session, MemoryCoordinator)
+    cluster.ensemble.expire(session)
+    await cluster.delete_topic("shop/orders")
+    with pytest.raises(TopicDeleted):
+        await waiting
+
+
 async def test_one_that_was_deleted_and_made_again_unseen_is_another_topic(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", 2)
     client = await cluster.client(FAST)
@@ -176,7 +178,7 @@ async def test_one_that_was_deleted_and_made_again_unseen_is_another_topic(clust
     watcher = topic._directory._watcher
     assert watcher is not None
     watcher.cancel()  # as one whose session is just being replaced
-    await delete(cluster, "shop/orders")
+    await cluster.delete_topic("shop/orders")
     await create(cluster, "shop/orders", 2)
     assert (await client.topic("shop/orders")).log_partitions == (2, 3)
     with pytest.raises(TopicDeleted):
@@ -352,7 +354,7 @@ async def test_a_function_on_a_followed_partition_appends_under_its_key(cluster:
 
 def test_the_blocking_client_has_the_same() -> None:
     with SyncInMemoryCluster(partitions=8, servers=1, storages=1) as cluster:
-        cluster.call(create(cluster._cluster, "shop/orders", 3, keyed=True))
+        cluster.create_topic("shop/orders", 3, keyed=True)
         with cluster.client(FAST) as client:
             topic = client.topic("shop/orders")
             assert (topic.partitions, topic.keyed, topic.log_partitions) == (3, True, (0, 1, 2))
@@ -381,6 +383,9 @@ def test_the_blocking_client_has_the_same() -> None:
                 topic.append(b"1")
             with pytest.raises(NoSuchTopic):
                 client.topic("shop/nothing")
+            cluster.delete_topic("shop/orders")
+            with pytest.raises(TopicDeleted):
+                list(topic.feed())
 
 
 async def test_a_client_that_is_closed_hands_out_no_topics(cluster: InMemoryCluster) -> None:
