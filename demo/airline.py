@@ -6,6 +6,7 @@ Decides only when each part starts and stops. The applications, the jobs and the
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from demo.checks import Result, check_aircraft, check_flight_legs
 from demo.display import Display, show_answer, show_results
 from demo.faults import Fault, FaultPlan
 from demo.flights import AIRPORTS, Flight, flights_archive, read_flights
+from demo.legs import TOPIC
 from demo.processes import Child, ChildFailed, Children
 from demo.queries import ask
 from demo.spark import AIRCRAFT, FLIGHT_LEGS, READY, submit_command, submit_environment
@@ -168,6 +170,7 @@ def run(options: Options, console: Console) -> bool:
         f"The airline: {len(AIRPORTS)} dispatchers, {PARTITIONS} log partitions on three replicas, two Spark jobs; all in {_shown(directory)}"
     )
     with LocalCluster(directory / "cluster", partitions=PARTITIONS, storages=3, servers=2) as cluster, Children(directory / "logs") as children:
+        _create_topic(cluster.cluster)
         flights = [flight for airport in AIRPORTS for flight in read_flights(archive, airport)[: options.limit]]
         with ClusterInspector(cluster.cluster, timeout_s=5) as inspector, Display(console) as display:
             watch = Watch(inspector, options.tables, options.counts, len(flights))
@@ -189,6 +192,14 @@ def run(options: Options, console: Console) -> bool:
     else:
         console.print(f"[bold red]The tables differ from the flights.[/] What every process wrote: {_shown(directory / 'logs')}")
     return ok
+
+
+def _create_topic(cluster: str) -> None:
+    """As its operator would."""
+    command = [sys.executable, "-m", "waltz_log.cli.main", "topic", "create", cluster, TOPIC, f"--partitions={PARTITIONS}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise ChildFailed(f"the topic could not be made: {done.stderr.strip()}")
 
 
 def _check(paths: Mapping[str, Path], flights: list[Flight], marks: Mapping[int, int]) -> list[Result]:

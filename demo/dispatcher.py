@@ -19,11 +19,11 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from demo.flights import AIRPORTS, Flight, flights_archive, read_flights
-from demo.legs import HEADER_LEG, HEADER_UNNAMED, LOCK_NAME, Fleet, leg_data, partition_of
-from waltz_log.client import Lock, Receipt, WaltzClient
+from demo.legs import HEADER_LEG, HEADER_UNNAMED, LOCK_NAME, TOPIC, Fleet, leg_data, partition_of
+from waltz_log.client import Lock, Receipt, TopicHandle, TopicRecord, WaltzClient
 from waltz_log.errors import ClusterUnavailable, ConnectionLost, LockConflict, NotAppended, NotOwner, OutcomeUnknown, Unavailable
 
 __all__ = ["Counts", "Dispatcher", "day_starts_s"]
@@ -44,11 +44,22 @@ class Follower(Protocol):
 
 
 class Log(Protocol):
-    """What a dispatcher needs of the client."""
+    """What a dispatcher needs of the client, by partitions of the topic."""
 
     async def append(self, partition: int, data: bytes, *, header: int, write_locks: Sequence[Lock], high_water_mark: int | None) -> Receipt: ...
 
     async def resolve(self, error: OutcomeUnknown) -> Receipt | None: ...
+
+
+class TopicLog:
+    """The topic, as a dispatcher needs it."""
+
+    def __init__(self, client: WaltzClient, topic: TopicHandle) -> None:
+        self.resolve = client.resolve
+        self._topic = topic
+
+    async def append(self, partition: int, data: bytes, *, header: int, write_locks: Sequence[Lock], high_water_mark: int | None) -> Receipt:
+        return await self._topic.append(data, partition=partition, header=header, write_locks=write_locks, high_water_mark=high_water_mark)
 
 
 @dataclass
@@ -175,12 +186,13 @@ async def dispatch(airport: str, cluster: str, limit: int | None, year_s: float)
     flights = read_flights(flights_archive(), airport)[:limit]
     fleet = Fleet()
 
-    def apply(transactions: list[Any]) -> None:
-        fleet.apply((transaction.header, transaction.data) for transaction in transactions)
+    def apply(records: list[TopicRecord]) -> None:
+        fleet.apply((record.header, record.value) for record in records)
 
     async with WaltzClient.open(cluster) as client:
-        followers = [await client.follow(partition, apply) for partition in range(client.partitions)]
-        dispatcher = Dispatcher(client, fleet, followers, year_s=year_s)
+        topic = await client.topic(TOPIC)
+        followers = [await topic.follow(partition, apply) for partition in range(topic.partitions)]
+        dispatcher = Dispatcher(TopicLog(client, topic), fleet, followers, year_s=year_s)
         report = asyncio.create_task(_report(dispatcher.counts))
         try:
             await dispatcher.run(flights)

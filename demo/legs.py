@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 
 from demo.flights import Flight
 
-__all__ = ["HEADER_LEG", "HEADER_UNNAMED", "LOCK_NAME", "Fleet", "NumberingBroken", "Totals", "leg_data", "partition_of"]
+__all__ = ["HEADER_LEG", "HEADER_UNNAMED", "LOCK_NAME", "TOPIC", "Fleet", "NumberingBroken", "Totals", "leg_data", "partition_of"]
+
+TOPIC = "airline/legs"
+"""Where all flights go."""
 
 HEADER_LEG = 1
 """The transaction is a leg of a known aircraft."""
