@@ -51,6 +51,7 @@ def _against_one(directory: Path, workload: Workload, conditions: Mapping[str, A
         one, two = (clusters.enter_context(_cluster(directory / f"workers_{workers}", workers, 2)) for workers in (1, 2))
         rounds = [[asyncio.run(_load(cluster, workload.pipelined // 4, 2)) for cluster in (one, two)] for _ in range(ROUNDS)]
     rates = [[load.rate for load, _ in each] for each in rounds]
+    spent_us = [[float(spent["cpu_us_per_txn"]) for _, spent in each] for each in rounds]
     told = {
         "workers": 2,
         "partitions": 2,
@@ -59,6 +60,9 @@ def _against_one(directory: Path, workload: Workload, conditions: Mapping[str, A
         "rounds": ROUNDS,
         "txn_per_s": round(median(second for _, second in rates)),
         "txn_per_s_of_one": round(median(first for first, _ in rates)),
+        "cpu_us_per_txn": round(median(second for _, second in spent_us), 1),
+        "cpu_us_per_txn_of_one": round(median(first for first, _ in spent_us), 1),
+        "cpu_ratio": round(median(second / first for first, second in spent_us), 2),
         "cpu_us": rounds[-1][1][1]["cpu_us"],
         "cpu_us_of_one": rounds[-1][0][1]["cpu_us"],
     }
