@@ -26,6 +26,7 @@ from waltz_log.storage.restore import checked_file, read_manifest
 from waltz_log.storage.segment_statistics import segment_statistics
 from waltz_log.storage.verify import Finding, SegmentCheck
 from waltz_log.storage.verify_directory import verify_directory, verify_small_files
+from waltz_log.storage.verify_views import verify_views
 
 __all__ = ["Pacer", "dump_control_file", "dump_segment", "statistics", "verify_all", "verify_one"]
 
@@ -262,12 +263,21 @@ def verify_all(directory: Path, partitions: set[int] | None, mib_per_s: float, o
             row = asdict(report)
             yield row | {"findings": len(report.findings)}
 
+    def views() -> Iterator[dict[str, Any]]:
+        for report in verify_views(disk, partitions, pacer):
+            findings.extend(report.findings)
+            yield asdict(report) | {"findings": len(report.findings)}
+
     if output == "json":
         segments = [{name: row[name] for name in _VERIFY_COLUMNS} for row in rows()]
+        compacted = list(views())
         told = {"ok": not findings, "segments": segments, "findings": [asdict(finding) for finding in findings], "notes": notes}
-        print(json.dumps(told, indent=2))
+        print(json.dumps(told | {"views": compacted}, indent=2))
     else:
         _rows(_VERIFY_COLUMNS, rows())
+        for row in views():
+            held = f"{row['records']} records in {row['bytes']} bytes, {row['findings']} findings"
+            print(f"compacted view {row['topic']}/{row['partition']} up to {row['bound']}: {held}")
         _tell(findings, notes)
         print("ok" if not findings else f"{len(findings)} findings")
     return FAILED if findings else OK

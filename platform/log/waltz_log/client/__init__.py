@@ -19,6 +19,7 @@ from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.statistics import OutboxStatistics
 from waltz_log.client.pending import Unacknowledged
 from waltz_log.client.settings import ClientSettings
+from waltz_log.client.subscribers import Subscriber, Subscribers, SyncSubscribers
 from waltz_log.client.sync import SyncWaltzClient
 from waltz_log.client.sync_topic import SyncTopicHandle
 from waltz_log.client.topic import TopicHandle, TopicTransaction
@@ -51,8 +52,11 @@ __all__ = [
     "Outcome",
     "OutcomeUnknown",
     "Receipt",
+    "Subscriber",
+    "Subscribers",
     "SyncIntentReceipt",
     "SyncOutbox",
+    "SyncSubscribers",
     "SyncTopicHandle",
     "SyncWaltzClient",
     "TopicBulkReceipt",

@@ -100,7 +100,7 @@ async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: 
             )
             try:
                 blocks = (await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=settings.request_timeout_s)).blocks
-            except NotAllowed:
-                blocks = []  # who may append and not read knows all but the time
+            except (NotAllowed, OutOfRange):
+                blocks = []  # who may append and not read knows all but the time, and so does everybody once it is trimmed
             return True, Receipt(error.partition, found, blocks[0].append_time_ms if blocks else 0)
     return search.final, None

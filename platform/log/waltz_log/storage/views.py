@@ -192,6 +192,12 @@ class Views:
             if not self._closing.is_set():
                 await self._offload(compactor.merge, wanted.now_ms)
 
+    async def settled(self, partition: int) -> None:
+        """Returns when the view is not folded any more."""
+        entry = self._entries.get(partition)
+        if entry is not None and entry.tasks:
+            await asyncio.wait(entry.tasks)
+
     def _open_for(self, segments: SegmentLog, entry: _Entry) -> CompactedView:
         if not has_view(self._disk, entry.of.topic, entry.of.partition) and segments.first_id > entry.start:
             raise OutOfRange(partition=segments.partition, asked=entry.start, first=segments.first_id, last=segments.tail.last_id)

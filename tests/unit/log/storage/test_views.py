@@ -1,0 +1,193 @@
+"""Compacted views of a storage node: what `waltz storage verify` says of them, what a restart finds, what removing leaves, and how they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltz_log.cli.storage_tools import verify_all
+from waltz_log.core.topic_names import TopicName
+from waltz_log.core.wal_records import WalRecord
+from waltz_log.errors import InvalidRequest, OutOfRange, ProtocolViolation, StorageFailed
+from waltz_log.filesystem import FileSystemDisk
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.view_pages import decode_view_page, encode_view_page
+from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.verify_views import verify_views
+from waltz_log.storage.views import TopicPartition, Wanted
+from waltz_log.testing.compaction_kills import OF, block_at, fold
+from waltz_log.testing.offload import run_in_place
+from waltz_log.testing.storage_model import KEY, FixedClock, append
+
+FOLDER = "market/prices/0"
+FOR_EVER = 1 << 50
+
+
+def node_on(directory: Path) -> StorageNode:
+    small: dict[str, Any] = {
+        "segment_bytes": 16 * 1024,
+        "compaction_key_cache_bytes": 4096,
+        "compaction_bytes_per_s": 1 << 40,
+        "scrub_bytes_per_s": 0,
+    }
+    settings = StorageSettings(name="storage-0", directory=directory, cluster="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0, **small)
+    return StorageNode(settings, FileSystemDisk(directory), FixedClock(), run_in_place)
+
+
+async def compacted(directory: Path, count: int = 400) -> StorageNode:
+    """With a view of so many transactions."""
+    StorageNode.create(FileSystemDisk(directory), FixedClock(), KEY, 2)
+    node = node_on(directory)
+    await node.open(KEY)
+    store = await node.partition(0)
+    await store.open_session(1)
+    for first in range(0, count, 50):
+        await append(store, 1, [block_at(first, 50)])
+    await store.set_low_water_mark(1, store.last_id)
+    await fold_on(node, count)
+    return node
+
+
+async def fold_on(node: StorageNode, bound: int, of: TopicPartition = OF) -> None:
+    await node.views.compact((await node.partition(0)).log, of, 0, Wanted(bound, 0, FOR_EVER))
+    await node.views.settled(0)
+
+
+async def contents(node: StorageNode, first: int = 0, max_bytes: int = 500) -> list[tuple[int, bytes, bytes]]:
+    found = []
+    async for page in node.views.read(0, first, max_bytes, 0):
+        assert page.records or page.done
+        found += [(record.transaction_id, record.key, record.value) for record in page.records]
+        assert page.next_transaction_id > (found[-1][0] if found else -1)
+    return found
+
+
+async def test_a_view_is_read_in_pages_from_any_id_as_it_was_when_reading_began(tmp_path: Path) -> None:
+    node = await compacted(tmp_path)
+    wanted = fold(400)
+    for max_bytes in (1, 700, 1 << 20):
+        assert await contents(node, 0, max_bytes) == wanted
+    assert await contents(node, 300) == [record for record in wanted if record[0] >= 300]
+    assert await contents(node, 1000) == []
+    pages = node.views.read(0, 0, 1, 0)
+    begun = [await anext(pages)]
+    await append(await node.partition(0), 1, [block_at(400, 150)])
+    await fold_on(node, 550)
+    begun += [page async for page in pages]
+    assert [record.transaction_id for page in begun for record in page.records] == [each[0] for each in wanted]
+    assert {page.bound for page in begun} == {400}
+    assert await contents(node) == fold(550)
+    with pytest.raises(OutOfRange) as caught:
+        await anext(node.views.read(0, 0, 1, 551))
+    assert (caught.value.first, caught.value.last) == (0, 549)
+    with pytest.raises(OutOfRange):
+        await anext(node.views.read(1, 0, 1, 0))
+    await node.close()
+
+
+async def test_verify_knows_views_and_names_what_is_wrong_in_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = await compacted(tmp_path)
+    await node.close()
+    (report,) = verify_views(FileSystemDisk(tmp_path))
+    assert (report.topic, report.log_partition, report.bound, report.findings) == ("market/prices", 0, 400, ())
+    assert report.records >= len(fold(400)), "what is dead is verified as well"
+    assert verify_all(tmp_path, None, 0, "json") == 0
+    assert json.loads(capsys.readouterr().out)["views"][0]["findings"] == 0
+    for name in sorted((tmp_path / FOLDER).iterdir()):
+        whole = name.read_bytes()
+        for at in (10, len(whole) // 2, len(whole) - 1):
+            name.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            (report,) = verify_views(FileSystemDisk(tmp_path))
+            assert [found.file for found in report.findings] == [f"{FOLDER}/{name.name}"]
+        assert verify_all(tmp_path, None, 0, "table") == 1
+        assert f"{FOLDER}/{name.name}" in capsys.readouterr().out
+        name.write_bytes(whole)
+    (tmp_path / FOLDER / "left.wal.9").write_bytes(b"what a crash left")
+    assert next(verify_views(FileSystemDisk(tmp_path))).findings == ()
+
+
+async def test_a_restarted_node_knows_its_views_and_one_that_does_not_open_holds_up_nothing_else(tmp_path: Path) -> None:
+    node = await compacted(tmp_path)
+    await node.close()
+    node = node_on(tmp_path)
+    await node.open(KEY)
+    assert node.views.bound(0) == 400
+    assert await contents(node) == fold(400)
+    await node.close()
+    min((tmp_path / FOLDER).glob("*.wal")).unlink()
+    node = node_on(tmp_path)
+    await node.open(KEY)
+    assert not node.views.describe(0).exists
+    assert "is not there" in node.views.describe(0).error
+    assert node.views.bound(0) == 0, "nothing may be trimmed on the strength of it"
+    assert (await node.partition(0)).last_id == 399
+    await node.close()
+
+
+async def test_a_view_of_another_topic_is_not_touched_and_removing_one_leaves_no_folder(tmp_path: Path) -> None:
+    node = await compacted(tmp_path)
+    other = TopicPartition(TopicName("market", "other"), 0, {})
+    with pytest.raises(InvalidRequest, match="is of market/prices"):
+        await fold_on(node, 400, other)
+    (tmp_path / "market" / "neighbour" / "0").mkdir(parents=True)
+    await node.views.drop(0)
+    assert not (tmp_path / "market" / "prices").exists()
+    assert (tmp_path / "market" / "neighbour").exists()
+    await node.views.drop(0)
+    await fold_on(node, 400)
+    assert await contents(node) == fold(400)
+    await node.close()
+
+
+async def test_a_view_is_made_only_where_the_log_reaches_back_and_trimming_waits_for_it(tmp_path: Path) -> None:
+    node = await compacted(tmp_path)
+    store = await node.partition(0)
+    await store.trim(300, 1)
+    await node.views.drop(0)
+    await fold_on(node, 400)
+    assert not node.views.describe(0).exists
+    assert store.log.first_id > 0
+    await node.close()
+
+
+async def test_a_view_that_is_loaded_takes_effect_whole_or_not_at_all(tmp_path: Path) -> None:
+    node = await compacted(tmp_path / "one")
+    target = await compacted(tmp_path / "other", 100)
+    pages = [page async for page in node.views.read(0, 0, 2000, 0)]
+
+    async def sent(fails_after: int | None) -> AsyncGenerator[Sequence[WalRecord], None]:
+        for number, page in enumerate(pages):
+            if number == fails_after:
+                raise StorageFailed(partition=0, reason="the other end is gone")
+            yield page.records
+
+    with pytest.raises(StorageFailed):
+        await target.views.load(0, OF, 0, 400, sent(2))
+    await target.close()
+    target = node_on(tmp_path / "other")
+    await target.open(KEY)
+    assert await contents(target) == fold(100)
+    await target.views.load(0, OF, 0, 400, sent(None))
+    assert await contents(target) == fold(400)
+    with pytest.raises(ProtocolViolation, match="out of order"):
+        await target.views.load(0, OF, 0, 300, sent(None))
+    assert await contents(target) == fold(400)
+    for each in (node, target):
+        await each.close()
+
+
+def test_a_page_survives_the_wire_and_one_that_does_not_fit_together_is_refused() -> None:
+    records = [WalRecord(3, 1000, -7, b"a", b""), WalRecord(9, 2000, 1 << 30, b"key", b"value")]
+    page = encode_view_page(records, start=1, bound=12, next_transaction_id=10, done=True)
+    again = pb.ReadViewResponse.FromString(page.SerializeToString())
+    assert decode_view_page(again) == records
+    assert decode_view_page(pb.ReadViewResponse()) == []
+    for field in ("times_ms", "headers", "key_lengths", "value_lengths", "keys", "values"):
+        broken = pb.ReadViewResponse.FromString(page.SerializeToString())
+        setattr(broken, field, getattr(page, field) + b"\0\0\0\0")
+        with pytest.raises(ProtocolViolation):
+            decode_view_page(broken)
