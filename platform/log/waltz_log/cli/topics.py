@@ -17,6 +17,7 @@ from waltz_log.core.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
+from waltz_log.storage.settings import StorageSettings
 from waltz_log.zookeeper.topics import change_catalogue, pool_of, read_catalogue
 
 __all__ = ["alter_policy", "create", "delete", "describe", "listing"]
@@ -130,6 +131,8 @@ def _told(topic: Topic) -> dict[str, Any]:
         "created": datetime.fromtimestamp(topic.created_ms / 1000, UTC).isoformat(),
         "log_partitions": list(topic.partitions),
         "acknowledged_means": acknowledged_means(topic.policies),
+        "loss_window": loss_window(topic.policies),
+        "writer_memory": writer_memory(topic),
         "properties": dict(topic.properties),
         "policies": asdict(topic.policies),
     }
@@ -138,8 +141,21 @@ def _told(topic: Topic) -> dict[str, Any]:
 def acknowledged_means(policies: Policies) -> str:
     if policies.durability == "quorum_sync":
         return "on the disks of a majority of the replicas"
-    window = f"{policies.flush_period_ms} ms or {policies.flush_bytes} bytes"
-    return f"in the memory of a majority of the replicas: up to {window} are lost if a majority fails at once"
+    return "in the memory of a majority of the replicas, and soon after on their disks"
+
+
+def loss_window(policies: Policies) -> str:
+    if policies.durability == "quorum_sync":
+        return "none"
+    return f"the last {policies.flush_period_ms} ms or {policies.flush_bytes} bytes, where the owner and machines of a majority die together"
+
+
+def writer_memory(topic: Topic) -> str:
+    """What a storage node keeps in memory of a partition's appends at most, as nodes are set up unless somebody chose otherwise."""
+    fields = StorageSettings.model_fields
+    own, all_of_them, keys = (fields[name].default >> 20 for name in ("pending_bytes_max", "writer_bytes_max", "compaction_key_cache_bytes"))
+    bound = f"{own} MiB and one block for each partition on a storage node, {all_of_them} MiB for all of a node"
+    return bound if topic.type == "regular" else f"{bound}; while it is compacted {own} MiB more and {keys} MiB of keys"
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -21,6 +21,8 @@ CATALOGUE: Final = "/topics"
 PARTITIONS_MAX: Final = 1024
 """Of one topic (the layout's bound)."""
 HOUR_MS: Final = 3_600_000
+FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What one sync has to write bounds how long it takes, and with it how long everything else of the partition waits."""
 
 TopicType = Literal["regular", "compaction"]
 _TYPES: Final[Mapping[str, TopicType]] = {"regular": "regular", "compaction": "compaction"}
@@ -41,7 +43,7 @@ class Policies:
     """How long the end of a key stays in a compacted view."""
     durability: Durability = "quorum_sync"
     """`quorum_sync`: acknowledged means on the disks of a majority. `quorum_memory`: in the memory of one; what the last `flush_period_ms` or
-    `flush_bytes` brought is lost if a majority loses its power at once."""
+    `flush_bytes` brought may be lost if the owner and machines of a majority die together (docs/topics.md)."""
     flush_period_ms: int = 10_000
     flush_bytes: int = 1 << 20
 
@@ -49,8 +51,8 @@ class Policies:
         _check("retention_ms", self.retention_ms, HOUR_MS, unbounded=True)
         _check("retention_bytes", self.retention_bytes, 0, unbounded=True)
         _check("tombstone_retention_ms", self.tombstone_retention_ms, 0)
-        _check("flush_period_ms", self.flush_period_ms, 2)
-        _check("flush_bytes", self.flush_bytes, 1)
+        _check("flush_period_ms", self.flush_period_ms, 2, HOUR_MS)
+        _check("flush_bytes", self.flush_bytes, 1, FLUSH_BYTES_MAX)
         if not isinstance(self.keep_for_subscribers, bool):
             raise InvalidSetting(name="keep_for_subscribers", reason=f"wants true or false, got {self.keep_for_subscribers!r}", nearest=None)
         if self.durability not in get_args(Durability):
@@ -67,9 +69,10 @@ class Policies:
 POLICIES: Final = tuple(each.name for each in fields(Policies))
 
 
-def _check(name: str, value: object, least: int, *, unbounded: bool = False) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not (value >= least or (unbounded and value == -1)):
-        told = f"at least {least}" + (", or -1 for no bound" if unbounded else "")
+def _check(name: str, value: object, least: int, most: int | None = None, *, unbounded: bool = False) -> None:
+    fits = isinstance(value, int) and not isinstance(value, bool) and (value >= least or (unbounded and value == -1))
+    if not fits or (most is not None and isinstance(value, int) and value > most):
+        told = f"at least {least}" + (", or -1 for no bound" if unbounded else "") + ("" if most is None else f", at most {most}")
         raise InvalidSetting(name=name, reason=f"wants a whole number, {told}, got {value!r}", nearest=None)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltz_log.core.access import expect_allowed
 from waltz_log.core.block import Block
+from waltz_log.core.catalogue import FLUSH_BYTES_MAX
 from waltz_log.core.columns import header_bytes
 from waltz_log.core.ports import Service, Stream
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
@@ -47,9 +48,6 @@ def service_of(node: StorageNode) -> Service:
 
 
 FLUSH_PERIOD_MS_MIN = 2
-FLUSH_BYTES_MAX = 64 * 1024 * 1024
-"""However much a policy allows: what one sync has to write bounds how long it takes, and with it how long everything else waits."""
-
 LOCATE_BYTES_MAX = 8 * 64
 """Of times in one question: each is looked up in as many files as there are halvings of the segments."""
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_log.core import catalogue as module
-from waltz_log.core.catalogue import HOUR_MS, Catalogue, Policies, Topic, TopicType
+from waltz_log.core.catalogue import FLUSH_BYTES_MAX, HOUR_MS, Catalogue, Policies, Topic, TopicType
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
@@ -107,7 +107,9 @@ def test_policies_change_and_nothing_else() -> None:
         ("retention_ms", "168h"),
         ("retention_bytes", -2),
         ("flush_period_ms", 1),
+        ("flush_period_ms", HOUR_MS + 1),
         ("flush_bytes", 0),
+        ("flush_bytes", FLUSH_BYTES_MAX + 1),
         ("tombstone_retention_ms", -1),
         ("keep_for_subscribers", 1),
         ("durability", "none"),
@@ -120,7 +122,8 @@ def test_a_policy_that_cannot_be_is_refused_by_name(name: str, value: object) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("retention_ms", HOUR_MS + 59 * 60_000), ("retention_ms", -1), ("flush_period_ms", 2), ("retention_bytes", 0)]
+    ("name", "value"),
+    [("retention_ms", HOUR_MS + 59 * 60_000), ("retention_ms", -1), ("flush_period_ms", 2), ("flush_bytes", FLUSH_BYTES_MAX), ("retention_bytes", 0)],
 )
 def test_the_edges_of_policies_are_taken(name: str, value: int) -> None:
     assert getattr(Policies().changed({name: value}), name) == value

@@ -1,0 +1,58 @@
+"""Bugs to plant where transactions are acknowledged before they are on disk (as in `planted.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from waltz_log.server import recovery
+from waltz_log.server.store import StoreSession
+from waltz_log.storage.partition import PartitionStore
+from waltz_log.testing.simulation.planting import bug, change
+
+__all__: list[str] = []
+
+
+@bug
+def received_at_one_replica() -> None:
+    """What the first replica has received is told to be received by a majority."""
+
+    def receive(self: StoreSession, name: str, transaction_id: int) -> None:
+        original(self, name, transaction_id)
+        if transaction_id > self.received:
+            self.received = min(transaction_id, self.window.last_transaction_id)
+            self.advanced.notify()
+
+    original: Any = change(StoreSession, "receive", receive)
+
+
+@bug
+def unsynced_claimed_to_be_on_disk() -> None:
+    """A replica counts what is only written: in acknowledgements, in the vote and in the mark that it is clean at."""
+
+    async def claim(self: PartitionStore) -> None:
+        self._unsynced_bytes = 0
+        self._log.tail = self._log.tail._replace(last_id=self._log.written_id)
+        for appender in self._appenders:
+            appender.synced(self._log.written_id)
+
+    change(PartitionStore, "_sync_written", claim)
+
+
+@bug
+def not_synced_at_the_period() -> None:
+    """What was received is synced when somebody waits for it, and else never."""
+    change(PartitionStore, "_flush_after", lambda self, period_s: None)
+
+
+@bug
+def doubtful_replicas_trusted() -> None:
+    """A replica that died with transactions in its memory votes as if it had never acknowledged them."""
+    resolve: Any = None
+
+    def trusting(levels: Mapping[str, int], voters: Sequence[str], old: Sequence[str], *_: Any) -> int | None:
+        found: int | None = resolve(levels, voters, old)
+        return found
+
+    resolve = change(recovery, "resolve", trusting)
+    change(recovery, "awaits_absent", lambda *_: False)
