@@ -95,6 +95,7 @@ async def test_verify_knows_views_and_names_what_is_wrong_in_them(tmp_path: Path
     (report,) = verify_views(FileSystemDisk(tmp_path))
     assert (report.topic, report.log_partition, report.bound, report.findings) == ("market/prices", 0, 400, ())
     assert report.records >= len(fold(400)), "what is dead is verified as well"
+    capsys.readouterr()
     assert verify_all(tmp_path, None, 0, "json") == 0
     assert json.loads(capsys.readouterr().out)["views"][0]["findings"] == 0
     for name in sorted((tmp_path / FOLDER).iterdir()):
