@@ -142,6 +142,8 @@ class Catalogue:
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidRequest(reason=f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
         check_access_properties(properties or {})
+        if name.namespace.isdigit():
+            raise InvalidRequest(reason=f"a namespace of digits alone has the folder of a log partition: {name.namespace}")
         self._refuse_collisions(name)
         used = {*self.retired, *(each for topic in self.topics.values() for each in topic.partitions)}
         free = sorted(set(pool) - used)

@@ -12,6 +12,8 @@
 | `/assignment` | `Assignment` | the cluster manager, by compare-and-set |
 | `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
 | `/topics` | `Catalogue` (`core.catalogue`) | whoever makes or changes a topic, by compare-and-set |
+| `/store/retained/<id>` | `Retained` (`core.retention`): the first retained transaction | the owner, by compare-and-set |
+| `/subscribers/<name>` | `Subscriber` (`core.subscribers`) | the subscriber, by compare-and-set |
 | `/outboxes/<client id>` | epoch, nonce, partitions used | the outbox, by compare-and-set |
 
 A replica is named by its storage node's name, not by an address as in the original, so that a node may come back at another address.

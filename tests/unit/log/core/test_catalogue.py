@@ -149,3 +149,9 @@ def test_whatever_is_made_and_deleted_no_log_partition_has_two_topics_and_the_by
         assert not set(held) & set(found.retired)
         assert Catalogue.from_bytes(found.to_bytes()) == found
     assert len(used) == len(set(used))
+
+
+def test_a_namespace_of_digits_alone_is_refused_as_its_folder_is_that_of_a_log_partition() -> None:
+    with pytest.raises(InvalidRequest, match="digits alone"):
+        Catalogue().with_new(TopicName("17", "orders"), type="compaction", partitions=1, pool=range(4), now_ms=0)
+    Catalogue().with_new(TopicName("17th", "4"), type="compaction", partitions=1, pool=range(4), now_ms=0)

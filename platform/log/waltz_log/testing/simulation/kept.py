@@ -115,7 +115,7 @@ class KeptTopics:
             task.cancel()
         for result in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(result, Exception):
-                self._world.history.complaints.append(f"23: a client of a kept topic broke: {result!r}")
+                self._world.history.complaints.append(f"24: a client of a kept topic broke: {result!r}")
 
     # ---- writing -----------------------------------------------------------------------------------------------------------------------------------
 

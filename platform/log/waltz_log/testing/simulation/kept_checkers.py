@@ -16,7 +16,7 @@ __all__ = ["KEPT_CHECKERS", "kept_logs_are_whole", "trimming_waits_for_subscribe
 
 
 def kept_logs_are_whole(evidence: Evidence) -> Iterator[str]:
-    """23: a subscriber reads every transaction once, whatever is trimmed behind it; what was acknowledged is among them, what was not told to be in
+    """24: a subscriber reads every transaction once, whatever is trimmed behind it; what was acknowledged is among them, what was not told to be in
     the log is not; replicas hold the same from the first retained transaction on."""
     for kept in evidence.kept:
         yield from (f"{each}: partition={kept.partition}" for each in kept.complaints)
@@ -39,7 +39,7 @@ def kept_logs_are_whole(evidence: Evidence) -> Iterator[str]:
 
 
 def trimming_waits_for_subscribers(evidence: Evidence) -> Iterator[str]:
-    """24: the first retained transaction never falls, and is never above what a registered subscriber is done with."""
+    """25: the first retained transaction never falls, and is never above what a registered subscriber is done with."""
     firsts: dict[str, int] = defaultdict(int)
     subscribers: dict[str, Subscriber] = {}
     for written in evidence.history.metadata:
@@ -58,7 +58,7 @@ def trimming_waits_for_subscribers(evidence: Evidence) -> Iterator[str]:
 
 
 def views_are_the_fold(evidence: Evidence) -> Iterator[str]:
-    """25: a compacted view, whenever and wherever it is read, is the fold by key of the log below its bound, which a majority has; the end of a key
+    """26: a compacted view, whenever and wherever it is read, is the fold by key of the log below its bound, which a majority has; the end of a key
     is in it until its time is over."""
     for kept in evidence.kept:
         folds: dict[int, Mapping[bytes, tuple[int, bytes]]] = {}

@@ -35,4 +35,4 @@ class UpkeepSeen:
             if newest > message.session:
                 self._asked[which] = f"{type(message).__name__} of session {message.session}, {newest} was told of: partition={message.partition}"
         elif isinstance(message, DONE) and which in self._asked:
-            self._history.complaints.append(f"10: {address} did at {now_s:.3f} a {self._asked.pop(which)}")
+            self._history.complaints.append(f"24: {address} did at {now_s:.3f} a {self._asked.pop(which)}")
