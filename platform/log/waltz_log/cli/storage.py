@@ -120,11 +120,9 @@ class _Room:
 
 def share_of(settings: StorageSettings) -> StorageSettings:
     """What one worker may take of what is meant for the whole node."""
-    share = {
-        "open_files_max": max(16, settings.open_files_max // settings.workers),
-        "scrub_bytes_per_s": settings.scrub_bytes_per_s and max(1, settings.scrub_bytes_per_s // settings.workers),
-    }
-    return settings.model_copy(update=share)
+    least = {"open_files_max": 16, "writer_bytes_max": 1024 * 1024, "scrub_bytes_per_s": 1, "compaction_bytes_per_s": 1}
+    whole = {name: int(getattr(settings, name)) for name in least}
+    return settings.model_copy(update={name: max(least[name], of // settings.workers) if of else 0 for name, of in whole.items()})
 
 
 async def _open(

@@ -63,9 +63,10 @@ def test_an_address_that_somebody_listens_at_is_refused() -> None:
 
 
 def test_what_a_node_may_take_is_shared_among_its_workers(tmp_path: Path) -> None:
-    settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=4, open_files_max=400, scrub_bytes_per_s=4000)
+    whole = {"open_files_max": 400, "writer_bytes_max": 8 << 20, "scrub_bytes_per_s": 4000, "compaction_bytes_per_s": 8000}
+    settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=4).model_copy(update=whole)
     share = storage.share_of(settings)
-    assert (share.open_files_max, share.scrub_bytes_per_s) == (100, 1000)
+    assert share == settings.model_copy(update={name: of // 4 for name, of in whole.items()})
     assert storage.share_of(settings.model_copy(update={"scrub_bytes_per_s": 0})).scrub_bytes_per_s == 0
     assert storage.share_of(settings.model_copy(update={"scrub_bytes_per_s": 3})).scrub_bytes_per_s == 1
     assert storage.share_of(settings.model_copy(update={"open_files_max": 20})).open_files_max == 16
