@@ -72,3 +72,12 @@ def test_what_a_node_may_take_is_shared_among_its_workers(tmp_path: Path) -> Non
     assert storage.share_of(settings.model_copy(update={"open_files_max": 20})).open_files_max == 16
     caches = ServerSettings(cluster="c", workers=4, transaction_cache_bytes=8 << 20, feed_cache_bytes=2 << 20)
     assert server.share_of(caches) == caches.model_copy(update={"transaction_cache_bytes": 2 << 20, "feed_cache_bytes": 1 << 20})
+
+
+def test_the_smallest_share_is_one_that_a_worker_takes(tmp_path: Path) -> None:
+    least = {"open_files_max": 16, "writer_bytes_max": 1 << 20, "scrub_bytes_per_s": 1, "compaction_bytes_per_s": 1024}
+    settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=64).model_copy(update=least)
+    share = storage.share_of(settings)
+    assert StorageSettings(**share.model_dump(mode="json")) == share == settings
+    caches = ServerSettings(cluster="c", workers=64, transaction_cache_bytes=1 << 20, feed_cache_bytes=1 << 20)
+    assert ServerSettings(**server.share_of(caches).model_dump(mode="json")) == caches
