@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_waltz.arrow import PADDING, arrow_schema, record_batch
-from pyspark_waltz.errors import RangeUnreadable
+from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.naming import TopicOf, Wanted
 from pyspark_waltz.offsets import Extent, Offset
 from pyspark_waltz.options import SourceOptions
@@ -221,6 +221,50 @@ def test_new_topics_are_read_from_their_beginning_and_deleted_ones_to_their_end(
     named = stream(topic="shop/a")
     with pytest.raises(NoSuchTopic, match="shop/a"):
         named.latestOffset(last, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stream_over_a_topic_that_is_trimmed_reads_all_that_is_there_and_names_the_rest(
+    cluster: StubCluster, stream: Callable[..., Any], seed: int
+) -> None:
+    random = Random(seed)
+    cluster.create_topic("shop/orders", 2, keyed=True)
+    strict, loose = stream(topic="shop/orders"), stream(topic="shop/orders", failOnDataLoss="false")
+    offset = json.loads(json.dumps(loose.initialOffset()))
+    read: dict[int, list[int]] = {0: [], 1: []}
+    lost: dict[int, list[int]] = {0: [], 1: []}
+    for _ in range(12):
+        for partition in (0, 1):
+            for _ in range(random.randrange(3)):
+                cluster.append(partition, [pack_keyed(b"k", b"v")] * random.randrange(1, 4))
+            if random.random() < 0.4 and partition in cluster.marks():
+                first = cluster.first.get(partition, 0)
+                cluster.trim(partition, random.randrange(first, cluster.marks()[partition] + 2))
+        end = loose.latestOffset(offset, ReadAllAvailable())
+        if end is offset:
+            continue
+        end = json.loads(json.dumps(end))
+        told: list[DataLost] = []
+        try:
+            strict.partitions(offset, end)
+        except DataLost as error:
+            told.append(error)
+        before = {partition: len(ids) for partition, ids in read.items()}
+        for _, _, _, partition, at in rows(loose, loose.partitions(offset, end)):
+            read[partition].append(at)
+        for partition in (0, 1):
+            wanted = set(range(offset.get(str(partition), 0), end[str(partition)]))
+            gone = sorted(wanted - set(read[partition][before[partition] :]))
+            lost[partition] += gone
+            assert gone == [at for at in gone if at < cluster.first.get(partition, 0)], "nothing that is still there"
+            if told and told[0].partition == partition:
+                assert gone == list(range(told[0].first, told[0].last + 1)), "exactly what is told"
+        assert bool(told) == any(set(range(offset.get(str(p), 0), end[str(p)])) - set(read[p][before[p] :]) for p in (0, 1))
+        offset = end
+    for partition, mark in cluster.marks().items():
+        assert sorted(read[partition] + lost[partition]) == list(range(int(offset[str(partition)])))
+        assert read[partition] == sorted(set(read[partition]))
+        assert int(offset[str(partition)]) <= mark + 1
 
 
 def test_offsets_with_topics_survive_text() -> None:
