@@ -20,6 +20,8 @@ NOTICED_BY = {
     "resent_without_resolving": "nothing_is_in_the_log_twice",
     "metadata_written_blindly": "metadata_is_compared_and_set",
 }
+    "retention_past_a_subscriber": "trimming_waits_for_subscribers",
+    "tombstone_dropped_early": "views_are_the_fold",
 
 
 @pytest.mark.parametrize("bug", NOTICED_BY)

@@ -130,8 +130,10 @@ class ReplicaSession:
             report = ReplicaReport(session, opened.low_water_mark, last)
             found = lost(report) if self._lost else recovery.classify(self.name, report)
             if found.truncate_to is not None:
-                log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=found.truncate_to)
-                last = await self._truncate(found.truncate_to)
+                # One that began anew has nothing below its first, and all of that is committed.
+                to = max(found.truncate_to, opened.first_transaction_id - 1)
+                log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=to)
+                last = await self._truncate(to)
             self._classification, self._reached = found, last
         if last < store.first_transaction_id - 1:
             last = await self._begin(store.first_transaction_id)

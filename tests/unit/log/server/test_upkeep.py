@@ -23,9 +23,11 @@ from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.view_pages import decode_view_page
 from waltz_log.server import upkeep
+from waltz_log.storage import views
 from waltz_log.storage.views import Views
 from waltz_log.testing.cluster import LoopClock, MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.storage_model import append
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.zookeeper.subscribers import read_retained
 from waltz_log.zookeeper.topics import change_catalogue
@@ -195,6 +197,47 @@ async def test_a_replica_that_was_down_follows_and_one_that_was_emptied_begins_w
         await until(lambda: cluster.held("storage-2") == (first, 79))
         await client.append(0, b"more")
         await until(lambda: {cluster.held(name) for name in cluster.storages} == {(first, 80)})
+
+
+@in_virtual_time
+async def test_a_replica_that_began_anew_and_was_not_clean_when_its_owner_died_is_taken_up_by_the_next() -> None:
+    async with kept() as (cluster, client):
+        await cluster.create(retention_bytes=6000)
+        await fill(client)
+        await until(lambda: all(cluster.held(name)[0] > 30 for name in cluster.storages))
+        first = await cluster.first()
+        await cluster.kill_server("server-0")
+        await cluster.stop_storage("storage-2")
+        cluster.disks.pop("storage-2")
+        await cluster.start_storage("storage-2")
+        whole, begun = [await cluster.storages[name][0].partition(0) for name in ("storage-0", "storage-2")]
+        copied = [block async for run in whole.read(0, 0, first, first + 3, 1 << 20) for block in run]
+        session = whole.statistics().fence
+        await begun.begin(session, first)
+        await append(begun, session, copied)
+        assert cluster.held("storage-2") == (first, first + 3)
+        await cluster.start_server("server-1")
+        await client.append(0, b"more")
+        await until(lambda: {cluster.held(name) for name in cluster.storages} == {(first, 60)})
+
+
+@in_virtual_time
+async def test_a_fold_goes_no_faster_than_it_is_set_and_appends_do_not_wait_for_it() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "STEP_BYTES", 2000)
+        async with kept() as (cluster, client):
+            node = cluster.storages["storage-0"][0]
+            vars(node.views)["_settings"] = node.settings.model_copy(update={"compaction_bytes_per_s": 1000})
+            await cluster.create("compaction")
+            await fill_keyed(client, [], 60)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await until(lambda: 0 < node.views.bound(0) < 30)
+            asked = loop.time()
+            assert (await client.append(0, pack_keyed(b"k", b"v"))).transaction_id == 60
+            assert loop.time() == asked
+            await until(lambda: node.views.bound(0) == 61, 60.0)
+            assert loop.time() - began > 60 * 200 / 1000
 
 
 @in_virtual_time

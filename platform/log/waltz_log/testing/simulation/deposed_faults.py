@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from waltz_log.client import WaltzClient
 from waltz_log.core.metadata import ASSIGNMENT, Assignment, Ownership
-from waltz_log.testing.simulation.clients import SETTINGS, Actor
+from waltz_log.testing.simulation.clients import Actor
 from waltz_log.testing.simulation.faults import claim, fault
 from waltz_log.testing.simulation.probes import probe_fork, probe_stranded
 
@@ -113,7 +113,9 @@ class _Canary:
         world.probes += 1
         process = world.client(f"canary-{world.probes}")
         world.busy.add(process.name)
-        canary = cls(world, partition, process, await process.connect(SETTINGS, Random(world.probes)))
+        # Patiently: the coordinator's answers get lost for a canary as for everybody.
+        client = await Actor(world, process, "canary", Random(world.probes), asyncio.Event()).connect()
+        canary = cls(world, partition, process, client)
         attempt = canary._actor.begin(timeout_s=0.5)
         await canary._actor.append(canary._client, attempt)
         if attempt.outcome == "committed":
