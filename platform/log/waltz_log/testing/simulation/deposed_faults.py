@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
 from waltz_log.client import WaltzClient
 from waltz_log.core.metadata import ASSIGNMENT, Assignment, Ownership
+from waltz_log.errors import ClusterUnavailable
 from waltz_log.testing.simulation.clients import Actor
 from waltz_log.testing.simulation.faults import claim, fault
 from waltz_log.testing.simulation.probes import probe_fork, probe_stranded
@@ -184,7 +185,8 @@ async def _assign(world: World, fork: _Fork) -> None:
     after[fork.partition] = Ownership(new_id, owned.generation + 1)
     if theirs:
         after[theirs[0]] = Ownership(owned.server_id, after[theirs[0]].generation + 1)
-    await world.coordinator.set(ASSIGNMENT, Assignment(after, assignment.addresses, assignment.workers).to_bytes(), node.version)
+    with suppress(ClusterUnavailable):  # made, and the answer lost
+        await world.coordinator.set(ASSIGNMENT, Assignment(after, assignment.addresses, assignment.workers).to_bytes(), node.version)
 
 
 async def _lose_the_fence(world: World, rng: Random, fork: _Fork, canary: _Canary) -> None:
