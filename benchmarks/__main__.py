@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks import append, catch_up, delta_table, failover, feed, journal, outbox, spark, storage, topics, visible, workers
+from benchmarks import append, catch_up, delta_table, durability, failover, feed, idle, journal, outbox, spark, storage, topics, visible, workers
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
@@ -51,6 +51,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from catch_up.run(directory, workload, conditions)
     if "topics" in names:
         yield from topics.run(directory, workload, conditions)
+        yield from durability.run(directory, workload, conditions)
+        yield from idle.run(directory, workload, conditions)
     if "workers" in names:
         yield from workers.run(directory, workload, conditions)
     if "visible" in names:

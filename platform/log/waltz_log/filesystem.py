@@ -21,6 +21,7 @@ __all__ = ["FileSystemDisk", "ReadOnlyFileSystemDisk", "ThreadOffload"]
 T = TypeVar("T")
 
 LOCK_FILE = "waltz.lock"
+ZEROS = bytes(1 << 20)
 WRITE_BYTES_MAX = 1 << 30
 """Linux writes at most 2 GiB - 4 KiB a call; short writes are continued, but there is no reason to provoke them."""
 
@@ -60,7 +61,11 @@ class _OpenFile:
 
     def allocate(self, size: int) -> None:
         if size > 0:
+            start = self.size()
             os.posix_fallocate(self._descriptor, 0, size)
+            # Space alone would gain little: the file system records at a sync that it is written to now (ext4: unwritten extents become written).
+            for offset in range(start, size, len(ZEROS)):
+                self.write(offset, ZEROS[: size - offset])
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -45,8 +45,8 @@ class DiskFile(Protocol):
 
     def truncate(self, size: int) -> None: ...
     def allocate(self, size: int) -> None:
-        """Takes space for the first `size` bytes, so that writing there later cannot fail for want of it and a sync has no new space to record. Where
-        the file was shorter it is `size` long then, zeros at its end. `OSError` where there is not enough space."""
+        """Takes space for the first `size` bytes and fills it, so that writing there later cannot fail for want of it and a sync of that has nothing
+        but the data to record. Where the file was shorter it is `size` long then, zeros at its end. `OSError` where there is not enough space."""
         ...
 
     def close(self) -> None: ...

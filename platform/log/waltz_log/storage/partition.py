@@ -279,6 +279,7 @@ class PartitionStore:
     async def _begin(self, session: int, first_id: int) -> int:
         async with self._turn:
             await self._admit(session)
+            await self._sync_written()
             if self._mark.session == session:
                 raise ProtocolViolation(reason=f"a clean replica does not begin anew in its session partition={self.partition} session={session}")
             if self._log.tail.last_id < first_id - 1:
