@@ -16,6 +16,7 @@ from waltz_log.testing.simulation.history import (
     Evidence,
     History,
     MarkSeen,
+    MemoryLost,
     MetadataWrite,
     Seen,
     SessionOpened,
@@ -47,7 +48,16 @@ def _sound() -> Evidence:
         metadata=[MetadataWrite(0.0, "/store/partition/0", PartitionMetadata(1, 1, {}).to_bytes(), None, 0)],
         sessions=[SessionOpened(0.0, 0, 1, -1)],
     )
-    return Evidence(history, {0: 3}, {0: log}, {0: dict.fromkeys("xyz", b"same")}, healed_s=5.0, first_append_s={0: 0.1}, heal_bound_s=12.0)
+    return Evidence(
+        history,
+        {0: 3},
+        {0: log},
+        {0: dict.fromkeys("xyz", b"same")},
+        healed_s=5.0,
+        first_append_s={0: 0.1},
+        heal_bound_s=12.0,
+        loss_window_s={0: 0.5},
+    )
 
 
 def _gap(evidence: Evidence) -> None:
@@ -144,6 +154,15 @@ def _acknowledged_after_a_failed_sync(evidence: Evidence) -> None:
     evidence.history.syncs_failed.append(SyncFailed(1.0, "x", 1, 0))
 
 
+def _never_synced(evidence: Evidence) -> None:
+    evidence.history.acknowledgements += [Acknowledgement(6.0, "x", 1, 0, 2, 3), Acknowledgement(6.9, "x", 1, 0, 2, 4)]
+
+
+def _told_before_a_majority_received(evidence: Evidence) -> None:
+    evidence.history.attempts[1].in_memory = True
+    evidence.history.acknowledgements[:] = [each for each in evidence.history.acknowledgements if each.last != 1 or each.storage == "x"]
+
+
 def _blind_write(evidence: Evidence) -> None:
     evidence.history.metadata.append(MetadataWrite(1.0, "/store/partition/0", PartitionMetadata(1, 2, {}).to_bytes(), -1, 1))
 
@@ -187,6 +206,8 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_replica_unreadable, "replicas_are_identical"),
     (_never_healed, "everything_heals"),
     (_acknowledged_after_a_failed_sync, "a_failed_sync_is_final"),
+    (_never_synced, "received_is_synced_in_time"),
+    (_told_before_a_majority_received, "nobody_reads_above_the_majority"),
     (_blind_write, "metadata_is_compared_and_set"),
     (_session_goes_back, "metadata_is_compared_and_set"),
     (_never_answered, "clients_keep_their_word"),
@@ -208,6 +229,23 @@ def test_a_spoiled_history_is_noticed(spoil: Callable[[Evidence], None], checker
 
 def test_every_checker_has_something_to_notice() -> None:
     assert {checker for _, checker in SPOILED} == set(CHECKERS)
+
+
+def test_what_was_acknowledged_from_memory_may_be_lost_with_a_machine_in_its_window_and_only_then() -> None:
+    def lost(**told: object) -> list[str]:
+        evidence = _sound()
+        _lost(evidence)
+        evidence.history.attempts[2].in_memory = bool(told.get("in_memory", True))
+        died_s = told.get("died_s")
+        if isinstance(died_s, float):
+            evidence.history.memory_lost.append(MemoryLost(died_s, "x"))
+        return [*CHECKERS["acknowledged_is_in_the_log"](evidence)]
+
+    assert lost()
+    assert not lost(died_s=2.9)
+    assert lost(died_s=3.1)
+    assert lost(died_s=1.9)
+    assert lost(died_s=2.9, in_memory=False)
 
 
 def test_a_client_that_was_stopped_may_be_answered_late() -> None:

@@ -13,15 +13,16 @@ NOTICED_BY = {
     "acknowledged_before_the_sync": "everything_heals",
     "committed_at_one_acknowledgement": "nobody_reads_above_the_majority",
     "fence_not_durable": "acknowledged_is_in_the_log",
+    "received_at_one_replica": "nobody_reads_above_the_majority",
     "readers_of_a_newer_session_served": "one_id_one_content",
     "locks_not_checked": "locks_are_serializable",
     "duplicates_accepted": "nothing_is_in_the_log_twice",
     "mount_does_not_wait": "rejected_is_not_in_the_log",
     "resent_without_resolving": "nothing_is_in_the_log_twice",
     "metadata_written_blindly": "metadata_is_compared_and_set",
-}
     "retention_past_a_subscriber": "trimming_waits_for_subscribers",
     "tombstone_dropped_early": "views_are_the_fold",
+}
 
 
 @pytest.mark.parametrize("bug", NOTICED_BY)

@@ -12,8 +12,13 @@ import pytest
 from waltz_log.client import Intent, Lock, LockConflict, Outbox, WaltzClient
 from waltz_log.core.catalogue import Policies
 from waltz_log.core.ports import Coordinator
+from waltz_log.core.recovery import resolve
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import Unavailable
+from waltz_log.errors import Unavailable, WaltzError
+from waltz_log.server import recovery
+from waltz_log.server.mount import Mount
+from waltz_log.server.store import StoreSession
+from waltz_log.storage.partition import PartitionStore
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
@@ -322,3 +327,59 @@ def test_an_outbox_forgets_nothing_that_is_not_on_disk() -> None:
         await outbox.close()
 
     in_cluster(scenario)
+
+
+# ---- bugs that are planted ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_trusting_a_replica_that_lost_its_memory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "resolve", lambda levels, voters, old, *_: resolve(levels, voters, old))
+    with pytest.raises(AssertionError):
+        test_one_machine_and_the_owner_die_while_another_lags_and_nothing_is_lost()
+    with pytest.raises(AssertionError):
+        test_two_of_three_that_lost_their_memory_take_it_from_the_third()
+
+
+def test_not_waiting_for_replicas_that_are_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "awaits_absent", lambda *_: False)
+    with pytest.raises(AssertionError):
+        test_two_of_three_that_lost_their_memory_take_it_from_the_third()
+
+
+def test_answering_before_a_majority_received_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def receive(store: StoreSession, name: str, transaction_id: int) -> None:
+        store.received = min(transaction_id, store.window.last_transaction_id)
+        store.advanced.notify()
+
+    monkeypatch.setattr(StoreSession, "receive", receive)
+    with pytest.raises(AssertionError):
+        test_nothing_is_answered_that_no_majority_has_received()
+
+
+def test_not_syncing_at_the_period_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionStore, "_flush_after", lambda store, period_s: None)
+    with pytest.raises((AssertionError, TimeoutError)):
+        test_an_append_is_answered_when_a_majority_has_received_it_and_synced_within_the_period()
+
+
+def test_claiming_what_is_only_written_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def claims(store: PartitionStore) -> None:
+        store._unsynced_bytes = 0
+        store._log.tail = store._log.tail._replace(last_id=store._log.written_id)
+        for appender in store._appenders:
+            appender.synced(store._log.written_id)
+
+    monkeypatch.setattr(PartitionStore, "_sync_written", claims)
+    with pytest.raises((AssertionError, WaltzError, TimeoutError)):
+        test_a_server_that_is_stopped_leaves_nothing_unsynced()
+
+
+def test_telling_an_outbox_before_the_disks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(mount: Mount, *given: Any) -> None:
+        begin(mount, *given)
+        mount.on_disk = False
+
+    begin = Mount.__init__
+    monkeypatch.setattr(Mount, "__init__", early)
+    with pytest.raises(AssertionError):
+        test_an_outbox_forgets_nothing_that_is_not_on_disk()

@@ -277,6 +277,23 @@ def a_failed_sync_is_final(evidence: Evidence) -> Iterator[str]:
                     break
 
 
+def received_is_synced_in_time(evidence: Evidence) -> Iterator[str]:
+    """23: what a node acknowledged from memory it has on disk once the topic's window is over, as long as it lives."""
+    waiting: dict[tuple[str, int, int], list[tuple[float, int]]] = defaultdict(list)
+    for each in evidence.history.acknowledgements:
+        window_s = evidence.loss_window_s.get(each.partition)
+        if window_s is None:
+            continue
+        key = (each.storage, each.life, each.partition)
+        waiting[key] = [(at_s, received) for at_s, received in waiting[key] if received > each.last]
+        if waiting[key] and each.at_s > waiting[key][0][0] + window_s:
+            at_s, received = waiting[key][0]
+            yield f"{each.storage} received {received} at {at_s:.3f} and had {each.last} on disk at {each.at_s:.3f}: partition={each.partition}"
+            waiting[key] = []
+        if each.received > each.last:
+            waiting[key].append((each.at_s, each.received))
+
+
 def metadata_is_compared_and_set(evidence: Evidence) -> Iterator[str]:
     """15, 10: partition metadata and assignment are written by comparison alone, and generations and sessions only rise."""
     newest: dict[str, tuple[int, int]] = {}
@@ -339,6 +356,7 @@ CHECKERS: Mapping[str, Checker] = {
         replicas_are_identical,
         everything_heals,
         a_failed_sync_is_final,
+        received_is_synced_in_time,
         metadata_is_compared_and_set,
         *KEPT_CHECKERS,
         clients_keep_their_word,

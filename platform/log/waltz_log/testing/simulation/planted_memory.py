@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from waltz_log.server import recovery
 from waltz_log.server.store import StoreSession
 from waltz_log.storage.partition import PartitionStore
 from waltz_log.testing.simulation.planting import bug, change
@@ -43,16 +41,3 @@ def unsynced_claimed_to_be_on_disk() -> None:
 def not_synced_at_the_period() -> None:
     """What was received is synced when somebody waits for it, and else never."""
     change(PartitionStore, "_flush_after", lambda self, period_s: None)
-
-
-@bug
-def doubtful_replicas_trusted() -> None:
-    """A replica that died with transactions in its memory votes as if it had never acknowledged them."""
-    resolve: Any = None
-
-    def trusting(levels: Mapping[str, int], voters: Sequence[str], old: Sequence[str], *_: Any) -> int | None:
-        found: int | None = resolve(levels, voters, old)
-        return found
-
-    resolve = change(recovery, "resolve", trusting)
-    change(recovery, "awaits_absent", lambda *_: False)
