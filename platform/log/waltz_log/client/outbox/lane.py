@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+import structlog
+
 from waltz_log.client.outbox.calls import Calls
 from waltz_log.client.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.client.outbox.settings import OutboxSettings
@@ -27,13 +29,18 @@ from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
 from waltz_log.client.window import AS_KNOWN, NO_LOCKS, STORAGE_FULL, Frame, Item
-from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutboxTaken, Unavailable, WaltzError
+from waltz_log.errors import InvalidRequest, LockConflict, NotAllowed, NotAppended, OutboxTaken, Unavailable, WaltzError
 
 __all__ = ["Lane", "Owing", "SequencesUsedUp", "sequences_left"]
+
+log = structlog.get_logger(__name__)
 
 MOUNT_WAIT_S = 60.0
 """How long to wait for a mount before waiting for it again."""
 
+
+REFUSED_PAUSE_S = 5.0
+"""Before an owner is asked again that said that this principal may not append."""
 
 SEQUENCES = SEQUENCE_MAX
 """Of one client id in one partition."""
@@ -212,6 +219,9 @@ class Lane:
                 return
             except Unavailable:
                 continue
+            except NotAllowed as error:  # the intents are kept until whoever made the topic, or these settings, are right
+                log.warning("outbox may not append", partition=self.partition, error=str(error))
+                await asyncio.sleep(REFUSED_PAUSE_S)
 
     async def _forward(self) -> None:
         await self._settle()

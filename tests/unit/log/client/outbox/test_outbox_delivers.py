@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.log.client.outbox.bench import bench, run, until
+from tests.unit.log.client.outbox.bench import FAST, bench, run, until
 from waltz_log.client import Intent, Outbox
 from waltz_log.client.outbox import lane
 from waltz_log.client.outbox.ledger import Attempt
@@ -317,5 +317,23 @@ def test_who_waits_for_an_outcome_is_told_when_the_outbox_closes() -> None:
                 await waiting
             with pytest.raises(InvalidRequest, match="stays on disk"):
                 await receipt.outcome()
+
+    run(main)
+
+
+def test_what_may_not_be_appended_by_this_principal_is_kept_and_holds_up_nothing_else() -> None:
+    async def main() -> None:
+        async with bench() as b:
+            await b.cluster.create_topic("shop/orders", 1, properties={"allow-append": "shop"})
+            disk = SimulatedDisk()
+            async with b.outbox(disk, client_settings=FAST.model_copy(update={"principal": "stranger"})) as outbox:
+                await outbox.submit(numbered(3))
+                await (await outbox.submit(Intent.data(1, b"of no topic")))[0].outcome()
+                await asyncio.sleep(20)
+                assert outbox.statistics().depth == 3
+                assert await b.data(0) == []
+            async with b.outbox(disk, client_settings=FAST.model_copy(update={"principal": "shop"})) as again:
+                await again.flush()
+                assert await b.data(0) == numbers(3)
 
     run(main)
