@@ -19,6 +19,9 @@ class _StalledStore:
     partition = 3
     asked = 0
 
+    def expect_retained(self, first: int) -> None:
+        """Nothing was trimmed."""
+
     async def sources(self, first: int) -> list[Any]:
         self.asked += 1
         await asyncio.get_running_loop().create_future()
