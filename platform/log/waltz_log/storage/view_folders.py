@@ -1,6 +1,6 @@
 """The folders of compacted views under a node's directory, `<namespace>/<topic>/<partition>/`: finding them, and removing one.
 
-A folder without `metadata` is what a crash left of a view that was being made or removed, and is nobody's. Folders of log partitions have numbers
+A folder without `metadata` is what a crash left of a view that was being made, and is nobody's. Folders of log partitions have numbers
 for names, which no namespace has. Blocks.
 """
 
@@ -17,7 +17,7 @@ from waltz_log.core.ports import Disk
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
 
-__all__ = ["ViewFolder", "folders_of_views", "has_view", "read_manifest", "remove_view_folder", "view_folders"]
+__all__ = ["ViewFolder", "folders_of_views", "has_view", "read_manifest", "remove_empty_folders", "remove_view_folder", "view_folders"]
 
 log = structlog.get_logger(__name__)
 
@@ -85,18 +85,44 @@ def folders_of_views(disk: Disk) -> list[ViewFolder]:
 
 
 def remove_view_folder(disk: Disk, topic: TopicName, partition: int) -> None:
-    """`metadata` goes first: without it there is no view. Then the files, then the folders that are empty. Raises `OSError`."""
+    """`metadata` goes last: until then the folder says whose it is, and that it is not whole, so that removing it is tried again. Then the folders
+    that are empty. Raises `OSError`."""
     folder = f"{topic.namespace}/{topic.topic}/{partition}"
     names = disk.list(folder)
-    for name in sorted(names, key=lambda name: name != METADATA):
-        disk.remove(f"{folder}/{name}")
-        if name == METADATA:
-            disk.sync_directory(folder)
-    if disk.exists(folder):
-        disk.remove(folder)
-    for path in (f"{topic.namespace}/{topic.topic}", topic.namespace):
+    for name in names:
+        if name != METADATA:
+            disk.remove(f"{folder}/{name}")
+    if METADATA in names:
+        disk.sync_directory(folder)
+        disk.remove(f"{folder}/{METADATA}")
+        disk.sync_directory(folder)
+    _remove_empty(disk, f"{topic.namespace}/{topic.topic}/{partition}")
+
+
+def remove_empty_folders(disk: Disk) -> None:
+    """What a crash left of views that were being removed."""
+    for namespace in disk.list(""):
+        if namespace.isdigit() or not _is_name(namespace):
+            continue
+        topics = [topic for topic in _list(disk, namespace) if _is_name(topic)]
+        folders = [f"{namespace}/{topic}/{partition}" for topic in topics for partition in _list(disk, f"{namespace}/{topic}")]
+        for folder in (*folders, *(f"{namespace}/{topic}" for topic in topics), namespace):
+            if _is_empty(disk, folder):
+                _remove_empty(disk, folder)
+
+
+def _is_empty(disk: Disk, folder: str) -> bool:
+    try:
+        return disk.exists(folder) and not disk.list(folder)
+    except NotADirectoryError:
+        return False
+
+
+def _remove_empty(disk: Disk, folder: str) -> None:
+    """The folder and those above it, as far as they are empty."""
+    while folder:
         with suppress(OSError):  # another partition of the topic is there, or comes or goes just now
-            if not disk.list(path):
-                disk.sync_directory(path)
-                disk.remove(path)
+            if _is_empty(disk, folder):
+                disk.remove(folder)
+        folder = folder.rpartition("/")[0]
     disk.sync_directory("")

@@ -26,7 +26,7 @@ from waltz_log.errors import InvalidRequest, OutOfRange, StorageFailed, Unavaila
 from waltz_log.storage.locating import locate
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.settings import StorageSettings
-from waltz_log.storage.view_folders import folders_of_views, has_view, remove_view_folder
+from waltz_log.storage.view_folders import folders_of_views, has_view, remove_empty_folders, remove_view_folder
 from waltz_log.storage.view_log import read_log
 
 __all__ = ["TopicPartition", "ViewFacts", "ViewPage", "Views", "Wanted"]
@@ -103,6 +103,7 @@ class Views:
             self._entries[partition] = _Entry(of, view, error)
 
     def _found(self, owns: Callable[[int], bool]) -> list[tuple[int, TopicPartition, CompactedView | None, str]]:
+        remove_empty_folders(self._disk)
         found: list[tuple[int, TopicPartition, CompactedView | None, str]] = []
         for folder in folders_of_views(self._disk):
             if not owns(folder.log_partition):

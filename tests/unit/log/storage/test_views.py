@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.verify_views import verify_views
 from waltz_log.storage.views import TopicPartition, Wanted
 from waltz_log.testing.compaction_kills import OF, block_at, fold
+from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
 from waltz_log.testing.storage_model import KEY, FixedClock, append
 
@@ -27,15 +29,18 @@ FOLDER = "market/prices/0"
 FOR_EVER = 1 << 50
 
 
-def node_on(directory: Path) -> StorageNode:
+def settings_of(directory: Path) -> StorageSettings:
     small: dict[str, Any] = {
         "segment_bytes": 16 * 1024,
         "compaction_key_cache_bytes": 4096,
         "compaction_bytes_per_s": 1 << 40,
         "scrub_bytes_per_s": 0,
     }
-    settings = StorageSettings(name="storage-0", directory=directory, cluster="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0, **small)
-    return StorageNode(settings, FileSystemDisk(directory), FixedClock(), run_in_place)
+    return StorageSettings(name="storage-0", directory=directory, cluster="test", disk_warn_free_bytes=0, disk_refuse_free_bytes=0, **small)
+
+
+def node_on(directory: Path) -> StorageNode:
+    return StorageNode(settings_of(directory), FileSystemDisk(directory), FixedClock(), run_in_place)
 
 
 async def compacted(directory: Path, count: int = 400) -> StorageNode:
@@ -179,6 +184,88 @@ async def test_a_view_that_is_loaded_takes_effect_whole_or_not_at_all(tmp_path: 
     assert await contents(target) == fold(400)
     for each in (node, target):
         await each.close()
+
+
+async def on_simulated_disk(disk: SimulatedDisk) -> StorageNode:
+    node = StorageNode(settings_of(Path("simulated")), disk, FixedClock(), run_in_place)
+    await node.open(KEY)
+    return node
+
+
+async def test_a_crash_at_any_step_of_taking_over_a_view_leaves_the_old_or_the_new_one(tmp_path: Path) -> None:
+    source = await compacted(tmp_path, 200)
+    pages = [page async for page in source.views.read(0, 0, 2000, 0)]
+    await source.close()
+    seen = set()
+    for stop in range(200):
+        disk = SimulatedDisk()
+        StorageNode.create(disk, FixedClock(), KEY, 1)
+        node = await on_simulated_disk(disk)
+        store = await node.partition(0)
+        await store.open_session(1)
+        await append(store, 1, [block_at(first, 50) for first in range(0, 200, 50)])
+        await fold_on(node, 40)
+        last = len(disk.operations) + stop
+
+        def crash(operation: Operation, disk: SimulatedDisk = disk, last: int = last) -> None:
+            if len(disk.operations) > last:
+                raise OSError(5, "crash", operation.path)
+
+        async def sent() -> AsyncGenerator[Sequence[WalRecord], None]:
+            for page in pages:
+                yield page.records
+
+        disk.before = crash
+        ended = False
+        try:
+            await node.views.load(0, OF, 0, 200, sent())
+            ended = True
+        except StorageFailed:
+            pass
+        again = await on_simulated_disk(disk.crash(Random(stop)))
+        bound = again.views.bound(0)
+        assert bound in (40, 200)
+        assert await contents(again) == fold(bound)
+        assert bound == 200 or not ended
+        seen.add(bound)
+        if ended:
+            break
+    assert seen == {40, 200}
+
+
+async def test_a_crash_at_any_step_of_removing_a_view_leaves_what_is_removed_the_next_time() -> None:
+    for stop in range(60):
+        disk = SimulatedDisk()
+        StorageNode.create(disk, FixedClock(), KEY, 1)
+        node = await on_simulated_disk(disk)
+        store = await node.partition(0)
+        await store.open_session(1)
+        await append(store, 1, [block_at(0, 60)])
+        await fold_on(node, 60)
+        last = len(disk.operations) + stop
+
+        def crash(operation: Operation, disk: SimulatedDisk = disk, last: int = last) -> None:
+            if len(disk.operations) > last:
+                raise OSError(5, "crash", operation.path)
+
+        disk.before = crash
+        ended = True
+        try:
+            await node.views.drop(0)
+        except StorageFailed:
+            ended = False
+        left = disk.crash(Random(stop))
+        again = await on_simulated_disk(left)
+        told = again.views.describe(0)
+        assert not ended or not left.exists("market")
+        if told.exists:
+            assert await contents(again) == fold(60)
+        if told.exists or told.error:
+            await again.views.drop(0)
+        assert not left.exists("market")
+        if ended:
+            return
+    raise AssertionError("removing takes more steps than were tried")
 
 
 def test_a_page_survives_the_wire_and_one_that_does_not_fit_together_is_refused() -> None:
