@@ -127,9 +127,9 @@ class ControlFiles:
         _put(self._disk, CONTROL_FILE, header + entries + more)
         self.close()
         self._fence, self._control = self._disk.open(FENCE_FILE, "write"), self._disk.open(CONTROL_FILE, "write")
-        self.header = ControlHeader.from_bytes(header, CONTROL_FILE)
         self._marks += [(SessionMark(), 0)] * added
         self._counters += [(-1, 0)] * added
+        self.header = ControlHeader.from_bytes(header, CONTROL_FILE)  # last: from now on others ask for the new ones
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 

@@ -168,6 +168,40 @@ def test_a_crash_at_any_step_of_growth_leaves_the_old_count_or_the_new_and_every
     assert fails > 8
 
 
+def test_files_that_grew_in_use_keep_old_marks_and_take_new_ones_and_a_failure_in_between_is_final() -> None:
+    disk = new_disk(2)
+    control = ControlFiles.open(disk)
+    control.raise_fence(1, 9)
+    control.set_mark(1, SessionMark(8, 4, 3))
+    control.grow(5)
+    control.grow(4)  # as asked by one who heard of it earlier
+    control.raise_fence(1, 11)
+    control.raise_fence(4, 2)
+    control.set_mark(4, SessionMark(2, 6, 6))
+    control.set_mark(1, SessionMark(11, 5, 5))
+    after = ControlFiles.open(disk.crash(Random(1)))
+    assert after.header.partitions == 5
+    assert [after.fence(p) for p in range(5)] == [-1, 11, -1, -1, 2]
+    assert [after.mark(p).session for p in range(5)] == [-1, 11, -1, -1, 2]
+    before = len(disk.operations)
+
+    def fail(operation: Operation) -> None:
+        if len(disk.operations) > before + 3:
+            raise OSError(5, "as the test asked for")
+
+    disk.before = fail
+    with pytest.raises(StorageFailed):
+        control.grow(9)
+    disk.before = lambda _: None
+    with pytest.raises(StorageFailed):
+        control.grow(9)
+    with pytest.raises(StorageFailed):
+        control.raise_fence(0, 1)
+    with pytest.raises(StorageFailed):
+        control.set_mark(0, SessionMark(1, 0, 0))
+    assert control.header.partitions == 5
+
+
 def test_after_a_failed_sync_the_control_files_are_not_written_again() -> None:
     disk = new_disk()
     control = ControlFiles.open(disk)
