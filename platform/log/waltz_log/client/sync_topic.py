@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltz_log.client.background import Background
 from waltz_log.client.bulk import NotInLog, Source, parts
-from waltz_log.client.topic import After, TopicHandle
+from waltz_log.client.topic import After, TopicHandle, TopicTransaction
 from waltz_log.client.topic_bulk import TopicBulk, TopicBulkReceipt
 from waltz_log.client.topic_records import TopicRecord
 from waltz_log.client.transaction import Draft, Lock, Receipt
+from waltz_log.client.transactional import TransactionContext
 from waltz_log.core.topic_names import TopicName
 
 if TYPE_CHECKING:
@@ -155,6 +156,10 @@ class SyncTopicHandle:
     def follow(self, partition: int, apply: Callable[[list[TopicRecord]], None], after: int = -1) -> SyncFollower:
         """As `TopicHandle.follow`; `apply` runs in the client's thread, in turn with transactional functions."""
         return self._client.following(self._background.call(self._topic.follow(partition, apply, after)))
+
+    def within(self, tx: TransactionContext) -> TopicTransaction:
+        """As `TopicHandle.within`."""
+        return self._topic.within(tx)
 
     def transactional(self, follower: SyncFollower, **options: Any) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
         """As `TopicHandle.transactional`; the function runs in the client's thread and the call blocks."""

@@ -11,8 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from waltz_log.client import ClientSettings, KeyedDraft, Lock, TopicHandle, TopicRecord, WaltzClient
-from waltz_log.core.envelope import pack_keyed
+from waltz_log.client import (
+    Application,
+    ClientSettings,
+    Context,
+    KeyedDraft,
+    Lock,
+    TopicHandle,
+    TopicRecord,
+    Transaction,
+    TransactionContext,
+    WaltzClient,
+)
+from waltz_log.core.envelope import pack_keyed, split_keyed
 from waltz_log.core.topic_names import partition_of_key
 from waltz_log.errors import EnvelopeBroken, InvalidRequest, NoSuchTopic, NotAppended, TopicDeleted, TransactionTooLarge
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
@@ -350,6 +361,49 @@ async def test_a_function_on_a_followed_partition_appends_under_its_key(cluster:
 
     with pytest.raises(InvalidRequest, match="the key belongs to partition"):
         await astray()
+
+
+class Count(Context):
+    """One more of a key, from what the application knows."""
+
+    def __init__(self, topic: TopicHandle, known: dict[bytes, int], key: bytes) -> None:
+        self.topic, self.known, self.key = topic, known, key
+
+    def partition(self, count: int) -> int:
+        return self.topic.log_partition(self.topic.partition_of(self.key))
+
+    def execute(self, tx: TransactionContext) -> None:
+        value = b"%d" % (self.known.get(self.key, 0) + 1)
+        self.topic.within(tx).append(value, key=self.key, header=7, write_locks=[Lock("count", self.key.decode())])
+
+
+class Counts(Application):
+    def __init__(self) -> None:
+        self.known: dict[bytes, int] = {}
+
+    def client_high_water_mark(self, partition: int) -> int:
+        return -1
+
+    def apply(self, partition: int, transactions: list[Transaction]) -> None:
+        for each in transactions:
+            keyed = split_keyed(each.data)
+            assert keyed is not None
+            self.known[keyed.key] = int(keyed.value)
+
+
+async def test_a_context_appends_to_the_partition_of_its_key(cluster: InMemoryCluster) -> None:
+    await create(cluster, "first/unrelated", 1)
+    await create(cluster, "shop/counts", 3, keyed=True)
+    client = await cluster.client(FAST)
+    topic = await client.topic("shop/counts")
+    counts = Counts()
+    await client.mount(counts, topic.log_partitions)
+    keys = [b"a", b"b", b"c", b"d"]
+    for task in [await client.submit(Count(topic, counts.known, key)) for key in keys * 5]:
+        assert await task is not None
+    assert counts.known == dict.fromkeys(keys, 5)
+    with pytest.raises(InvalidRequest, match="is none of shop/counts"):
+        topic.within(TransactionContext(0, -1, 1))
 
 
 def test_the_blocking_client_has_the_same() -> None:
