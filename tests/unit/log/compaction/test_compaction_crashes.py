@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.log.compaction.views import BEGUN_MS, Log, compactor, contents, drawn_log, fold, open_view, reader
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
-from waltz_log.compaction.compactor import _FileWriter
+from waltz_log.compaction.compactor import FileWriter
 from waltz_log.compaction.manifest import METADATA, Manifest
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.testing.crashes import CrashFound, Effort, enumerate_crashes
@@ -99,15 +99,15 @@ def _without(sync: str) -> Callable[[SimulatedDisk, str], None]:
 
 class TestPlantedBugs:
     async def test_metadata_that_is_newer_than_the_files_it_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        write, end = _FileWriter._write, _FileWriter._end
+        write, end = FileWriter._write, FileWriter._end
 
-        def without_a_sync(writer: _FileWriter) -> None:
+        def without_a_sync(writer: FileWriter) -> None:
             write(writer)
             assert writer._handle is not None
             monkeypatch.setattr(writer._handle, "sync", lambda: None)
             end(writer)
 
-        monkeypatch.setattr(_FileWriter, "_end", without_a_sync)
+        monkeypatch.setattr(FileWriter, "_end", without_a_sync)
         assert await caught()
 
     async def test_names_that_are_not_synced_before_they_take_effect(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +139,13 @@ class TestPlantedBugs:
         assert await caught()
 
     async def test_a_tombstone_that_is_dropped_early(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        put = _FileWriter.put
+        put = FileWriter.put
 
-        def dropping(writer: _FileWriter, record: WalRecord, whole: bytes) -> None:
+        def dropping(writer: FileWriter, record: WalRecord, whole: bytes) -> None:
             if not record.is_tombstone:
                 put(writer, record, whole)
 
-        monkeypatch.setattr(_FileWriter, "put", dropping)
+        monkeypatch.setattr(FileWriter, "put", dropping)
         assert await caught()
 
     async def test_older_values_that_stay_alive(self, monkeypatch: pytest.MonkeyPatch) -> None:
