@@ -2,9 +2,8 @@
 
 Everything that changes the partition takes its turn, one at a time: opening a session, write rounds, truncation, marks. A session that was raised
 is on the medium before anybody is answered in its name, and from then on nothing of an older session is written, not even what was queued before.
-A write round takes every block that is queued, writes and syncs them once off the event loop, then tells their appenders. Where the owner said that
-a topic wants it (`Flushing`), a round is written and told as received, and a sync follows within the period; everything else that the partition does
-or tells begins with that sync.
+Blocks that are appended are queued and written in rounds (`write_rounds`). Where an owner has them acknowledged before they are synced, everything
+else that the partition does or tells begins with the sync.
 
 Invariants: what is acknowledged as on disk is on the medium, and nothing else is served or counted in marks; a partition whose disk failed answers
 nothing but that until the node starts anew.
@@ -13,7 +12,6 @@ nothing but that until the node starts anew.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -27,7 +25,7 @@ from waltz_log.core.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.core.retention import SegmentFacts
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, StorageFull, WaltzError
-from waltz_log.storage.appender import Appender, Flushing, Pending
+from waltz_log.storage.appender import Appender
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.fitting import expect_to_fit
 from waltz_log.storage.holdings import Holdings
@@ -40,6 +38,7 @@ from waltz_log.storage.snapshots import PartitionStatistics, ReplicaState
 from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.undertaken import Undertaken
 from waltz_log.storage.unsynced import UnsyncedMark
+from waltz_log.storage.write_rounds import WriteRounds
 from waltz_log.storage.writer_memory import WriterMemory
 
 if TYPE_CHECKING:
@@ -72,10 +71,7 @@ class PartitionStore:
         self.partition = files.partition
         self._log = files
         self._unsynced = unsynced
-        self._unsynced_bytes = 0
-        self._flush_timer: asyncio.TimerHandle | None = None
         self._control = shared.control
-        self._space = shared.space
         self._offload = shared.offload
         self._reads = shared.reads
         self._memory = shared.memory
@@ -87,13 +83,9 @@ class PartitionStore:
         self._mark = shared.control.mark(self.partition)
         self._fence = shared.control.fence(self.partition)
         self._failed: WaltzError | None = None
-        self._pending: deque[Pending] = deque()
-        self._appenders: dict[Appender, None] = {}
-        self._queued_last = files.tail.last_id
-        self._writing = False
         self._closing = False
         self._tasks = Undertaken(self._broke)
-        self._write_rounds = self._transactions_written = self._bytes_written = 0
+        self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop)
 
     @classmethod
     async def open(cls, partition: int, shared: Shared) -> PartitionStore:
@@ -140,9 +132,8 @@ class PartitionStore:
             await self._guarded(self._offload(self._control.raise_fence, self.partition, session))
         self._fence = session
         # Every queued block came through a stream of an older session.
-        dropped = len(self._pending)
-        self._drop(list(self._pending), None)
-        for appender in self._appenders:
+        dropped = self._rounds.drop(lambda appender: self._fenced(appender.session))
+        for appender in self._rounds.appenders:
             appender.fail(self._fenced(appender.session))
         log.info("session admitted", partition=self.partition, session=session, dropped_blocks=dropped)
 
@@ -164,17 +155,7 @@ class PartitionStore:
         if self._failed is None:
             log.error("partition stopped", partition=self.partition, error=str(error))
             self._failed = error
-        self._drop(list(self._pending), error)
-        for appender in self._appenders:
-            appender.fail(error)  # also where nothing waits: what it was told to be received will not be synced
-
-    def _drop(self, dropped: list[Pending], error: WaltzError | None) -> None:
-        """Forgets queued blocks and everything queued after the first of them; their appenders learn why (None: each is fenced)."""
-        kept = 0 if not dropped else next(place for place, pending in enumerate(self._pending) if pending is dropped[0])
-        gone = [self._pending.pop() for _ in range(len(self._pending) - kept)]
-        self._queued_last = self._pending[-1].block.last_transaction_id if self._pending else self._log.written_id
-        for pending in gone:
-            pending.appender.dropped(len(pending.block.records), error or self._fenced(pending.appender.session))
+        self._rounds.end(error)
 
     async def open_session(self, session: int) -> ReplicaState:
         """Fences older sessions, then tells what is here. Raises `Fenced`."""
@@ -183,7 +164,7 @@ class PartitionStore:
     async def _open_session(self, session: int) -> ReplicaState:
         async with self._turn:
             await self._admit(session)
-            await self._sync_written()
+            await self._rounds.sync()
             return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack)
 
     async def set_low_water_mark(self, session: int, low_water_mark: int) -> int:
@@ -194,18 +175,19 @@ class PartitionStore:
     async def _set_low_water_mark(self, session: int, low_water_mark: int) -> int:
         async with self._turn:
             await self._admit(session)
-            await self._sync_written()
+            await self._rounds.sync()
             last = self._log.tail.last_id
             if low_water_mark < self._mark.low_water_mark:
                 reason = f"low-water mark goes back partition={self.partition} from={self._mark.low_water_mark} to={low_water_mark}"
                 raise ProtocolViolation(reason=reason)
-            if last > low_water_mark or self._pending:
-                raise OutOfRange(partition=self.partition, asked=low_water_mark, first=self._queued_last, last=self._queued_last)
+            if last > low_water_mark or self._rounds.pending:
+                queued_last = self._rounds.queued_last
+                raise OutOfRange(partition=self.partition, asked=low_water_mark, first=queued_last, last=queued_last)
             mark = SessionMark(session, low_water_mark, last)
             if mark != self._mark:
                 # From here on the log grows by what the session orders. A stream of its recovery may still hold a block that was copied in vain.
                 reason = f"the stream was opened before the replica became clean partition={self.partition} session={session}"
-                for appender in self._appenders:
+                for appender in self._rounds.appenders:
                     appender.fail(ProtocolViolation(reason=reason))
                 async with self._control_turn:
                     await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
@@ -223,7 +205,7 @@ class PartitionStore:
     async def _truncate(self, session: int, last_id: int) -> int:
         async with self._turn:
             await self._admit(session)
-            await self._sync_written()
+            await self._rounds.sync()
             tail = self._log.tail
             lowest = max(self._log.first_id - 1, self._mark.local_low_water_mark)
             if not lowest <= last_id <= tail.last_id:
@@ -233,7 +215,7 @@ class PartitionStore:
                     # Only a recovery truncates, and it is over: the call is late, and what it would cut may be acknowledged.
                     raise ProtocolViolation(reason=f"a clean replica is not truncated in its session partition={self.partition} session={session}")
                 await self._guarded(self._offload(self._log.truncate, last_id))
-                self._drop(list(self._pending), OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=last_id))
+                self._rounds.drop(lambda _: OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=last_id))
                 log.info("truncated", partition=self.partition, session=session, was=tail.last_id, last=last_id)
             return self._log.tail.last_id
 
@@ -279,12 +261,12 @@ class PartitionStore:
     async def _begin(self, session: int, first_id: int) -> int:
         async with self._turn:
             await self._admit(session)
-            await self._sync_written()
+            await self._rounds.sync()
             if self._mark.session == session:
                 raise ProtocolViolation(reason=f"a clean replica does not begin anew in its session partition={self.partition} session={session}")
             if self._log.tail.last_id < first_id - 1:
                 await self._guarded(self._offload(self._log.begin, first_id))
-                self._drop(list(self._pending), OutOfRange(partition=self.partition, asked=first_id, first=first_id, last=first_id - 1))
+                self._rounds.drop(lambda _: OutOfRange(partition=self.partition, asked=first_id, first=first_id, last=first_id - 1))
             return self._log.tail.last_id
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
@@ -293,12 +275,12 @@ class PartitionStore:
         """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`."""
         await self._admit_apart(session)
         appender = Appender(session, pending_bytes_max, self._memory)
-        self._appenders[appender] = None
+        self._rounds.appenders[appender] = None
         return appender
 
     def detach(self, appender: Appender) -> None:
         """The stream ended. What it queued is written all the same."""
-        self._appenders.pop(appender, None)
+        self._rounds.appenders.pop(appender, None)
 
     async def _admit_apart(self, session: int) -> None:
         """Outside a turn, and taking one only where there is something to change."""
@@ -321,26 +303,25 @@ class PartitionStore:
         verify_records(
             block.records, block.lengths, first_transaction_id=first, partition=self.partition, where=f"block for partition {self.partition}"
         )
-        if first <= self._queued_last:
+        rounds = self._rounds
+        if first <= rounds.queued_last:
             known = await self._tasks.whole(self._skip_known(appender, block))
             if known is None:
                 return
             block, first = known, known.first_transaction_id
-        if first != self._queued_last + 1:
-            raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._queued_last)
-        self._queued_last = block.last_transaction_id
-        self._pending.append(Pending(block, appender))
-        appender.queued(len(block.records))
-        if not self._writing:
-            self._writing = True
-            self._tasks.start(self._write_pending())
+        if first != rounds.queued_last + 1:
+            raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=rounds.queued_last)
+        rounds.queue(appender, block)
+
+    def flush(self) -> None:
+        """Has what was received until now synced before its time: somebody waits for it."""
+        self._rounds.flush()
 
     async def _skip_known(self, appender: Appender, block: Block) -> Block | None:
         """What of a resent block is not here yet, None where all of it is. Nothing of it is taken on trust: the bytes are compared."""
         async with self._turn:
-            while self._pending and self._failed is None:
-                await self._write_round()
-            await self._sync_written()
+            await self._rounds.write_all()
+            await self._rounds.sync()
             self._check(appender.session)
             last = min(block.last_transaction_id, self._log.tail.last_id)
             async with aclosing(self._ranges.runs(block.first_transaction_id, last, 1024 * 1024)) as runs:
@@ -351,113 +332,6 @@ class PartitionStore:
                         raise ProtocolViolation(reason=f"other transactions hold the ids partition={self.partition} ids={ids}")
         appender.written(last, 0)
         return None if last == block.last_transaction_id else slice_block(block, last + 1, block.last_transaction_id)
-
-    async def _write_pending(self) -> None:
-        try:
-            while self._pending and self._failed is None:
-                async with self._turn:
-                    await self._write_round()
-        finally:
-            self._writing = False
-
-    async def _write_round(self) -> None:
-        """Everything queued, with one write and one sync, or without a sync where all appenders want that; then the answers; then the checkpoint, if
-        one is due, before the next round."""
-        batch = list(self._pending)
-        blocks = [pending.block for pending in batch]
-        if not blocks:
-            return
-        size = sum(len(block.records) for block in blocks)
-        flushing = _flushing_of(batch)
-        try:
-            if flushing is not None and not self._unsynced.there:
-                await self._offload(self._unsynced.put, self._log)
-            await self._offload(self._append, blocks, size, flushing is None)
-        except WaltzError as error:
-            if self._log.failed is not None:
-                self._stop(self._log.failed)
-            else:
-                self._drop(batch, error)
-            return
-        self._write_rounds += 1
-        self._bytes_written += size
-        for pending in batch:
-            self._transactions_written += pending.block.count
-            if self._pending and self._pending[0] is pending:  # not so where the partition was stopped meanwhile
-                self._pending.popleft()
-            told = pending.appender.written if flushing is None else pending.appender.took
-            told(pending.block.last_transaction_id, len(pending.block.records))
-        if flushing is None:
-            self._all_synced()
-        else:
-            await self._flush_later(flushing, size)
-        await self._checkpoint()
-
-    async def _checkpoint(self) -> None:
-        if self._log.checkpoint_due:
-            try:
-                await self._offload(self._log.checkpoint)
-            except StorageFull:
-                pass  # it is tried again before the next append, which is refused then
-            except StorageFailed as error:
-                self._stop(error)
-
-    def _append(self, blocks: list[Block], size: int, sync: bool) -> None:
-        self._space.require(size, self.partition)
-        self._log.append(blocks, sync=sync)
-
-    # ---- what is received and not synced ---------------------------------------------------------------------------------------------------------
-
-    async def _flush_later(self, flushing: Flushing, size: int) -> None:
-        """Within a turn, after a round without a sync."""
-        self._unsynced_bytes += size
-        if self._unsynced_bytes >= flushing.bytes:
-            await self._flush_round(flushing.period_s)
-        elif self._flush_timer is None:
-            self._flush_after(flushing.period_s)
-
-    def _flush_after(self, period_s: float) -> None:
-        self._flush_timer = asyncio.get_running_loop().call_later(period_s, self.flush, period_s)
-
-    def flush(self, retry_s: float = 1.0) -> None:
-        """Has all that was received until now synced; its appenders learn of it. On a disk that is full it is tried again after so long."""
-        if self._unsynced_bytes or self._pending:
-            self._tasks.start(self._flush(retry_s))
-
-    async def _flush(self, retry_s: float) -> None:
-        async with self._turn:
-            while self._pending and self._failed is None:
-                await self._write_round()
-            if self._failed is None:
-                await self._flush_round(retry_s)
-
-    async def _flush_round(self, retry_s: float) -> None:
-        try:
-            await self._sync_written()
-        except StorageFull:
-            self._flush_after(retry_s)
-        except StorageFailed:
-            pass  # the partition is stopped, and everybody who waits was told why
-        else:
-            await self._checkpoint()
-
-    async def _sync_written(self) -> None:
-        """Within a turn: everything that is written is on the medium when this returns. A failed sync is as final here as any."""
-        if self._unsynced_bytes:
-            await self._guarded(self._offload(self._log.sync))
-            self._all_synced()
-
-    def _all_synced(self) -> None:
-        if self._unsynced_bytes:
-            self._unsynced_bytes = 0
-            self._cancel_flush()
-            for appender in self._appenders:
-                appender.synced(self._log.tail.last_id)
-
-    def _cancel_flush(self) -> None:
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-            self._flush_timer = None
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -523,11 +397,11 @@ class PartitionStore:
             first_transaction_id=self._log.first_id,
             last_transaction_id=self._log.tail.last_id,
             segments=self._log.segments,
-            write_rounds=self._write_rounds,
-            transactions_written=self._transactions_written,
-            bytes_written=self._bytes_written,
+            write_rounds=self._rounds.rounds,
+            transactions_written=self._rounds.transactions_written,
+            bytes_written=self._rounds.bytes_written,
             unsynced_transactions=self._log.written_id - self._log.tail.last_id,
-            writer_bytes=sum(len(pending.block.records) for pending in self._pending) + self._log.held_bytes,
+            writer_bytes=self._rounds.held_bytes,
             failed=None if self._failed is None else str(self._failed),
         )
 
@@ -536,20 +410,13 @@ class PartitionStore:
         self._closing = True
         await self._tasks.all_ended()
         async with self._turn:
-            self._cancel_flush()
             if self._failed is None:
                 self._failed = StorageFailed(partition=self.partition, reason="the node is closing")
-            self._drop(list(self._pending), self._failed)
+            ending = self._failed
+            self._rounds.cancel_flush()
+            self._rounds.drop(lambda _: ending)
             await self._offload(self._leave)
 
     def _leave(self) -> None:
         if self._log.close() and not self._unsynced.may_lack:
             self._unsynced.settle(self._log)
-
-
-def _flushing_of(batch: Sequence[Pending]) -> Flushing | None:
-    """None where a block of the batch is to be synced before anybody is told of it."""
-    for pending in batch:
-        if pending.appender.flushing is None:
-            return None
-    return batch[-1].appender.flushing

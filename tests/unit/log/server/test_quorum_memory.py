@@ -18,7 +18,7 @@ from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.server import recovery
 from waltz_log.server.mount import Mount
 from waltz_log.server.store import StoreSession
-from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.write_rounds import WriteRounds
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
@@ -357,19 +357,19 @@ def test_answering_before_a_majority_received_is_noticed(monkeypatch: pytest.Mon
 
 
 def test_not_syncing_at_the_period_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartitionStore, "_flush_after", lambda store, period_s: None)
+    monkeypatch.setattr(WriteRounds, "_flush_after", lambda rounds, period_s: None)
     with pytest.raises((AssertionError, TimeoutError)):
         test_an_append_is_answered_when_a_majority_has_received_it_and_synced_within_the_period()
 
 
 def test_claiming_what_is_only_written_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def claims(store: PartitionStore) -> None:
-        store._unsynced_bytes = 0
-        store._log.tail = store._log.tail._replace(last_id=store._log.written_id)
-        for appender in store._appenders:
-            appender.synced(store._log.written_id)
+    async def claims(rounds: WriteRounds) -> None:
+        rounds._unsynced_bytes = 0
+        rounds._log.tail = rounds._log.tail._replace(last_id=rounds._log.written_id)
+        for appender in rounds.appenders:
+            appender.synced(rounds._log.written_id)
 
-    monkeypatch.setattr(PartitionStore, "_sync_written", claims)
+    monkeypatch.setattr(WriteRounds, "sync", claims)
     with pytest.raises((AssertionError, WaltzError, TimeoutError)):
         test_a_server_that_is_stopped_leaves_nothing_unsynced()
 

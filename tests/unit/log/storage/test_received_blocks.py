@@ -107,7 +107,7 @@ async def test_a_kill_of_the_process_loses_nothing_of_it() -> None:
     node = await opened(disk)
     store = await node.partition(0)
     records = await received(store, await attached(store, LONG), 0, [10, 20, 3000])
-    records += await received(store, next(iter(store._appenders)), 3, [2000])
+    records += await received(store, next(iter(store._rounds.appenders)), 3, [2000])
     after = await opened(disk.crash(keep=True))
     again = await after.partition(0)
     assert (await again.open_session(2)).last_id == 3

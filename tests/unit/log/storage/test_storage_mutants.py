@@ -15,10 +15,10 @@ from waltz_log.core import columns
 from waltz_log.core.block import Block
 from waltz_log.core.ports import DiskFile
 from waltz_log.errors import CorruptData, StorageFailed
-from waltz_log.storage.partition import PartitionStore
 from waltz_log.storage.segment import ActiveSegment
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.unsynced import UnsyncedMark
+from waltz_log.storage.write_rounds import WriteRounds
 from waltz_log.testing.crashes import SHORT, CrashFound, enumerate_crashes
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.medium import LOST
@@ -222,11 +222,11 @@ async def test_an_index_that_is_newer_than_its_data_is_caught(monkeypatch: pytes
 
 
 async def test_claiming_what_is_not_synced_to_be_clean_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(store: PartitionStore) -> None:
+    async def nothing(rounds: WriteRounds) -> None:
         """Takes what is written for synced."""
-        store._log.tail = store._log.tail._replace(last_id=store._log.written_id)
+        rounds._log.tail = rounds._log.tail._replace(last_id=rounds._log.written_id)
 
-    monkeypatch.setattr(PartitionStore, "_sync_written", nothing)
+    monkeypatch.setattr(WriteRounds, "sync", nothing)
     with pytest.raises(CrashFound, match=r"last transaction is|acknowledged transactions are missing"):
         await crash("memory", SHORT)
 

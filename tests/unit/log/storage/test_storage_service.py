@@ -289,7 +289,7 @@ async def test_blocks_of_an_older_session_that_were_queued_are_not_written(bench
         opening = asyncio.create_task(bench.open(2))
         await until(lambda: len(store._tasks) == 1)
         await old.send(message(block(1, [b"b"])))
-        await until(lambda: len(store._pending) == 1)
+        await until(lambda: len(store._rounds.pending) == 1)
     assert (await opening).last_transaction_id == 0
     await until(lambda: not store._tasks)
     assert bench.node.statistics().partitions[0].last_transaction_id == 0
@@ -436,7 +436,7 @@ async def test_queued_blocks_of_one_round_share_one_sync(bench: Bench) -> None:
         stream = await bench.stream(1)
         for first in range(1, 6):
             await stream.send(message(block(first, [b"a"])))
-        await until(lambda: len(store._pending) == 5)
+        await until(lambda: len(store._rounds.pending) == 5)
         bench.disk.before = seen.append
     assert await acknowledged(stream) == 5
     data = "0/0000000000000000000.seg"
@@ -665,7 +665,7 @@ async def test_a_disk_that_others_fill_costs_the_append_and_nothing_else(bench: 
     await bench.clean(1, 0)
     bench.disk.total -= bench.disk.free_bytes() - 30
     store = await bench.node.partition(0)
-    store._space._refuse = -(1 << 40)  # as if others had filled the disk after the check
+    store._rounds._space._refuse = -(1 << 40)  # as if others had filled the disk after the check
     for _ in range(2):
         with pytest.raises(StorageFull):
             await bench.append(1, block(1, [b"b"]), block(2, [b"c"]))

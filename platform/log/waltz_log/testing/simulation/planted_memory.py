@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from waltz_log.server.store import StoreSession
-from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.write_rounds import WriteRounds
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []
@@ -28,16 +28,16 @@ def received_at_one_replica() -> None:
 def unsynced_claimed_to_be_on_disk() -> None:
     """A replica counts what is only written: in acknowledgements, in the vote and in the mark that it is clean at."""
 
-    async def claim(self: PartitionStore) -> None:
+    async def claim(self: WriteRounds) -> None:
         self._unsynced_bytes = 0
         self._log.tail = self._log.tail._replace(last_id=self._log.written_id)
-        for appender in self._appenders:
+        for appender in self.appenders:
             appender.synced(self._log.written_id)
 
-    change(PartitionStore, "_sync_written", claim)
+    change(WriteRounds, "sync", claim)
 
 
 @bug
 def not_synced_at_the_period() -> None:
     """What was received is synced when somebody waits for it, and else never."""
-    change(PartitionStore, "_flush_after", lambda self, period_s: None)
+    change(WriteRounds, "_flush_after", lambda self, period_s: None)
