@@ -127,12 +127,11 @@ class Owners:
         await self._drop_channels(self._assignment.every_address)
 
     async def _grow(self, coordinator: Coordinator) -> None:
-        """Partitions were added to the log while this view of it was open."""
+        """Partitions were added to the log while this view of it was open. Of another cluster that is there now its owners will tell."""
         found = await coordinator.get(CLUSTER)
         grown = None if found is None else ClusterParameters.from_bytes(found.data)
-        if grown is None or self._parameters is None or grown.key != self._parameters.key:
-            raise ClusterUnavailable(address=getattr(coordinator, "address", "coordinator"), reason="another cluster is there now")
-        self._parameters = grown
+        if grown is not None and grown.key == self.parameters.key:
+            self._parameters = grown
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
