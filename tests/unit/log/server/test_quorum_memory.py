@@ -18,6 +18,7 @@ from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.server import recovery
 from waltz_log.server.mount import Mount
 from waltz_log.server.store import StoreSession
+from waltz_log.storage.service import _Service
 from waltz_log.storage.write_rounds import WriteRounds
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import Operation, SimulatedDisk
@@ -68,9 +69,9 @@ async def read(client: WaltzClient, count: int) -> list[bytes]:
     return found
 
 
-def in_cluster(scenario: Callable[[MemoryCluster, WaltzClient], Any], **policies: Any) -> None:
+def in_cluster(scenario: Callable[[MemoryCluster, WaltzClient], Any], *, settings: dict[str, Any] | None = None, **policies: Any) -> None:
     async def run() -> None:
-        cluster = MemoryCluster(servers=1)
+        cluster = MemoryCluster(servers=1, settings=settings)
         await cluster.start()
         await with_topic(cluster, **policies)
         client = await cluster.connect()
@@ -327,6 +328,41 @@ def test_an_outbox_forgets_nothing_that_is_not_on_disk() -> None:
         await outbox.close()
 
     in_cluster(scenario)
+
+
+def test_a_node_that_does_not_know_the_policy_syncs_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def older(service: Any, request: Any) -> Any:
+        answer = await newer(service, request)
+        answer.takes_flushing = False
+        return answer
+
+    newer = _Service.open
+    monkeypatch.setattr(_Service, "open", older)
+
+    async def run() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        await with_topic(cluster)
+        client = await cluster.connect()
+        for _ in range(3):
+            receipt = await client.append(0, b"x")
+            assert receipt.durability == "quorum_sync"
+            assert sorted(on_disk(cluster).values())[1] >= receipt.transaction_id
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
+
+
+def test_a_new_session_of_the_same_owner_does_not_wait_for_the_period() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        began = now_s()
+        for number in range(60):
+            assert (await client.append(0, b"x")).transaction_id == number + 1
+        assert now_s() - began < PERIOD_S
+        assert max(node.statistics().partitions[0].session for node, _ in cluster.storages.values()) >= 3
+
+    in_cluster(scenario, settings={"checkpoint_transactions": 20}, flush_bytes=500)
 
 
 # ---- bugs that are planted ------------------------------------------------------------------------------------------------------------------------
