@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(240)
 WORKERS = 2
 PARTITIONS = 4
 PATIENCE_S = 60.0
-IN_FLIGHT = 8
+IN_FLIGHT = 4
 
 Json = dict[str, Any]
 
@@ -114,6 +114,7 @@ class _Load:
                     self.never.add(value)
                 else:
                     self.told[value] = found.transaction_id
+            await asyncio.sleep(0.02)  # the machine is for what is tested, not for the load
 
     def end(self) -> None:
         self._over = True
@@ -243,34 +244,26 @@ def test_the_log_grows_while_workers_serve_it(cluster: LocalCluster) -> None:
     asyncio.run(asyncio.wait_for(run(), 2 * PATIENCE_S))
 
 
-def test_no_worker_outlives_its_supervisor_and_the_node_comes_back(cluster: LocalCluster) -> None:
-    lives = _lives(asyncio.run(_status(cluster)))
-    for name in ("storage-0", "server-0"):
-        cluster.kill(name)
-        pids = [pid for (node, _), (pid, _) in lives.items() if node == name]
-        assert len(pids) == WORKERS
-        _until(lambda pids=pids: not any(_alive(pid) for pid in pids))  # type: ignore[misc]
-        cluster.start(name)
-    cluster.wait_ready(PATIENCE_S)
-    again = _lives(asyncio.run(_status(cluster)))
-    assert {which for which in again if again[which] != lives[which]} == {
-        (name, worker) for name in ("storage-0", "server-0") for worker in range(WORKERS)
-    }
+def test_nodes_that_stop_or_die_take_their_workers_with_them_and_come_back(cluster: LocalCluster) -> None:
+    """The server is asked to stop and hands its partitions over in good order; the storage node's supervisor is killed, and no worker outlives it."""
 
-
-def test_a_server_that_is_asked_to_stop_hands_its_partitions_over_in_good_order(cluster: LocalCluster) -> None:
     async def run() -> None:
         async with WaltzClient.open(cluster.cluster) as client:
             marks = [(await client.append(partition, b"last", timeout_s=PATIENCE_S)).transaction_id for partition in range(PARTITIONS)]
             found = await _status(cluster)
             before = {each["partition"]: each["session"] for each in found["partitions"]}
-            pids = [pid for (node, _), (pid, _) in _lives(found).items() if node == "server-0"]
+            lives = _lives(found)
             assert await asyncio.to_thread(cluster.stop, "server-0") == 0
-            assert not any(_alive(pid) for pid in pids)
+            assert not any(_alive(pid) for (name, _), (pid, _) in lives.items() if name == "server-0")
             told = cluster.log("server-0").read_text()
             for partition, mark in enumerate(marks):
                 assert f'event="store session closed in order" partition={partition} session={before[partition]} high_water_mark={mark}' in told
-            await asyncio.to_thread(cluster.start, "server-0")
+            await asyncio.to_thread(cluster.kill, "storage-0")
+            orphans = [pid for (name, _), (pid, _) in lives.items() if name == "storage-0"]
+            assert len(orphans) == WORKERS
+            await asyncio.to_thread(_until, lambda: not any(_alive(pid) for pid in orphans))
+            for name in ("storage-0", "server-0"):
+                await asyncio.to_thread(cluster.start, name)
             for partition, mark in enumerate(marks):
                 assert (await client.append(partition, b"next", timeout_s=PATIENCE_S)).transaction_id == mark + 1
 

@@ -27,7 +27,7 @@ def test_a_long_life_is_a_new_beginning() -> None:
     assert [restarts.ended(0.5) for _ in range(7)] == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0, None]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(0, 40), max_size=40))
 def test_it_gives_up_after_so_many_short_lives_in_a_row_and_never_otherwise(lives: list[float]) -> None:
     restarts = Restarts(POLICY)

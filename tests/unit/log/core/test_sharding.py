@@ -9,7 +9,7 @@ from waltz_log.core.sharding import SUPERVISOR, WHOLE, Shard, worker_of
 PARTITIONS = st.integers(-(1 << 31), (1 << 31) - 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(PARTITIONS, st.integers(1, 64))
 def test_every_partition_has_exactly_one_worker(partition: int, workers: int) -> None:
     assert [worker for worker in range(workers) if Shard(worker, workers).owns(partition)] == [worker_of(partition, workers)]
@@ -17,7 +17,7 @@ def test_every_partition_has_exactly_one_worker(partition: int, workers: int) ->
     assert WHOLE.owns(partition)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(PARTITIONS, st.integers(1, 63))
 def test_with_one_worker_more_a_partition_stays_or_goes_to_the_new_one(partition: int, workers: int) -> None:
     assert worker_of(partition, workers + 1) in (worker_of(partition, workers), workers)

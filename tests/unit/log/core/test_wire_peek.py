@@ -14,14 +14,14 @@ REQUESTS = st.builds(pb.ReadRequest, cluster_key=st.binary(max_size=20), partiti
 MOUNTS = st.builds(pb.MountRequest, protocol_version=INT32, cluster_key=st.binary(max_size=20), partition=INT32, generation=INT32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(REQUESTS, max_size=3))
 def test_a_field_is_read_as_the_decoder_reads_it_also_where_parts_are_merged(parts: list[pb.ReadRequest]) -> None:
     data = b"".join(part.SerializeToString() for part in parts)
     assert peek_int32(data, (2,)) == pb.ReadRequest.FromString(data).partition
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(MOUNTS, max_size=3))
 def test_a_field_of_an_inner_message_is_read_as_the_decoder_reads_it(parts: list[pb.MountRequest]) -> None:
     data = b"".join(pb.ClientMessage(mount=part).SerializeToString() for part in parts)
@@ -39,7 +39,7 @@ def test_what_the_decoder_takes_is_never_read_as_something_else(data: bytes) -> 
     assert found in (None, decoded.partition)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(REQUESTS, st.data())
 def test_a_message_that_ends_too_early_is_none_or_what_the_decoder_makes_of_it(request: pb.ReadRequest, data: st.DataObject) -> None:
     whole = request.SerializeToString()
