@@ -38,6 +38,8 @@ class _Feeding:
         self.stale = 0
         self.next_sequence = 1
         self.in_flight: dict[int, Attempt] = {}
+        self.doubled: set[int] = set()
+        """Sent twice: that one of the two was refused says nothing of the other."""
         self.stream_number = actor.stream()
         self.left = actor.operations
 
@@ -100,7 +102,10 @@ class _Feeding:
             frame = pb.AppendFrame(
                 generation=generation, lengths=struct.pack(">i", len(record)), marks=struct.pack(">q", self.position), records=record
             )
-            for _ in range(2 if actor.rng.random() < 0.2 else 1):
+            times = 2 if actor.rng.random() < 0.2 else 1
+            if times > 1:
+                self.doubled.add(sequence)
+            for _ in range(times):
                 await stream.send(pb.ClientMessage(append=frame))
             await actor.pause(0.04)
         await asyncio.get_running_loop().create_future()
@@ -121,8 +126,9 @@ class _Feeding:
                     attempt.in_memory = result.in_memory
                     self.end(attempt, "committed", transaction_id + place)
         for sequence, reason in ranges(result.refused, 2):
-            # A duplicate says nothing of the first sending.
-            if reason != pb.REFUSAL_DUPLICATE and (attempt := self.in_flight.pop(sequence, None)) is not None:
+            # A duplicate says nothing of the first sending; nor does what a partition that is handed over answers to the second.
+            certain = reason != pb.REFUSAL_DUPLICATE and sequence not in self.doubled
+            if certain and (attempt := self.in_flight.pop(sequence, None)) is not None:
                 self.end(attempt, "not appended")
 
 
