@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.testing import StubCluster
 from waltz_delta import DeltaAppend, dataframe_at, high_water_marks, internal, wait_reached
 from waltz_delta.audit import audit_pipeline
@@ -89,10 +90,10 @@ class Run(PipelineRun):
     source = "waltz_stub"
 
     @staticmethod
-    def contact(address: str) -> tuple[str, int]:
-        if not Path(address).exists():
-            raise ClusterUnavailable(address=address, reason="no such file")
-        return str(json.loads(Path(address).read_text())["key"]), 2
+    def contact(options: SourceOptions) -> tuple[str, tuple[int, ...]]:
+        if not Path(options.cluster).exists():
+            raise ClusterUnavailable(address=options.cluster, reason="no such file")
+        return str(json.loads(Path(options.cluster).read_text())["key"]), (0, 1)
 
 
 class Stop:

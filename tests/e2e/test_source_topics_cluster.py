@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
+from waltz_delta import high_water_marks
+from waltz_delta.audit import audit_pipeline
+from waltz_delta.backfill import fill, pieces, where_to_begin
+from waltz_delta.landing import Landing
+from waltz_delta.listener import StatusBoard
+from waltz_delta.pipeline import PipelineSettings
+from waltz_delta.pipeline_run import PipelineRun
+from waltz_delta.settings import DecodeSettings, OutputSettings, TargetSettings
 from waltz_log.cli.main import run as command_line
 from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspect import ClusterInspector
@@ -107,3 +116,52 @@ def test_a_stream_over_a_topic_that_is_trimmed_and_compacted(spark: Any, tmp_pat
             state[bytes(row.key)] = bytes(row.data)
         assert len(compacted) < ROUNDS * BATCH
         assert {key: data for key, data in state.items() if data} == {key: data for key, data in appender.state.items() if data}
+
+
+def test_a_pipeline_over_one_topic_of_several_lands_its_partitions_and_backfill_and_audit_agree(spark: Any, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster", partitions=4, servers=1, storages=1) as cluster:
+        for name, more in (("air/seats", []), ("shop/orders", ["--keyed"])):
+            assert command_line(["topic", "create", cluster.cluster, name, "--partitions", "2", *more]) == 0
+        with SyncWaltzClient(cluster.cluster) as client:
+            client.topic("air/seats").append_bulk([b"of another topic"] * 10)
+            client.topic("shop/orders").append_bulk([(b"k%d" % n, b'{"n": %d}' % n) for n in range(60)])
+            marks = {p: mark for p in range(4) if (mark := client.high_water_mark(p)) >= 0}
+        table = str(tmp_path / "orders")
+        decode = DecodeSettings(format="json", columns="n BIGINT")
+        settings = PipelineSettings(
+            name="orders",
+            source={"cluster": cluster.cluster, "topic": "shop/orders"},
+            outputs=(OutputSettings(target=TargetSettings(table=table), decode=decode),),
+            checkpoint=str(tmp_path / "checkpoint"),
+            trigger="available-now",
+        )
+        with ClusterInspector(cluster.cluster) as inspector:
+            wanted = settings.options.wanted_partitions(inspector.catalogue)
+            key = str(inspector.parameters.key)
+            extents = {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in inspector.bounds(wanted).items()}
+        assert wanted == (2, 3)
+        landing = Landing(settings, key)
+        starts = where_to_begin(spark, landing, {p: first for p, (first, _) in extents.items()})
+        half = {p: last // 2 for p, (_, last) in extents.items()}
+        fill(spark, settings, landing, list(pieces(starts, half, 1000)))
+        run = PipelineRun(spark, settings, StatusBoard(), NoStop(), lambda name, line: None)
+        run.start()
+        run.join(240)
+        assert (run.is_alive(), run.failure, run.error) == (False, None, None)
+        rows = DeltaTable(table).to_pyarrow_table(columns=["topic", "key", "n", "partition", "transaction_id"]).to_pylist()
+        assert sorted((row["topic"], row["key"], row["n"]) for row in rows) == sorted(("shop/orders", b"k%d" % n, n) for n in range(60))
+        assert {row["partition"] for row in rows} == {2, 3}
+        assert high_water_marks(table) == {p: marks[p] for p in (2, 3)}
+        (audited,) = audit_pipeline(spark, settings, key, extents)
+        assert [str(difference) for difference in audited.differences] == []
+        assert set(audited.partitions) == {2, 3}
+
+
+class NoStop:
+    """Nobody asks for one."""
+
+    asked = False
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(min(seconds, 0.1))
+        return False

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_waltz.cluster import CONNECT_TIMEOUT_S
+from pyspark_waltz.options import SourceOptions
 from waltz_delta.job_outcome import Failure
 from waltz_delta.landing import Landing
 from waltz_delta.listener import PipelineListener, StatusBoard
@@ -85,10 +86,11 @@ def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], *, metrics_po
     return OK if not codes else codes.pop() if len(codes) == 1 else FAILED
 
 
-def contact(address: str) -> tuple[str, int]:
-    """Key and number of partitions of the cluster."""
-    with ClusterInspector(address, timeout_s=CONNECT_TIMEOUT_S) as inspector:
-        return str(inspector.parameters.key), inspector.parameters.partitions
+def contact(options: SourceOptions) -> tuple[str, tuple[int, ...]]:
+    """Key of the cluster, and the partitions of the log that the options ask for."""
+    with ClusterInspector(options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
+        wanted = options.wanted_partitions(inspector.catalogue)
+        return str(inspector.parameters.key), tuple(range(inspector.parameters.partitions)) if wanted is None else wanted
 
 
 class PipelineRun(threading.Thread):
@@ -142,10 +144,8 @@ class PipelineRun(threading.Thread):
 
     def _query_once(self) -> None:
         settings = self._settings
-        key, count = self.contact(settings.options.cluster)
+        key, partitions = self.contact(settings.options)
         landing = Landing(settings, key)
-        chosen = settings.options.partitions
-        partitions = chosen if chosen is not None else tuple(range(count))
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
         rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
         landing.prepare(self._spark, rows.schema)
@@ -199,9 +199,9 @@ def _refuse_shared(pipelines: Sequence[PipelineSettings]) -> None:
 def _contact_one(pipelines: Sequence[PipelineSettings]) -> None:
     """Before a JVM is started: raises the first error where no pipeline's cluster answers."""
     errors: list[WaltzError] = []
-    for address in dict.fromkeys(settings.options.cluster for settings in pipelines):
+    for options in {settings.options.cluster: settings.options for settings in pipelines}.values():
         try:
-            contact(address)
+            contact(options)
         except WaltzError as error:
             errors.append(error)
         else:
