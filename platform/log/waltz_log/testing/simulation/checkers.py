@@ -147,8 +147,15 @@ def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
         forgotten = attempt.winner in floors[attempt.partition] or evidence.locks_forgotten
         if not wrote and not forgotten:
             yield f"{where}, which wrote none of {sorted(attempt.checked)}"
-        if attempt.mark is None and not forgotten and not foreign[attempt.client] & attempt.checked:
+        if attempt.mark is None and not forgotten and not _in_flight_at_a_change(evidence, attempt) and not foreign[attempt.client] & attempt.checked:
             yield f"{where}, which its own client wrote, and nobody else any of {sorted(attempt.checked)}"
+
+
+def _in_flight_at_a_change(evidence: Evidence, attempt: Attempt) -> bool:
+    """Whether a session opened above its winner while it was on its way: who wrote what is not remembered then, though locks may be handed over."""
+    ended_s, winner = attempt.ended_s or 0.0, attempt.winner or 0
+    opened = (each for each in evidence.history.sessions if each.partition == attempt.partition and attempt.started_s <= each.at_s <= ended_s)
+    return any(winner <= each.high_water_mark for each in opened)
 
 
 def _floors(evidence: Evidence) -> Mapping[int, set[int]]:
