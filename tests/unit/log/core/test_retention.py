@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -116,7 +117,6 @@ def test_the_first_that_is_kept_is_the_highest_segment_start_below_which_everyth
         ("_expired_to", lambda real: lambda holding, policies, now_ms, *, deleted: real(holding, policies, now_ms + HOUR_MS, deleted=deleted)),
         ("_aligned", lambda real: lambda holdings, bound: bound),
         ("committed_mark", lambda real: lambda lasts, assigned: max(lasts.values())),
-        ("majority", lambda real: lambda assigned: 1),
     ],
 )
 def test_the_dumb_rules_catch_a_planted_bug(of: str, planted: Callable[[object], object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +143,19 @@ def test_it_tells_what_holds_more_than_the_policies_ask_for() -> None:
     assert decided(log.holding(0, [5], 9, 9, 0), subscribers={"slow": 6, "quick": 8}) == Decision(5, "subscriber slow", wants_checkpoint=False)
     assert decided(log.holding(0, [5], 9, 9, 6), compacted=True) == Decision(5, "the compacted view", wants_checkpoint=False)
     assert decided(log.holding(0, [5], 9, 9, 6), compacted=True, deleted=True) == Decision(10, None, wants_checkpoint=False)
+
+
+def test_a_compacted_topic_is_trimmed_up_to_the_view_that_a_majority_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log([0] * 10, [1] * 10)
+    holdings = {name: log.holding(0, [3, 5, 8], 9, 9, view) for name, view in (("a", 9), ("b", 6), ("c", 0))}
+
+    def first() -> int:
+        given: dict[str, Any] = {"assigned": 3, "retained": 0, "committed": 9, "subscribers": {}, "compacted": True, "deleted": False}
+        return decide(Policies(), holdings, now_ms=NOW_MS, **given).first
+
+    assert first() == 5
+    monkeypatch.setattr(retention, "majority", lambda assigned: 1)
+    assert first() == 8, "the check above would notice"
 
 
 def test_a_checkpoint_is_wanted_where_the_low_water_mark_alone_keeps_a_segment() -> None:
