@@ -152,10 +152,9 @@ def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
 
 
 def _in_flight_at_a_change(evidence: Evidence, attempt: Attempt) -> bool:
-    """Whether a session opened above its winner while it was on its way: who wrote what is not remembered then, though locks may be handed over."""
-    ended_s, winner = attempt.ended_s or 0.0, attempt.winner or 0
-    opened = (each for each in evidence.history.sessions if each.partition == attempt.partition and attempt.started_s <= each.at_s <= ended_s)
-    return any(winner <= each.high_water_mark for each in opened)
+    """Whether a session opened while it was on its way: who wrote what is not remembered then, though locks may be handed over."""
+    ended_s = attempt.ended_s or 0.0
+    return any(each.partition == attempt.partition and attempt.started_s <= each.at_s <= ended_s for each in evidence.history.sessions)
 
 
 def _floors(evidence: Evidence) -> Mapping[int, set[int]]:
