@@ -229,6 +229,22 @@ def test_workers_of_every_kind_are_killed_again_and_again(tmp_path: Path) -> Non
         asyncio.run(asyncio.wait_for(_killed_in_turn(cluster, kills * 2), 600))
 
 
+@pytest.mark.slow
+def test_the_number_of_workers_may_change_at_every_start(tmp_path: Path) -> None:
+    async def append_and_read(cluster: str, before: int) -> None:
+        async with WaltzClient.open(cluster) as client:
+            for partition in range(PARTITIONS):
+                assert (await client.append(partition, b"%d" % before, timeout_s=PATIENCE_S)).transaction_id == before
+                async for batch in client.feed_batches(partition, after=-1):
+                    assert [bytes(each.data) for each in batch] == [b"%d" % number for number in range(before + 1)]
+                    break
+
+    for number, workers in enumerate((1, 3, 2, 1)):
+        settings = {"workers": workers}
+        with LocalCluster(tmp_path, partitions=PARTITIONS, storages=1, servers=1, server_settings=settings, storage_settings=settings) as cluster:
+            asyncio.run(asyncio.wait_for(append_and_read(cluster.cluster, number), PATIENCE_S))
+
+
 def test_the_log_grows_while_workers_serve_it(cluster: LocalCluster) -> None:
     async def run() -> None:
         coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)

@@ -388,3 +388,33 @@ async def test_a_call_without_a_first_message_is_refused(bench: _Bench) -> None:
             await call.done_writing()
             with pytest.raises(grpc.aio.AioRpcError, match="ProtocolViolation"):
                 await call.read()
+
+
+async def test_metadata_and_a_status_of_any_kind_go_through(bench: _Bench) -> None:
+    """The owner is not ours here: whatever it is told and says must arrive, also what no service of ours says."""
+    await bench.listeners[1].close()
+    seen: dict[str, Any] = {}
+
+    async def answer(_requests: Any, context: Any) -> None:
+        seen.update(context.invocation_metadata())
+        await context.read()
+        await context.write(b"")
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "enough for today", (("retry-after", "60"), ("of-the-owner-bin", b"\x00\xff")))
+
+    other = grpc.aio.server()
+    handlers = {"Mount": grpc.stream_stream_rpc_method_handler(answer)}
+    other.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("waltz.Server", handlers),))
+    other.add_insecure_port(bench.fellows[1])
+    await other.start()
+    try:
+        async with grpc.aio.insecure_channel(bench.fellows[0], options=CHANNEL_OPTIONS) as channel:
+            call = channel.stream_stream(methods.MOUNT.name, None, None)(None, timeout=PATIENCE_S, metadata=(("authorization", "me"),))
+            await call.write(pb.ClientMessage(mount=pb.MountRequest(partition=OTHERS)).SerializeToString())
+            assert await call.read() == b""
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call.read()
+    finally:
+        await other.stop(None)
+    assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "enough for today")
+    assert {name: value for name, value in refused.value.trailing_metadata()} == {"retry-after": "60", "of-the-owner-bin": b"\x00\xff"}
+    assert (seen["authorization"], seen[PASSED_ON]) == ("me", "1")
