@@ -87,16 +87,22 @@ async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, s
         cluster = await read_cluster(coordinator, settings.cluster)
         membership = Membership(settings, coordinator)
         orders = orders_of("server", share_of(settings), addresses, log_level, server_id=await membership.register())
-        async with Workers(orders) as workers:
-            await either(workers.start(), stop.wait(), coordinator.wait_session_lost())
-            if workers.serve:
-                await membership.announce(cluster, addresses.address, addresses.own)
-                say_ready("server", address=addresses.address, cluster=settings.cluster, workers=settings.workers)
-                await either(stop.wait(), coordinator.wait_session_lost(), workers.wait_failed())
+        lost = asyncio.ensure_future(coordinator.wait_session_lost())
+        try:
+            async with Workers(orders) as workers:
+                await either(workers.start(), stop.wait(), asyncio.shield(lost))
+                if workers.serve:
+                    await membership.announce(cluster, addresses.address, addresses.own)
+                    say_ready("server", address=addresses.address, cluster=settings.cluster, workers=settings.workers)
+                    await either(stop.wait(), asyncio.shield(lost), workers.wait_failed())
+                await membership.end()
+                if not lost.done():
+                    await workers.stop()
+        finally:
             await membership.end()
-            if stop.is_set():
-                await workers.stop()
+            if not lost.done():
                 await membership.leave()
+            lost.cancel()
     finally:
         await coordinator.close()
 

@@ -150,6 +150,8 @@ class Workers:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, WorkerFailed):
+            await self.stop()  # one is bad, the others close in good order
         self.kill()
         await asyncio.gather(*(worker.kept for worker in self._workers if worker.kept is not None), return_exceptions=True)
 
