@@ -20,8 +20,6 @@ PORTION = 50
 FAILED_ONCE = {
     19: "a replica that was waited for in recovery had come back at another address",
     134: "the answer for a part of a frame had come before the connection broke",
-    377: "a replica that had begun anew, and was not clean yet, was told to cut below where it begins",
-    422: "a fault's own client gave up where the coordinator's answer was lost",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""
 

@@ -20,8 +20,6 @@ NOTICED_BY = {
     "mount_does_not_wait": "rejected_is_not_in_the_log",
     "resent_without_resolving": "nothing_is_in_the_log_twice",
     "metadata_written_blindly": "metadata_is_compared_and_set",
-    "retention_past_a_subscriber": "trimming_waits_for_subscribers",
-    "tombstone_dropped_early": "views_are_the_fold",
 }
 
 

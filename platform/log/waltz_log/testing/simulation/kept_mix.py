@@ -8,9 +8,15 @@ from typing import Final
 
 from waltz_log.core.catalogue import HOUR_MS, Policies
 
-__all__ = ["KeptTopic", "draw_kept"]
+__all__ = ["TOPICS_FROM", "KeptTopic", "draw_kept"]
 
 LONG_MS: Final = 1000 * HOUR_MS
+
+SOMETIMES: Final = 1 / 32
+"""Of the seeds: a run with such topics takes several times as long as one without."""
+
+TOPICS_FROM: Final = 100_000
+"""From this seed on every run has such topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +28,9 @@ class KeptTopic:
 def draw_kept(seed: int, first: int) -> dict[int, KeptTopic]:
     """By log partition, from `first` on."""
     rng = Random(f"kept {seed}")
-    kinds = rng.choice(((), (), (), (), (), ("regular",), ("compaction",), ("compaction",), ("regular", "compaction")))
+    if seed < TOPICS_FROM and rng.random() > SOMETIMES:
+        return {}
+    kinds = rng.choice((("regular",), ("compaction",), ("compaction",), ("regular", "compaction")))
     return {
         first + place: KeptTopic(
             kind,
