@@ -245,6 +245,35 @@ def test_the_number_of_workers_may_change_at_every_start(tmp_path: Path) -> None
             asyncio.run(asyncio.wait_for(append_and_read(cluster.cluster, number), PATIENCE_S))
 
 
+@pytest.mark.slow
+def test_a_server_whose_supervisor_stood_still_loses_its_partitions_and_starts_over(tmp_path: Path) -> None:
+    """Its workers live on meanwhile: they must see that they own nothing any more."""
+    settings = {"workers": WORKERS}
+
+    async def run(cluster: LocalCluster) -> None:
+        async with WaltzClient.open(cluster.cluster) as client:
+            for partition in range(PARTITIONS):
+                await client.append(partition, b"x", timeout_s=PATIENCE_S)
+            servers = {each["address"]: each["server_id"] for each in (await _status(cluster))["servers"]}
+            cluster.pause("server-0")
+            async with asyncio.timeout(PATIENCE_S):
+                while len({each["server_id"] for each in (await _status(cluster))["partitions"]}) > 1 or len((await _status(cluster))["servers"]) > 1:
+                    await asyncio.sleep(0.1)
+            for partition in range(PARTITIONS):
+                assert (await client.append(partition, b"x", timeout_s=PATIENCE_S)).transaction_id == 1
+            cluster.resume("server-0")
+            async with asyncio.timeout(PATIENCE_S):
+                while len(again := {each["address"]: each["server_id"] for each in (await _status(cluster))["servers"]}) < len(servers):
+                    await asyncio.sleep(0.1)
+            changed = [address for address in servers if again[address] != servers[address]]
+            assert len(changed) == 1
+            for partition in range(PARTITIONS):
+                assert (await client.append(partition, b"x", timeout_s=PATIENCE_S)).transaction_id == 2
+
+    with LocalCluster(tmp_path, partitions=PARTITIONS, storages=1, servers=2, session_timeout_s=2, server_settings=settings) as cluster:
+        asyncio.run(asyncio.wait_for(run(cluster), 3 * PATIENCE_S))
+
+
 def test_the_log_grows_while_workers_serve_it(cluster: LocalCluster) -> None:
     async def run() -> None:
         coordinator = await ZooKeeperCoordinator.connect(cluster.cluster)
