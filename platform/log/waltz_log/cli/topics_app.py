@@ -76,7 +76,7 @@ def alter_policy(cluster: Cluster, name: Name, policies: Policies = None, dry_ru
 
 @topics_app.command()
 def delete(cluster: Cluster, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
-    """Forget a topic's name. What is in its log partitions stays until retention takes it; they are not used for another topic."""
+    """Forget a topic's name. What is in its log partitions goes, but for what subscribers have not read; they are not used for another topic."""
     from waltz_log.cli import topics as command
 
     return asyncio.run(command.delete(cluster, name, dry_run=dry_run, timeout_s=timeout))

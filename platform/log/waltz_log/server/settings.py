@@ -103,8 +103,8 @@ class ServerSettings(Settings):
     memory_wait_s: float = Field(
         default=10.0,
         ge=0,
-        description="How long a partition of a `quorum_memory` topic waits at its opening for replicas that are away, when those that are here died and "
-        "may have lost what they had in memory. Longer loses less after a power failure and opens later.",
+        description="How long a partition of a `quorum_memory` topic waits at its opening for replicas that are away, when those that are here "
+        "died and may have lost what they had in memory. Longer loses less after a power failure and opens later.",
     )
     rpc_timeout_s: float = Field(default=10.0, gt=0, description="Deadline of one call to a storage node. A node slower than that counts as failed.")
     mount_wait_s: float = Field(
