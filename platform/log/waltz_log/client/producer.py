@@ -205,11 +205,14 @@ class Producer:
         undecided = self.window.undecided()
         if undecided:
             await asyncio.wait(undecided)
-        if self.window.received_mark > self.window.known_mark and self._serving is not None:
+        serving, received = self._serving, self.window.received_mark
+        if received > self.known_mark and serving is not None:
             with suppress(TimeoutError, WaltzError):
-                await self._serving.flushed(self._loop.time() + self._settings.request_timeout_s)
+                await serving.flushed(self._loop.time() + self._settings.request_timeout_s)
         doubtful, self._doubtful = self._doubtful, False
-        if self.window.forget_received() or doubtful:
+        if received > self.known_mark and (serving is None or self._serving is not serving):
+            self.window.forget_received()  # told once
+        if received > self.known_mark or doubtful:
             log.warning("what was received is not known to be on disk", partition=self.partition, known_mark=self.known_mark)
             raise Unavailable(reason=f"what was received is not known to be on disk: partition={self.partition} known_mark={self.known_mark}")
 

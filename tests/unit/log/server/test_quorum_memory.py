@@ -298,6 +298,25 @@ def test_after_a_flush_all_is_on_disk() -> None:
     in_cluster(scenario)
 
 
+def test_a_flush_is_of_what_was_appended_before_it() -> None:
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        flushing = True
+
+        async def append_on() -> None:
+            while flushing:
+                await client.append(0, b"meanwhile")
+
+        beside = asyncio.ensure_future(append_on())
+        for _ in range(20):
+            receipt = await client.append(0, b"mine")
+            await client.flush()
+            assert sorted(on_disk(cluster).values())[1] >= receipt.transaction_id
+        flushing = False
+        await beside
+
+    in_cluster(scenario)
+
+
 def test_a_flush_says_what_it_cannot_know() -> None:
     async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
         await appended(client, 5)
@@ -308,6 +327,8 @@ def test_a_flush_says_what_it_cannot_know() -> None:
         await cluster.start_server("server-0")
         with pytest.raises(Unavailable, match="not known to be on disk"):
             await client.flush()
+        await asyncio.sleep(1)
+        await client.flush()  # it is told once
         assert (await client.append(0, b"next")).transaction_id == 1
         await client.flush()
         assert await read(client, 2) == [b"the first", b"next"]
