@@ -20,6 +20,9 @@ __all__ = ["CHECKERS", "check", "judge_exactly"]
 
 Checker: TypeAlias = Callable[[Evidence], Iterable[str]]
 
+DEPOSED_HEARD_S = 3.0
+"""How long a client may send to an owner that is none any more."""
+
 ANSWER_LATE_S = 0.25
 """How much later than its deadline an answer may come: timers are exact here, but a process may be stopped when its deadline passes."""
 
@@ -152,9 +155,11 @@ def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
 
 
 def _in_flight_at_a_change(evidence: Evidence, attempt: Attempt) -> bool:
-    """Whether a session opened while it was on its way: who wrote what is not remembered then, though locks may be handed over."""
+    """Whether a session opened while it was on its way: who wrote what is not remembered then, though locks may be handed over. Where receipts come
+    before the disks a client's mark lags, also behind a change that it hears of late."""
+    late_s = DEPOSED_HEARD_S if attempt.partition in evidence.loss_window_s else 0.0
     ended_s = attempt.ended_s or 0.0
-    return any(each.partition == attempt.partition and attempt.started_s <= each.at_s <= ended_s for each in evidence.history.sessions)
+    return any(each.partition == attempt.partition and attempt.started_s - late_s <= each.at_s <= ended_s for each in evidence.history.sessions)
 
 
 def _floors(evidence: Evidence) -> Mapping[int, set[int]]:
