@@ -7,7 +7,7 @@ processor time of the busiest worker of a role bounds what that role can carry w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -28,14 +28,17 @@ from waltz_log.zookeeper.survey import survey
 __all__ = ["run"]
 
 WINDOW = 16_000
-ROUNDS = 5
+ROUNDS = 4
 STORAGES = 3
 CURVE = (1, 2, 4)
 CURVE_PARTITIONS = 16
 
 
-def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    return [_against_one(directory, workload, conditions), *_curve(directory, workload, conditions)]
+def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> Iterator[Measurement]:
+    yield _against_one(directory, workload, conditions)
+    for workers in CURVE:
+        with _cluster(directory / f"curve_{workers}", workers, CURVE_PARTITIONS) as cluster:
+            yield from asyncio.run(_by_role(cluster, workers, workload.pipelined // 4, conditions))
 
 
 def _cluster(directory: Path, workers: int, partitions: int) -> LocalCluster:
@@ -49,7 +52,7 @@ def _against_one(directory: Path, workload: Workload, conditions: Mapping[str, A
     prepare([WINDOW])
     with ExitStack() as clusters:
         one, two = (clusters.enter_context(_cluster(directory / f"workers_{workers}", workers, 2)) for workers in (1, 2))
-        rounds = [[asyncio.run(_load(cluster, workload.pipelined // 4, 2)) for cluster in (one, two)] for _ in range(ROUNDS)]
+        rounds = [[asyncio.run(_load(cluster, workload.pipelined // 5, 2)) for cluster in (one, two)] for _ in range(ROUNDS)]
     rates = [[load.rate for load, _ in each] for each in rounds]
     spent_us = [[float(spent["cpu_us_per_txn"]) for _, spent in each] for each in rounds]
     told = {
@@ -76,14 +79,6 @@ async def _load(cluster: LocalCluster, count: int, partitions: int) -> tuple[Loa
         processors.start()
         load = await pipelined(client, count, window=WINDOW, partitions=range(partitions))
     return load, processors.conditions(load.count)
-
-
-def _curve(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    found = []
-    for workers in CURVE:
-        with _cluster(directory / f"curve_{workers}", workers, CURVE_PARTITIONS) as cluster:
-            found += asyncio.run(_by_role(cluster, workers, workload.pipelined // 2, conditions))
-    return found
 
 
 async def _by_role(cluster: LocalCluster, workers: int, count: int, conditions: Mapping[str, Any]) -> list[Measurement]:
