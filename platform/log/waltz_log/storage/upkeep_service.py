@@ -93,7 +93,7 @@ class _UpkeepService:
 
     async def compact(self, request: Any) -> Any:
         store = await self._member(request)
-        wanted = Wanted(min(request.bound, store.last_id + 1), request.now_ms, request.tombstone_retention_ms)
+        wanted = Wanted(min(request.bound, store.last_id + 1), request.bound, request.now_ms, request.tombstone_retention_ms)
         found = await self._views.compact(store.log, _topic_partition(request.of), request.start, wanted)
         return pb.CompactResponse(view=_described(found))
 

@@ -65,9 +65,11 @@ class ViewPage(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """How far a view should go, and by which date the ends of keys are over."""
+    """How far a view should go, and by which date the ends of keys are over. `committed`: everything below it is, also what this replica has not
+    yet."""
 
     bound: int
+    committed: int
     now_ms: int
     tombstone_retention_ms: int
 
@@ -150,6 +152,10 @@ class Views:
             entry = self._entries[partition] = _Entry(of, None, start=start)
         elif entry.of != of:
             raise InvalidRequest(reason=f"the compacted view of partition {partition} is of {entry.of.topic}, not of {of.topic}")
+        if entry.view is not None and entry.view.bound > wanted.committed:
+            # Only where an operator forced a session over what was committed. It holds what the log has not any more.
+            entry.error = f"goes up to {entry.view.bound}, beyond what is committed, {wanted.committed}: transactions were given up"
+            return self.describe(partition)
         entry.wanted = wanted
         if not entry.busy and not self._closing.is_set():
             entry.busy = True

@@ -79,7 +79,7 @@ async def _compact(directory: Path, run: int, note: Callable[[str], None]) -> No
     note(f"open {node.views.bound(0)}")
     while True:
         await append(store, run, [block_at(store.last_id + 1, random.randrange(1, 80)) for _ in range(1)])
-        await node.views.compact(store.log, OF, 0, Wanted(store.last_id + 1, 0, 1 << 60))
+        await node.views.compact(store.log, OF, 0, Wanted(store.last_id + 1, store.last_id + 1, 0, 1 << 60))
         while node.views.bound(0) <= store.last_id - random.randrange(100):
             if node.views.describe(0).error:
                 raise KillFound(node.views.describe(0).error)

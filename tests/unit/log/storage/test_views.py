@@ -58,7 +58,7 @@ async def compacted(directory: Path, count: int = 400) -> StorageNode:
 
 
 async def fold_on(node: StorageNode, bound: int, of: TopicPartition = OF) -> None:
-    await node.views.compact((await node.partition(0)).log, of, 0, Wanted(bound, 0, FOR_EVER))
+    await node.views.compact((await node.partition(0)).log, of, 0, Wanted(bound, bound, 0, FOR_EVER))
     await node.views.settled(0)
 
 
@@ -158,6 +158,24 @@ async def test_a_view_is_made_only_where_the_log_reaches_back_and_trimming_waits
     assert not node.views.describe(0).exists
     assert store.log.first_id > 0
     await node.close()
+
+
+async def test_a_view_beyond_what_is_committed_says_so_and_is_replaced_by_another(tmp_path: Path) -> None:
+    node, source = await compacted(tmp_path / "one"), await compacted(tmp_path / "other", 200)
+    await fold_on(node, 300)
+    assert "beyond what is committed, 300" in node.views.describe(0).error
+    assert node.views.bound(0) == 400
+
+    async def sent() -> AsyncGenerator[Sequence[WalRecord], None]:
+        async for page in source.views.read(0, 0, 2000, 0):
+            yield page.records
+
+    await node.views.load(0, OF, 0, 200, sent())
+    await fold_on(node, 300)
+    assert (node.views.bound(0), node.views.describe(0).error) == (300, "")
+    assert await contents(node) == fold(300)
+    for each in (node, source):
+        await each.close()
 
 
 async def test_a_view_that_is_loaded_takes_effect_whole_or_not_at_all(tmp_path: Path) -> None:
