@@ -32,6 +32,7 @@ from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.appender import Flushing
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.local import LocalCluster
+from waltz_log.testing.storage_model import silent_logs
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 from waltz_log.zookeeper.topics import change_catalogue
 
@@ -64,8 +65,9 @@ def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> l
     with LocalCluster(directory / "durability", partitions=2, storages=3, servers=1) as cluster:
         through_cluster = asyncio.run(_through_cluster(cluster, workload))
     own = {key: value for key, value in conditions.items() if key != "replicas"}
-    memory = asyncio.run(_through_node(directory / "memory", workload, {**own, **through_cluster}))
-    return [memory, _preallocated(directory, workload, own)]
+    with silent_logs():
+        memory = asyncio.run(_through_node(directory / "memory", workload, {**own, **through_cluster}))
+        return [memory, _preallocated(directory, workload, own)]
 
 
 async def _through_node(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> Measurement:

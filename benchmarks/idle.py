@@ -31,6 +31,7 @@ from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.testing.storage_model import silent_logs
 
 __all__ = ["run"]
 
@@ -53,7 +54,8 @@ class _Clock:
 def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
     partitions = max(20, workload.pipelined // 500)
     place = directory / "idle"
-    asyncio.run(_fill(place, partitions))
+    with silent_logs():
+        asyncio.run(_fill(place, partitions))
     command = [sys.executable, "-m", "benchmarks.idle", str(place)]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parent.parent)
     try:
