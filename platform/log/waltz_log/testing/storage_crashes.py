@@ -166,6 +166,32 @@ class _Begin(StorageLife):
         await self.append(0, 2, [30])
 
 
+class _Memory(StorageLife):
+    """Acknowledged before it is on disk: over rolls, a sync of its own, by a session, by a mark, by a truncation and by the end of the node."""
+
+    async def steps(self) -> None:
+        self.create(1)
+        await self.open()
+        await self.session(0, 1)
+        await self.receive(0, 1, [10, 0], [30])
+        await self.receive(0, 1, [2000], [1500])
+        await self.flush(0)
+        await self.receive(0, 1, [40])
+        await self.session(0, 2)
+        await self.receive(0, 2, [700], [800])
+        await self.clean(0, 2, 8)
+        await self.receive(0, 2, [50])
+        await self.append(0, 2, [60])
+        await self.receive(0, 2, [70] * 3)
+        await self.session(0, 3)
+        await self.truncate(0, 3, 9)
+        await self.receive(0, 3, [80])
+        await self.close()
+        await self.open()
+        await self.session(0, 4)
+        await self.receive(0, 4, [90])
+
+
 class _Full(StorageLife):
     """A disk that gets full in the middle of a round, and has space again later."""
 
