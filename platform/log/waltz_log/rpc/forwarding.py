@@ -20,6 +20,7 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
+from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Handler, Listener, Method, Network, Service
 from waltz_log.core.sharding import Shard, worker_of
 from waltz_log.core.wire_peek import peek_int32
@@ -189,7 +190,10 @@ class _Calls:
                 log.warning("worker does not answer", worker=worker, method=method.name, reason=error.details())
                 return None
 
-        return GATHERED[method](await asyncio.gather(*(ask(worker) for worker in range(self._shard.workers))))
+        gather = GATHERED[method]
+        wanted = gather.partitions(request)[:PARTITIONS_MAX]  # nobody has more to ask about
+        owners = sorted({worker_of(partition, self._shard.workers) for partition in wanted}) or range(self._shard.workers)
+        return gather.together(await asyncio.gather(*(ask(worker) for worker in owners)))
 
     # ---- another worker ------------------------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from waltz_log.core.gathering import gathered
 from waltz_log.core.ports import Handler, Method, Service
@@ -17,8 +17,13 @@ from waltz_log.rpc import waltz_pb2 as pb
 
 __all__ = ["GATHERED", "Gather", "describing"]
 
-Gather: TypeAlias = Callable[[Sequence[Any | None]], Any]
-"""From the answers in the order of the workers, None where there is none, to one answer."""
+
+class Gather(NamedTuple):
+    """`together`: from the answers in the order of the workers, None where there is none, to one answer. `partitions`: of which a request wants to
+    know; nobody but their owners is asked then, so that a worker that stands still holds up nobody who asks of others. Empty: of all."""
+
+    together: Callable[[Sequence[Any | None]], Any]
+    partitions: Callable[[Any], Sequence[int]] = lambda request: ()
 
 
 _PROCESS = "worker_process"
@@ -51,9 +56,9 @@ def _statistics(answers: Sequence[Any | None]) -> str:
 
 
 GATHERED: Mapping[Method, Gather] = {
-    methods.BOUND: _bounds,
-    methods.SERVER_STATUS: lambda answers: pb.ServerStatusResponse(json=_statistics(answers)),
-    methods.STORAGE_STATUS: lambda answers: pb.StorageStatusResponse(json=_statistics(answers)),
+    methods.BOUND: Gather(_bounds, lambda request: request.partitions),
+    methods.SERVER_STATUS: Gather(lambda answers: pb.ServerStatusResponse(json=_statistics(answers))),
+    methods.STORAGE_STATUS: Gather(lambda answers: pb.StorageStatusResponse(json=_statistics(answers))),
 }
 
 _STATISTICS = (methods.SERVER_STATUS, methods.STORAGE_STATUS)

@@ -38,6 +38,7 @@ class _Node:
         self.received = 0
         self.sent = 0
         self.half_closed = False
+        self.bounds_asked = 0
         self.given_up = asyncio.Event()
         self.read_on = asyncio.Event()
         self.deadline_s: float | None = None
@@ -103,6 +104,7 @@ class _Node:
             await stream.send(pb.ReadResponse(replica_last_transaction_id=100 * self.worker + number))
 
     async def bound(self, request: Any) -> Any:
+        self.bounds_asked += 1
         own = [partition for partition in range(4) if worker_of(partition, WORKERS) == self.worker]
         asked = [partition for partition in request.partitions if partition in own] if request.partitions else own
         return pb.BoundResponse(bounds=[pb.Bound(partition=partition, session=self.worker) for partition in asked])
@@ -352,8 +354,9 @@ async def test_what_was_passed_on_once_is_refused_by_one_that_does_not_own_it(be
 async def test_bounds_and_statistics_are_those_of_all_workers(bench: _Bench, worker: int) -> None:
     asked = await bench.at(worker).call(methods.BOUND, pb.BoundRequest(), timeout_s=PATIENCE_S)
     assert [(bound.partition, bound.session) for bound in asked.bounds] == [(partition, worker_of(partition, WORKERS)) for partition in range(4)]
-    one = await bench.at(worker).call(methods.BOUND, pb.BoundRequest(partitions=[OTHERS]), timeout_s=PATIENCE_S)
-    assert [bound.partition for bound in one.bounds] == [OTHERS]
+    one = await bench.at(worker).call(methods.BOUND, pb.BoundRequest(partitions=[OTHERS, OTHERS]), timeout_s=PATIENCE_S)
+    assert {bound.partition for bound in one.bounds} == {OTHERS}
+    assert [node.bounds_asked for node in bench.nodes] == [1, 2], "nobody but the owner of the partition is asked"
     told = json.loads((await bench.at(worker).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
     assert told["server_id"] == 3
     assert told["partitions"] == {"0": {"appended": 1}, "1": {"appended": 1}}
