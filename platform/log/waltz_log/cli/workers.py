@@ -17,13 +17,12 @@ from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import structlog
 
+from waltz_log.cli.socket_folder import SocketFolder
 from waltz_log.cli.worker_link import READY, Link, Orders
 from waltz_log.core.restart_policy import RestartPolicy, Restarts
 from waltz_log.errors import WorkerFailed
@@ -53,17 +52,17 @@ class NodeAddresses:
         except OSError:
             self._release()
             raise
-        self._folder = TemporaryDirectory(prefix="waltz-")
+        self._folder = SocketFolder()
         self.address, *own = [each.address for each in self._reserved]
         self.own = tuple(own)
-        self.fellows = tuple(f"unix:{Path(self._folder.name) / str(worker)}" for worker in range(workers))
+        self.fellows = tuple(f"unix:{self._folder.path / str(worker)}" for worker in range(workers))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._release()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _release(self) -> None:
         for each in self._reserved:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from waltz_log.cli import server, storage
 from waltz_log.cli.exit_codes import MACHINE, exit_code_of
+from waltz_log.cli.socket_folder import SocketFolder
 from waltz_log.cli.worker_link import Orders
 from waltz_log.cli.workers import NodeAddresses, Workers
 from waltz_log.core.restart_policy import RestartPolicy
@@ -81,3 +84,18 @@ def test_the_smallest_share_is_one_that_a_worker_takes(tmp_path: Path) -> None:
     assert StorageSettings(**share.model_dump(mode="json")) == share == settings
     caches = ServerSettings(cluster="c", workers=64, transaction_cache_bytes=1 << 20, feed_cache_bytes=1 << 20)
     assert ServerSettings(**server.share_of(caches).model_dump(mode="json")) == caches
+
+
+def test_folders_that_killed_supervisors_left_are_taken_away_and_those_in_use_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    in_use = SocketFolder()
+    young, left, other = (tmp_path / name for name in ("waltz-sockets-young", "waltz-sockets-left", "other"))
+    for folder in (young, left, other):
+        folder.mkdir()
+        (folder / "0").touch()
+    for folder in (in_use.path, left, other):
+        os.utime(folder, (0, 0))
+    SocketFolder().close()
+    assert sorted(tmp_path.iterdir()) == sorted([in_use.path, young, other])
+    in_use.close()
+    assert not in_use.path.exists()
