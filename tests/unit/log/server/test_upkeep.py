@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,6 +25,7 @@ from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.view_pages import decode_view_page
 from waltz_log.server import upkeep
+from waltz_log.server.search import Search
 from waltz_log.storage import views
 from waltz_log.storage.views import Views
 from waltz_log.testing.cluster import LoopClock, MemoryCluster
@@ -159,6 +162,25 @@ async def test_what_is_too_much_goes_from_every_replica_and_below_it_everybody_i
         bound = server._owned(0).bound()
         assert bound is not None
         assert bound.first_transaction_id == first
+
+
+@in_virtual_time
+async def test_a_search_that_trimming_overtakes_goes_on_and_says_that_something_is_gone() -> None:
+    async with kept() as (cluster, client):
+        await cluster.create(retention_bytes=6000)
+        await fill(client)
+        await until(lambda: cluster.held("storage-0")[0] > 30)
+        await cluster.stop_server("server-0")
+        await cluster.start_server("server-1")  # nothing is found in its memory
+        await client.append(0, b"more")
+        serving = cluster.servers["server-1"][0]._owned(0)._serving
+        assert serving is not None
+        request = pb.ResolveRequest(partition=0, client_id=client.client_id, first_sequence=0, last_sequence=1 << 30, since=-1)
+        search = Search(request, 0)
+        await search.run(serving.store, 59, math.inf)
+        assert (search.trimmed, search.searched_to) == (True, 59)
+        rows = [value for (value,) in struct.iter_unpack(">q", search.committed())]
+        assert rows[1::3] == [60 - await cluster.first()]
 
 
 @in_virtual_time
