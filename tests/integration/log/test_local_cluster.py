@@ -99,7 +99,7 @@ def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> Non
     assert "on the disks of a majority" in topic("describe", "shop/orders").stdout
     changed = topic("alter-policy", "shop/orders", "--policy", "durability=quorum_memory")
     assert changed.stdout == "shop/orders durability: quorum_sync became quorum_memory\n"
-    assert "up to 10000 ms" in json.loads(topic("describe", "shop/orders", "--output", "json").stdout)["acknowledged_means"]
+    assert "the last 10000 ms" in json.loads(topic("describe", "shop/orders", "--output", "json").stdout)["loss_window"]
     wrong = topic("alter-policy", "shop/orders", "--policy", "retention=5")
     assert (wrong.returncode, "retention_ms" in wrong.stderr) == (2, True)
     unknown = topic("describe", "shop/order")
