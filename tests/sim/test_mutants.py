@@ -25,9 +25,13 @@ NOTICED_BY = {
 
 @pytest.mark.parametrize("bug", NOTICED_BY)
 def test_a_planted_bug_is_noticed(bug: str) -> None:
-    caught = hunt(bug, SEEDS)
-    assert caught.seed is not None
-    assert NOTICED_BY[bug] in caught.checkers, caught.wrong
+    """By the checker that is there for it; others may notice earlier."""
+    first, noticed = 0, set[str]()
+    while NOTICED_BY[bug] not in noticed:
+        caught = hunt(bug, SEEDS - first, first)
+        assert caught.seed is not None, f"noticed by {noticed} alone"
+        noticed.update(caught.checkers)
+        first = caught.seed + 1
 
 
 def test_there_are_bugs_enough_and_each_says_what_it_breaks() -> None:
