@@ -53,6 +53,13 @@ def on_disk(cluster: MemoryCluster) -> dict[str, int]:
     return {name: node.statistics().partitions[0].last_transaction_id for name, (node, _) in cluster.storages.items()}
 
 
+def unsynced(cluster: MemoryCluster) -> tuple[int, int]:
+    """Acknowledged and not on disk: as the owner tells it, and the replica that has most of it."""
+    ((server, _),) = cluster.servers.values()
+    told = [node.statistics().partitions[0].unsynced_transactions for node, _ in cluster.storages.values()]
+    return server.statistics()["partitions"]["0"]["in_memory"], max(told)
+
+
 def now_s() -> float:
     return asyncio.get_running_loop().time()
 
@@ -91,10 +98,12 @@ def test_an_append_is_answered_when_a_majority_has_received_it_and_synced_within
         assert receipt.durability == "quorum_memory"
         assert now_s() - began < 1
         assert set(on_disk(cluster).values()) == {0}
+        assert unsynced(cluster) == (1, 1)
         await asyncio.sleep(PERIOD_S - 1 - (now_s() - began))
         assert set(on_disk(cluster).values()) == {0}
         await asyncio.sleep(1.5)
         assert set(on_disk(cluster).values()) == {1}
+        assert unsynced(cluster) == (0, 0)
         assert (await client.high_water_mark(0)) == 1
 
     in_cluster(scenario)
