@@ -194,7 +194,7 @@ class LogServer:
             self._topics.expect_allowed(request.partition, "append", request.principal)
         if request.feed != pb.FEED_NONE:
             self._topics.expect_allowed(request.partition, "read", request.principal)
-        await self._owned(request.partition).mount(request, stream, version)
+        await _as_owner(self._owned(request.partition).mount(request, stream, version), request.partition)
 
     async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
         self._check_key(request.cluster_key)
