@@ -17,7 +17,6 @@ SEED = 11
 KILLS_OF_A_GAP = 4
 
 
-@pytest.mark.slow
 def test_sixteen_drivers_killed_at_the_gaps_leave_each_transaction_once(tmp_path: Path) -> None:
     """Also within: a first batch without a table yet, a deleted and an older checkpoint, killed workers, nodes and servers, two drivers racing."""
     lives = [*GAPS] * KILLS_OF_A_GAP

@@ -14,7 +14,7 @@ import pytest
 from waltz_log.client import SyncWaltzClient
 from waltz_log.testing.local import LocalCluster
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(400)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 

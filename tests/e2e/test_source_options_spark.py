@@ -16,8 +16,6 @@ from pyspark.testing import assertDataFrameEqual
 from pyspark_waltz import METADATA_SCHEMA, SCHEMA, SCHEMA_WITH_METADATA
 from pyspark_waltz.testing import StubCluster
 
-pytestmark = pytest.mark.slow
-
 T0 = 1_700_000_000_000
 BLOCK = 10
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -24,8 +24,6 @@ from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.storage import StorageNode, StorageSettings
 
-pytestmark = pytest.mark.slow
-
 T = TypeVar("T")
 
 KEY = UUID(int=7)

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_waltz.testing import StubCluster
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(600)
 
 Stub = Callable[..., StubCluster]
 Rows = list[tuple[int, int]]
