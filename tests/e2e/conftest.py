@@ -63,6 +63,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str,
 
 
 @pytest.fixture
+def offer_filters(spark: Any) -> Iterator[Callable[[bool], None]]:
+    """Has Spark offer filters to sources written in Python, or not, for one test. The session is shared: what was set before comes back."""
+    name = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(name)
+    yield lambda offered: spark.conf.set(name, str(offered).lower())
+    spark.conf.set(name, before)
+
+
+@pytest.fixture
 def stub(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Makes `StubCluster`s, and closes them."""
     from pyspark_waltz.testing import StubCluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_the_examples_of_the_page_run(spark: Any, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page_run(
+    spark: Any, cluster: LocalCluster, offer_filters: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(programs) >= 6
     namespace: dict[str, Any] = {"spark": spark, "cluster": cluster.cluster}
@@ -41,7 +43,6 @@ def test_the_examples_of_the_page_run(spark: Any, cluster: LocalCluster, capsys:
     finally:
         for query in spark.streams.active:
             query.stop()
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     shown = capsys.readouterr().out
     assert re.search(r"\|count\(1\)\|\n\+-+\+\n\| +8\|", shown)
     assert re.search(r"\|0 +\|0 +\|5 +\|127.0.0.1:\d+ *\|\[127.0.0.1:\d+, 127.0.0.1:\d+, 127.0.0.1:\d+\] *\|", shown)

@@ -18,7 +18,6 @@ from pyspark_waltz.testing import StubCluster
 
 T0 = 1_700_000_000_000
 BLOCK = 10
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 METADATA_OWNER = StructType([METADATA_SCHEMA["partition"], METADATA_SCHEMA["owner"]])
 
@@ -134,27 +133,26 @@ def test_the_partitions_of_the_log_are_rows(spark: Any, read: Read, log: StubClu
     ],
 )
 def test_a_filter_gives_the_same_rows_pushed_or_not_and_pushed_reads_less(
-    spark: Any, read: Read, log: StubCluster, where: str, keeps: Callable[[int, int], bool], asked: set[tuple[int, int, int]]
+    read: Read,
+    log: StubCluster,
+    offer_filters: Callable[[bool], None],
+    where: str,
+    keeps: Callable[[int, int], bool],
+    asked: set[tuple[int, int, int]],
 ) -> None:
-    spark.conf.set(PUSHDOWN, "true")
-    try:
-        for node in log.nodes:
-            node.reads.clear()
-        expect(read(filterPushdown="true").where(where), rows((0, 0, 60), (1, 0, 30), where=keeps))
-        assert {each for node in log.nodes for each in node.reads} == asked
-    finally:
-        spark.conf.unset(PUSHDOWN)
+    offer_filters(True)
+    for node in log.nodes:
+        node.reads.clear()
+    expect(read(filterPushdown="true").where(where), rows((0, 0, 60), (1, 0, 30), where=keeps))
+    assert {each for node in log.nodes for each in node.reads} == asked
 
 
-def test_without_sparks_setting_filters_are_sparks_own_business(spark: Any, read: Read, log: StubCluster) -> None:
-    spark.conf.set(PUSHDOWN, "false")
-    try:
-        for node in log.nodes:
-            node.reads.clear()
-        expect(read(filterPushdown="true").where("header = 2 AND partition = 1"), rows((1, 0, 30), where=lambda _, at: at % 4 == 2))
-        assert {each for node in log.nodes for each in node.reads} == {(0, 0, 59), (1, 0, 29)}
-    finally:
-        spark.conf.unset(PUSHDOWN)
+def test_without_sparks_setting_filters_are_sparks_own_business(read: Read, log: StubCluster, offer_filters: Callable[[bool], None]) -> None:
+    offer_filters(False)
+    for node in log.nodes:
+        node.reads.clear()
+    expect(read(filterPushdown="true").where("header = 2 AND partition = 1"), rows((1, 0, 30), where=lambda _, at: at % 4 == 2))
+    assert {each for node in log.nodes for each in node.reads} == {(0, 0, 59), (1, 0, 29)}
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,11 @@ def test_a_batch_read_has_the_schema_and_the_rows_within_its_positions(spark: An
     assert split.count() == 50
 
 
-def test_one_frame_gives_each_of_its_queries_all_of_its_rows(spark: Any, stub: Stub) -> None:
+def test_one_frame_gives_each_of_its_queries_all_of_its_rows(spark: Any, stub: Stub, offer_filters: Callable[[bool], None]) -> None:
     cluster = stub()
     fill(cluster, 0, 30)
     fill(cluster, 1, 20)
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true", "the project's settings offer filters"
+    offer_filters(True)
     frame = spark.read.format("waltz_stub").option("cluster", cluster.address).load()
     first, second = frame.where("partition = 0"), frame.where("partition = 1")
     assert (first.count(), second.count(), frame.count()) == (30, 20, 50)
@@ -97,11 +97,15 @@ def test_one_frame_gives_each_of_its_queries_all_of_its_rows(spark: Any, stub: S
     assert spark.read.format("waltz_stub").option("cluster", cluster.address).load().count() == 55
 
 
-def test_spark_still_gives_tasks_planned_with_filters_to_the_next_query_of_a_frame(spark: Any, stub: Stub) -> None:
+def test_spark_still_gives_tasks_planned_with_filters_to_the_next_query_of_a_frame(
+    spark: Any, stub: Stub, offer_filters: Callable[[bool], None]
+) -> None:
     """Why `filterPushdown` is off unless asked for (decision 12). Where this fails, Spark was mended and the default can change."""
     cluster = stub()
     fill(cluster, 0, 30)
     fill(cluster, 1, 20)
+
+    offer_filters(True)
 
     def frame() -> Any:
         return spark.read.format("waltz_stub").option("cluster", cluster.address).option("filterPushdown", "true").load()
