@@ -18,15 +18,15 @@ from typing import Any, Final
 import structlog
 
 from waltz_log.core.catalogue import Policies, Topic
-from waltz_log.core.ports import Clock, Method
+from waltz_log.core.ports import Clock
 from waltz_log.core.retention import Decision, Holding, SegmentFacts, agreed_now_ms, decide
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
 from waltz_log.server.topics import ServedTopics
+from waltz_log.server.upkeep_calls import ask
 from waltz_log.server.view_upkeep import ViewUpkeep
 from waltz_log.zookeeper.subscribers import propose_retained, read_subscribers, settle_retained, withdraw_proposal
 
@@ -107,18 +107,8 @@ class Upkeep:
         store = self._store
         request = pb.DescribeRequest(cluster_key=store.cluster.key.bytes, partition=store.partition, session=store.session, segments_max=SEGMENTS_MAX)
         members = store.members()
-        answers = await asyncio.gather(*(self._ask(replica, methods.DESCRIBE, request) for replica in members))
+        answers = await asyncio.gather(*(ask(store, replica, methods.DESCRIBE, request) for replica in members))
         return {replica.name: answer for replica, answer in zip(members, answers, strict=True) if answer is not None}
-
-    async def _ask(self, replica: ReplicaSession, method: Method, request: Any) -> Any | None:
-        """None where it does not do it; it is asked again in the next round."""
-        try:
-            return await replica.ask(method, request)
-        except Fenced as error:
-            self._store.fenced(error)
-        except WaltzError as error:
-            log.info("replica is not kept up", partition=self._store.partition, replica=replica.name, method=method.name, error=str(error))
-        return None
 
     # ---- trimming ----------------------------------------------------------------------------------------------------------------------------------
 
@@ -176,7 +166,7 @@ class Upkeep:
             first_transaction_id=store.first_transaction_id,
             compacted=topic is not None and topic.type == "compaction",
         )
-        await asyncio.gather(*(self._ask(replica, methods.TRIM, request) for replica in behind))
+        await asyncio.gather(*(ask(store, replica, methods.TRIM, request) for replica in behind))
 
 
 def _holding(answer: Any) -> Holding:

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import structlog
 
 from waltz_log.core.catalogue import Topic
-from waltz_log.core.ports import Method
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
+from waltz_log.server.upkeep_calls import ask
 
 __all__ = ["ViewUpkeep"]
 
@@ -53,7 +53,7 @@ class ViewUpkeep:
             start=self._start(described),
         )
         members = {replica.name: replica for replica in store.members() if replica.name in described}
-        answers = await asyncio.gather(*(self._ask(replica, methods.COMPACT, request) for replica in members.values()))
+        answers = await asyncio.gather(*(ask(store, replica, methods.COMPACT, request) for replica in members.values()))
         views = {name: answer.view for name, answer in zip(members, answers, strict=True) if answer is not None}
         for name in self._in_need(views, described, request.start):
             whole = [(view.bound, other) for other, view in views.items() if other != name and view.exists and not view.error]
@@ -112,14 +112,4 @@ class ViewUpkeep:
         store = self._store
         request = pb.DropViewRequest(cluster_key=store.cluster.key.bytes, partition=store.partition, session=store.session)
         having = {name for name, each in described.items() if each.view.exists or each.view.error}
-        await asyncio.gather(*(self._ask(replica, methods.DROP_VIEW, request) for replica in store.members() if replica.name in having))
-
-    async def _ask(self, replica: ReplicaSession, method: Method, request: Any) -> Any | None:
-        """None where it does not do it; it is asked again in the next round."""
-        try:
-            return await replica.ask(method, request)
-        except Fenced as error:
-            self._store.fenced(error)
-        except WaltzError as error:
-            log.info("view is not kept up", partition=self._store.partition, replica=replica.name, method=method.name, error=str(error))
-        return None
+        await asyncio.gather(*(ask(store, replica, methods.DROP_VIEW, request) for replica in store.members() if replica.name in having))
