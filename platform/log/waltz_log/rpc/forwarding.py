@@ -166,14 +166,17 @@ class _Calls:
         return run
 
     async def _answer(self, method: Method, handler: Handler, first: bytes | None, context: Any) -> None:
+        served = _OwnStream(context, method, first)
         if method.kind == "stream":
-            await handler(_OwnStream(context, method, first))
+            await served.begin()
+            await handler(served)
         elif first is None:
             raise ProtocolViolation(reason=f"a call of {method.name} without a request")
         elif method.kind == "read":
-            await handler(_decoded(method, first), ServedStream(context))
+            await served.begin()
+            await handler(_decoded(method, first), served)
         else:
-            await ServedStream(context).send(await handler(_decoded(method, first)))
+            await served.send(await handler(_decoded(method, first)))
 
     # ---- all workers ---------------------------------------------------------------------------------------------------------------------------
 

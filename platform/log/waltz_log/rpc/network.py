@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -148,24 +149,31 @@ class ServedStream:
     def __init__(self, context: Any) -> None:
         self._context = context
 
+    async def begin(self) -> None:
+        """Sends the call's headers. To be done before anything else is: gRPC sends them with the first message otherwise, and a handler that ends
+        with an error while that message is under way sends them twice, which fails, and its caller is never told that the call has ended."""
+        await self._try(self._context.send_initial_metadata(()))
+
     async def send(self, message: Any) -> None:
-        try:
-            await self._context.write(message)
-        except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, grpc.aio.AbortError) as error:
-            raise ConnectionLost(address=self._context.peer(), reason=f"peer is gone: {error}") from None
+        await self._try(self._context.write(message))
 
     async def receive(self) -> Any | None:
+        message = await self._try(self._context.read())
+        return None if message is EOF else message
+
+    async def _try(self, work: Awaitable[Any]) -> Any:
         try:
-            message = await self._context.read()
+            return await work
         except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, grpc.aio.AbortError) as error:
             raise ConnectionLost(address=self._context.peer(), reason=f"peer is gone: {error}") from None
-        return None if message is EOF else message
 
     async def finish(self) -> None:
         """Nothing to do: the stream finishes when its handler returns."""
 
     async def cancel(self) -> None:
-        self._context.cancel()
+        """The caller is told that the call was cancelled."""
+        with suppress(grpc.aio.AbortError):
+            await self._context.abort(grpc.StatusCode.CANCELLED, "cancelled by the server")
 
 
 class _GrpcChannel:
@@ -241,10 +249,20 @@ def _guarded(method: Method, handler: Handler) -> Callable[..., Awaitable[Any]]:
         return await answered(method, handler(request), context)
 
     async def read(request: Any, context: Any) -> None:
-        await answered(method, handler(request, ServedStream(context)), context)
+        async def work() -> None:
+            served = ServedStream(context)
+            await served.begin()
+            await handler(request, served)
+
+        await answered(method, work(), context)
 
     async def stream(_requests: Any, context: Any) -> None:
-        await answered(method, handler(ServedStream(context)), context)
+        async def work() -> None:
+            served = ServedStream(context)
+            await served.begin()
+            await handler(served)
+
+        await answered(method, work(), context)
 
     return {"call": call, "read": read, "stream": stream}[method.kind]
 

@@ -115,8 +115,8 @@ class Mount:
             protocol_version=self._version,
             first_transaction_id=store.first_transaction_id,
         )
+        self.ready = True  # before it is told: the client's first append may be here before this task knows that the answer is out
         await self._stream.send(pb.ServerMessage(mounted=response))
-        self.ready = True
         while True:
             await self._wake.wait_for(self._has_work)
             await self._send_answers()

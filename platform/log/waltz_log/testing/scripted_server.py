@@ -288,13 +288,13 @@ class ScriptedServer:
     async def _feed(self, log: ScriptedLog, mounted: _Mounted, request: pb.MountRequest) -> None:
         position, target = request.client_high_water_mark, log.high_water_mark
         if request.feed == pb.FEED_NONE:
-            await mounted.stream.send(self._ready(log, target))
             mounted.ready = True
+            await mounted.stream.send(self._ready(log, target))
             await asyncio.get_running_loop().create_future()
         while True:
             if not mounted.ready and position >= target:
-                await mounted.stream.send(self._ready(log, target))
                 mounted.ready = True
+                await mounted.stream.send(self._ready(log, target))
             grew = log.grew
             for block in [block for block in log.blocks if block.last_transaction_id > position]:
                 part = slice_block(block, position + 1, block.last_transaction_id)
