@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "delta-jars"
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """For drivers that end before the optimizing compiler has paid for itself: for a few commits they take four tenths less processor time."""
 
 
