@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,25 @@ def test_identifiers_of_the_checksum_file_are_those_of_the_state(spark: Any, tmp
     (tmp_path / "t" / "_delta_log" / "00000000000000000011.crc").unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert internal.transaction_versions(spark, path) == state, "a table without checksum files works as well"
+
+
+def test_any_thread_reads_identifiers_of_a_table_whose_last_commit_has_no_checksum(spark: Any, tmp_path: Path) -> None:
+    """A writer that is killed right after its commit leaves such a table. Rebuilding the state from a checkpoint needs a session of the thread, which a
+    pipeline's thread does not have from the start."""
+    path, log = str(tmp_path / "t"), tmp_path / "t" / "_delta_log"
+    for end in (10, 20, 30, 40):
+        append(internal.TableTransaction(spark, path), rows(spark, end - 10, end), {"a": end - 1}, properties={"delta.checkpointInterval": "2"})
+    assert (log / "_last_checkpoint").exists()
+    checksum = log / "00000000000000000003.crc"
+    checksum.unlink()
+    checksum.with_name(f".{checksum.name}.crc").unlink(missing_ok=True)
+    forget = spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache
+    forget()
+    assert not internal.TableTransaction(spark, path)._transaction.snapshot().checksumOpt().isDefined()
+    forget()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(internal.transaction_versions, spark, path).result(60) == {"a": 39}
+        assert other.submit(lambda: internal.TableTransaction(spark, path).versions_at(2)).result(60) == {"a": 29}
 
 
 def test_two_transactions_that_make_the_table_conflict(spark: Any, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class TableTransaction:
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._session: Any = spark._jsparkSession
+        _activate(self._jvm, self._session)
         self._log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session, path)
         self._transaction = self._log.startTransaction()
         self._versions: dict[str, int] | None = None
@@ -169,6 +170,12 @@ class TableTransaction:
     def _option(self, value: Any) -> Any:
         option = self._jvm.scala.Option
         return option.empty() if value is None else option.apply(value)
+
+
+def _activate(jvm: Any, session: Any) -> None:
+    """Makes the session the one of this thread, which Delta asks for wherever it has to rebuild a table's state: after a commit without a checksum, as
+    a killed writer leaves it. Each Python thread has a thread of the JVM, and only the one that made the session has one from the start."""
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
 
 
 def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:
