@@ -1,7 +1,7 @@
 """The driver of the soak: `spark-submit benchmarks/soak_session.py --cluster … --directory … --batches N --seconds S`.
 
-One streaming query from the log into a Delta table at the shortest trigger, until so many batches or seconds. Every `--every` batches the heap that
-is in use right after a full collection, and the resident memory of the JVM and of this process, are added to `memory.jsonl`.
+One streaming query from the log into Delta tables, one after the other, at the shortest trigger, until so many batches or seconds. Every `--every`
+batches the heap that is in use right after a full collection, and the resident memory of the JVM and of this process, are added to `memory.jsonl`.
 
 Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -30,17 +30,25 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
+TABLE_BATCHES = 500
+"""Then comes the next table. Delta lists the log's folder for each commit, and a local file system looks at every file in it: with three thousand
+commits of one day that is a third of a batch's time. (Expired logs are removed by whole days.)"""
+
+
 class Weighed:
     """A sink that looks at the driver's memory every so many batches."""
 
-    def __init__(self, spark: SparkSession, sink: DeltaAppend, out: Path, every: int) -> None:
+    def __init__(self, spark: SparkSession, tables: Path, cluster_key: str, out: Path, every: int) -> None:
         jvm: Any = spark._jvm
-        self._sink, self._out, self._every = sink, out, every
+        self._tables, self._cluster_key, self._out, self._every = tables, cluster_key, out, every
+        self._sink: DeltaAppend | None = None
         self._system, self._runtime = jvm.System, jvm.Runtime.getRuntime()
         self._jvm = int(jvm.java.lang.ProcessHandle.current().pid())
         self.batches = 0
 
     def __call__(self, batch: Any, batch_id: int) -> None:
+        if self._sink is None or self.batches % TABLE_BATCHES == 0:
+            self._sink = DeltaAppend(str(self._tables / str(self.batches // TABLE_BATCHES)), self._cluster_key)
         self._sink(batch, batch_id)
         self.batches += 1
         if self.batches % self._every == 0:
@@ -73,7 +81,7 @@ def main() -> None:
         key = str(inspector.parameters.key)
     folder: Path = arguments.directory
     spark = SparkSession.builder.appName("soak").getOrCreate()
-    sink = Weighed(spark, DeltaAppend(str(folder / "table"), key), folder / "memory.jsonl", arguments.every)
+    sink = Weighed(spark, folder / "tables", key, folder / "memory.jsonl", arguments.every)
     rows = spark.readStream.format("waltz").option("cluster", arguments.cluster).load()
     writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(processingTime="0 seconds").start()
