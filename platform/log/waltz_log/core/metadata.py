@@ -26,12 +26,14 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from waltz_log.core.sharding import worker_of
+from waltz_log.errors import InvalidRequest
 
 __all__ = [
     "ASSIGNMENT",
     "CLIENT_IDS",
     "CLUSTER",
     "MANAGER",
+    "NODE_BYTES_MAX",
     "PARTITIONS_MAX",
     "REPLICAS",
     "SERVERS",
@@ -46,6 +48,7 @@ __all__ = [
     "ReplicaState",
     "ServerEntry",
     "StorageNodeEntry",
+    "expect_fits",
     "handed_locks_path",
     "outbox_path",
     "partition_path",
@@ -63,8 +66,17 @@ SERVER_IDS = "/ids/server"
 PARTITIONS_MAX = 4096
 """The assignment of all partitions is one ZooKeeper node, which holds 1 MB."""
 
+NODE_BYTES_MAX = 1_000_000
+"""Of one node's value. ZooKeeper takes 1 MiB with all that goes around it, and answers more by hanging up, which nobody could tell from an outage."""
+
 UNRESOLVED = None
 """Closing high-water mark of a session that has not been closed and resolved."""
+
+
+def expect_fits(path: str, data: bytes) -> None:
+    """Raises `InvalidRequest` for more than a node of the coordinator holds."""
+    if len(data) > NODE_BYTES_MAX:
+        raise InvalidRequest(reason=f"too much for one node of the coordinator, make it smaller: path={path} bytes={len(data)} most={NODE_BYTES_MAX}")
 
 
 def partition_path(partition: int) -> str:

@@ -107,7 +107,8 @@ class Node:
 
 class Coordinator(Protocol):
     """Small shared state with compare-and-set, members that vanish with their session, and waits. Paths start with `/` and are relative to
-    the cluster's root. While no ensemble answers, calls wait; after `timeout_s` of the coordinator's settings they raise `ClusterUnavailable`."""
+    the cluster's root. While no ensemble answers, calls wait; after `timeout_s` of the coordinator's settings they raise `ClusterUnavailable`. A
+    value of more than `core.metadata.NODE_BYTES_MAX` is refused with `InvalidRequest`."""
 
     async def get(self, path: str) -> Node | None: ...
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:

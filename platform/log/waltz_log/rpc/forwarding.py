@@ -20,6 +20,7 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
+from waltz_log import errors
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Handler, Listener, Method, Network, Service
 from waltz_log.core.sharding import Shard, worker_of
@@ -190,6 +191,9 @@ class _Calls:
             try:
                 return await call(first, timeout=GATHER_TIMEOUT_S, metadata=((PASSED_ON, "1"),))
             except grpc.aio.AioRpcError as error:
+                refused = errors.decode(error.details() or "")
+                if refused is not None:
+                    raise refused from None
                 log.warning("worker does not answer", worker=worker, method=method.name, reason=error.details())
                 return None
 

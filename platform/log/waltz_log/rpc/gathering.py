@@ -1,7 +1,7 @@
 """Calls that every worker of a node answers in part: how the parts become the node's one answer.
 
 A worker that does not answer is left out: its partitions are missing in the answer, as those of a node that is down are, and `workers` of the
-statistics says so.
+statistics says so. One that refuses speaks for all: what it says is the answer.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     # Reconnecting is ours to pace: callers back off, the channel must not add seconds to it.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # How long one attempt may take, whatever its name says: some round trips to a peer that is far away or busy.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.so_reuseport", 0),
     ("grpc.enable_http_proxy", 0),
@@ -136,7 +137,7 @@ class _CallStream:
                 await self._call.done_writing()
             except grpc.aio.AioRpcError as error:
                 raise error_of(self._address, error.code(), error.details()) from None
-            except asyncio.InvalidStateError:
+            except (asyncio.InvalidStateError, grpc.aio.InternalError):
                 raise await self._end() from None
 
     async def cancel(self) -> None:
@@ -190,7 +191,7 @@ class _GrpcChannel:
             method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
         )
         try:
-            return await stub(request, timeout=timeout_s)
+            return await self._started(stub, request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise error_of(self._address, error.code(), error.details()) from None
         except asyncio.CancelledError:
@@ -203,9 +204,15 @@ class _GrpcChannel:
             reader = self._channel.unary_stream(
                 method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
             )
-            return _CallStream(self._address, reader(request), half_closed=True)
+            return _CallStream(self._address, self._started(reader, request), half_closed=True)
         stub = self._channel.stream_stream(method.name, request_serializer=serialized, response_deserializer=method.response.FromString)
-        return _CallStream(self._address, stub(None), half_closed=False)
+        return _CallStream(self._address, self._started(stub, None), half_closed=False)
+
+    def _started(self, stub: Callable[..., Any], request: Any, **options: Any) -> Any:
+        try:
+            return stub(request, **options)
+        except grpc.aio.UsageError as error:
+            raise ConnectionLost(address=self._address, reason=f"the channel was closed here: {error}") from None
 
     async def close(self) -> None:
         await self._channel.close(None)

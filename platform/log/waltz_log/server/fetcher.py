@@ -7,6 +7,7 @@ that does not answer in time counts as failed for the read, which goes on at ano
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -82,11 +83,11 @@ class Fetcher:
 
     async def _from_some_replica(self, first: int, headers_only: bool) -> Run:
         store, settings = self._store, self._settings
-        tried = 0
+        failed: Counter[str] = Counter()
         while True:
             store.expect_retained(first)
             sources = await store.sources(first)
-            source = sources[tried % len(sources)]
+            source = min(sources, key=lambda replica: failed[replica.name])
             try:
                 async with asyncio.timeout(settings.rpc_timeout_s):
                     run = await self._one(source, first, headers_only)
@@ -102,10 +103,10 @@ class Fetcher:
                 log.warning("read failed", partition=store.partition, replica=source.name, transaction_id=first, error=str(error))
                 if isinstance(error, CorruptData):
                     source.corrupt_reads += 1
-            tried += 1
-            if tried > 2 * len(store.assigned):
+            failed[source.name] += 1
+            if failed.total() > 2 * len(store.assigned):
                 raise Unavailable(reason=f"no replica could serve partition={store.partition} transaction_id={first}")
-            await asyncio.sleep(0 if tried < len(sources) else settings.replica_retry_s)
+            await asyncio.sleep(0 if failed.total() < len(sources) else settings.replica_retry_s)
 
     async def _one(self, source: ReplicaSession, first: int, headers_only: bool) -> Run | None:
         blocks = await source.read_run(first, self._store.committed, headers_only=headers_only)

@@ -133,3 +133,5 @@ class PartitionFrames:
         if not self._closed:
             self._closed = True
             self._budget.leave(self)
+            self._frames.clear()
+            self._headers = Runs()

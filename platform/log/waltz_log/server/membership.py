@@ -31,6 +31,10 @@ async def read_cluster(coordinator: Coordinator, address: str) -> ClusterParamet
     return ClusterParameters.from_bytes(node.data)
 
 
+LEAVE_TIMEOUT_S = 2.0
+"""A server that was asked to stop must not wait for a coordinator that is away."""
+
+
 class Membership:
     """`register`, then `announce` once it answers; `leave` or `end`."""
 
@@ -58,11 +62,15 @@ class Membership:
         self._governing = asyncio.ensure_future(lasting("manager", self._manager.run))
 
     async def leave(self) -> None:
-        """Gives everything back, for others to take at once."""
+        """Gives everything back, for others to take at once. Where the coordinator does not answer they take it when the session ends."""
         await self.end()
-        await self._coordinator.delete(self._entry_path)
-        if self.in_office:
-            await self._coordinator.delete(paths.MANAGER)
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._coordinator.delete(self._entry_path)
+                if self.in_office:
+                    await self._coordinator.delete(paths.MANAGER)
+        except (TimeoutError, ClusterUnavailable) as error:
+            log.warning("left without a word to the coordinator", server_id=self.server_id, reason=str(error) or "no answer in time")
 
     async def end(self) -> None:
         """Without a word to the coordinator."""

@@ -137,6 +137,8 @@ class PartitionMemory:
         return self._budget.share
 
     def close(self) -> None:
+        """Nothing is counted any more, so nothing is held: a client that does not read keeps the session that it was mounted on."""
         if not self._closed:
             self._closed = True
             self._budget.leave(self)
+            self.window, self.runs = Window(self.window.last_transaction_id), Runs()

@@ -182,6 +182,7 @@ class Partition:
     async def drain(self, timeout_s: float) -> None:
         """Stops ordering, waits until what is in flight is decided and told, or the time is over, and records where the session closed."""
         self._closing = True
+        self._changed.notify()  # who waits for it to open waits in vain
         serving = self._serving
         if serving is None:
             return
@@ -258,8 +259,9 @@ class Partition:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _fence_older(self, serving: _Serving, mount: Mount) -> None:
-        newest = self._clients.get(mount.client_id)
-        if newest is not None and newest >= mount.mount_sequence:
+        mounted = [other.mount_sequence for other in serving.mounts if other.client_id == mount.client_id]
+        newest = max([self._clients.get(mount.client_id, -1), *mounted])  # who is connected may be forgotten among the others
+        if newest >= mount.mount_sequence:
             raise Fenced(what="mount", partition=self.partition, mine=mount.mount_sequence, newer=newest)
         self._clients[mount.client_id] = mount.mount_sequence
         self._clients.move_to_end(mount.client_id)
@@ -309,7 +311,7 @@ class Partition:
     async def _open_for_service(self) -> _Serving:
         try:
             async with asyncio.timeout(self._settings.mount_wait_s):
-                await self._changed.wait_for(lambda: self._serving is not None)
+                await self._changed.wait_for(lambda: self._serving is not None or self._closing)
         except TimeoutError:
             raise NotOwner(partition=self.partition, reason=f"recovering: {self._error or 'waiting for replicas'}") from None
         if self._closing or self._serving is None:

@@ -23,6 +23,7 @@ from waltz_log.errors import ConnectionLost, Fenced, StorageFull, Unavailable, W
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.block_stream import BlockStream
+from waltz_log.server.patience import Patience
 from waltz_log.server.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class ReplicaSession:
     def __init__(self, store: StoreSession, name: str) -> None:
         self.name = name
         self.reading = 0
+        self.patience = Patience(name, store.settings.rpc_timeout_s)
         self.corrupt_reads = 0
         self.full = False
         """Its disk had no room for the last blocks; nothing of it is broken. Tried again with pauses, like any failure."""
@@ -413,7 +415,7 @@ class ReplicaSession:
         stream = self._connected().open(methods.READ, request)
         self.reading += 1
         try:
-            while (answer := await stream.receive()) is not None:
+            while (answer := await self.patience.await_answer(stream.receive())) is not None:
                 yield [Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms) for got in answer.blocks]
         finally:
             self.reading -= 1

@@ -12,6 +12,7 @@ Invariants: ids are dense; the committed mark never falls; a replica's acknowled
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -287,10 +288,19 @@ class StoreSession:
             return True
 
         while True:
-            answers = await asyncio.gather(*(ask(replica) for replica in self._replicas.values()))
-            self._raise_if_failed()
-            if sum(answers) >= majority(len(self.assigned)):
-                return
+            # One that does not answer must not keep the others' answers.
+            asked = [asyncio.ensure_future(ask(replica)) for replica in self._replicas.values()]
+            said = 0
+            try:
+                for answer in asyncio.as_completed(asked):
+                    said += await answer
+                    self._raise_if_failed()
+                    if said >= majority(len(self.assigned)):
+                        return
+            finally:
+                for each in asked:
+                    each.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
             await asyncio.sleep(self.settings.replica_retry_s)
 
     # ---- reading -------------------------------------------------------------------------------------------------------------------------------
@@ -306,17 +316,17 @@ class StoreSession:
         """Committed records from any replica of this session, in runs of blocks, verified by the node. Goes on at another where one fails."""
         position = first
         last = min(last, self.committed)
-        tried = 0
+        failed: Counter[str] = Counter()
         while position <= last:
             self.expect_retained(position)
             sources = await self.sources(position)
-            source = sources[tried % len(sources)]
+            source = min(sources, key=lambda replica: failed[replica.name])
             try:
                 async with aclosing(source.runs(position, last, headers_only=headers_only)) as runs:
                     async for run in runs:
                         yield run
                         position = run[-1].last_transaction_id + 1
-                        tried = 0
+                        failed.clear()
             except Fenced as error:
                 self.fenced(error)
                 self._raise_if_failed()
@@ -325,17 +335,17 @@ class StoreSession:
                 if isinstance(error, CorruptData):
                     source.corrupt_reads += 1
             if position <= last:
-                tried += 1
-                if tried > 2 * len(self.assigned):
+                failed[source.name] += 1
+                if failed.total() > 2 * len(self.assigned):
                     raise Unavailable(reason=f"no replica could serve partition={self.partition} transaction_id={position}")
-                await asyncio.sleep(0 if tried < len(sources) else self.settings.replica_retry_s)
+                await asyncio.sleep(0 if failed.total() < len(sources) else self.settings.replica_retry_s)
 
     async def sources(self, transaction_id: int) -> list[ReplicaSession]:
-        """Replicas that have the id on disk, living and idle ones first; waits until there is one. Raises what ended the session."""
+        """Replicas that have the id on disk, living, quick and idle ones first; waits until there is one. Raises what ended the session."""
         while not (found := [self._replicas[name] for name, last in self._acknowledged.items() if last >= transaction_id]):
             await self.advanced.wait_for(lambda: self.failed is not None or any(last >= transaction_id for last in self._acknowledged.values()))
             self._raise_if_failed()
-        return sorted(found, key=lambda replica: (not replica.live, replica.reading, replica.name))
+        return sorted(found, key=lambda replica: (not replica.live, replica.patience.strained, replica.reading, replica.name))
 
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]

@@ -51,7 +51,8 @@ class Upkeep:
         self._pause_s = settings.upkeep_s
         self._views = ViewUpkeep(store, settings)
         self._told: dict[str, Any] = {}
-        self._begun = False
+        self._settled = False
+        """Nothing stands in the coordinator as about to go."""
 
     async def run(self) -> None:
         """Until cancelled. What fails is told in the log and in the statistics."""
@@ -79,10 +80,10 @@ class Upkeep:
         if found is None and not deleted:
             self._told = {}
             return
-        if not self._begun:
-            # What an owner before this one was about to trim and did not; nobody could register below it.
+        if not self._settled:
+            # What this owner or one before it was about to trim and did not; nobody could register below it.
             await withdraw_proposal(store.coordinator, store.partition)
-            self._begun = True
+            self._settled = True
         described = await self._describe()
         now_ms = agreed_now_ms([self._clock.now_ms(), *(each.now_ms for each in described.values())])
         topic = None if found is None else found[0]
@@ -141,10 +142,12 @@ class Upkeep:
         decision = self._decide(topic, holdings, await self._subscribers(), now_ms)
         if decision.first <= store.first_transaction_id:
             return decision
+        self._settled = False
         found, version = await propose_retained(store.coordinator, store.partition, decision.first)
         decision = self._decide(topic, holdings, await self._subscribers(), now_ms)
         first = max(decision.first, found.first)
-        if await settle_retained(store.coordinator, store.partition, first, version):
+        self._settled = await settle_retained(store.coordinator, store.partition, first, version)
+        if self._settled:
             log.info("log is trimmed", partition=store.partition, first=first, was=store.first_transaction_id, held_by=decision.held_by)
             store.first_transaction_id = max(store.first_transaction_id, first)
         return decision

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from waltz_log.core.metadata import expect_fits
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 
@@ -168,10 +169,12 @@ class MemoryCoordinator:
         return None if found is None else Node(found.data, found.version)
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
+        expect_fits(path, data)
         await self._reach(path)
         return self._answer(self._ensemble.create(path, data, self if ephemeral else None))
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:
+        expect_fits(path, data)
         await self._reach(path)
         return self._answer(self._ensemble.set(path, data, version))
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from waltz_log.core.metadata import NODE_BYTES_MAX
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 
@@ -45,6 +46,18 @@ class CoordinatorConformance:
         assert not await other.create("/once", b"other")
         assert not await other.create("/once", b"other", ephemeral=True)
         assert await mine.get("/once") == Node(b"mine", 0)
+
+    async def test_more_than_a_node_holds_is_refused_and_as_much_is_kept(self, ensemble: EnsembleUnderTest) -> None:
+        mine = await ensemble.session()
+        most, more = bytes(NODE_BYTES_MAX), bytes(NODE_BYTES_MAX + 1)
+        assert await mine.create("/full", most)
+        assert await mine.set("/full", most, 0) == 1
+        attempts: list[Awaitable[object]] = [mine.create("/more", more), mine.set("/full", more, 1)]
+        told = [str(each) for each in await asyncio.gather(*attempts, return_exceptions=True) if isinstance(each, InvalidRequest)]
+        assert len(told) == 2
+        assert all(str(NODE_BYTES_MAX) in each for each in told)
+        assert await mine.get("/full") == Node(most, 1)
+        assert await mine.get("/more") is None
 
     async def test_set_compares_versions(self, ensemble: EnsembleUnderTest) -> None:
         mine, other = await ensemble.session(), await ensemble.session()

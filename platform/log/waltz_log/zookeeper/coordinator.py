@@ -32,7 +32,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 
-from waltz_log.core.metadata import CLUSTER
+from waltz_log.core.metadata import CLUSTER, expect_fits
 from waltz_log.core.ports import Coordinator, Node
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting
 
@@ -208,6 +208,7 @@ class ZooKeeperCoordinator:
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         full = self._full(path)
+        expect_fits(path, data)
         answer = await self._call(
             lambda: self._client.create_async(full, data, ephemeral=ephemeral, makepath=True), NodeExistsError, NoChildrenForEphemeralsError
         )
@@ -222,6 +223,7 @@ class ZooKeeperCoordinator:
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:
         full = self._full(path)
+        expect_fits(path, data)
         answer = await self._call(lambda: self._client.set_async(full, data, version), NoNodeError, BadVersionError)
         return None if answer.refusal else int(answer.value.version)
 

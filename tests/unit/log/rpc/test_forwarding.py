@@ -27,6 +27,7 @@ MINE, OTHERS = 0, 1
 """Partitions of worker 0 and worker 1."""
 
 MIB = 1 << 20
+REFUSED = b"of another cluster"
 PATIENCE_S = 30.0
 
 
@@ -105,6 +106,8 @@ class _Node:
 
     async def bound(self, request: Any) -> Any:
         self.bounds_asked += 1
+        if request.cluster_key == REFUSED:
+            raise OutOfRange(partition=OTHERS, asked=7, first=1, last=5)
         own = [partition for partition in range(4) if worker_of(partition, WORKERS) == self.worker]
         asked = [partition for partition in request.partitions if partition in own] if request.partitions else own
         return pb.BoundResponse(bounds=[pb.Bound(partition=partition, session=self.worker) for partition in asked])
@@ -361,6 +364,13 @@ async def test_bounds_and_statistics_are_those_of_all_workers(bench: _Bench, wor
     assert told["server_id"] == 3
     assert told["partitions"] == {"0": {"appended": 1}, "1": {"appended": 1}}
     assert [(each["worker"], each["answers"], each["pid"]) for each in told["workers"]] == [(0, True, 100), (1, True, 101)]
+
+
+@pytest.mark.parametrize("partitions", [[MINE], [OTHERS], []])
+async def test_what_any_of_the_workers_asked_refuses_is_refused(bench: _Bench, partitions: list[int]) -> None:
+    for worker in range(WORKERS):
+        with pytest.raises(OutOfRange, match="asked=7"):
+            await bench.at(worker).call(methods.BOUND, pb.BoundRequest(partitions=partitions, cluster_key=REFUSED), timeout_s=PATIENCE_S)
 
 
 async def test_a_worker_that_is_gone_is_told_of_and_the_others_answer(bench: _Bench) -> None:

@@ -77,13 +77,19 @@ def test_memory_that_is_closed_gives_everything_back_and_takes_nothing_more() ->
     budget = Budget(1000)
     memory, frames = PartitionMemory(budget), PartitionFrames(budget)
     memory.append(_block(0, 5))
+    memory.remember(Run((_block(0, 5),)))
     frames.make(Kind.of(pb.FEED_RECORDS, 2), [_block(0, 5)], 4)
     memory.close()
     frames.close()
     memory.remember(Run((_block(0, 5),)))
     frames.remember(Run((_block(0, 5),)))
-    frames.make(Kind.of(pb.FEED_RECORDS, 2), [_block(0, 5)], 4)
+    kept = frames.make(Kind.of(pb.FEED_RECORDS, 2), [_block(0, 5)], 4)
     assert budget.held_bytes == 0
+    # Also where somebody holds on to it: a client that does not read keeps what it was mounted on.
+    assert memory.window.find(4) is None
+    assert memory.runs.find(4) is None
+    assert memory.window.last_transaction_id == 4
+    assert frames.find(Kind.of(pb.FEED_RECORDS, 2), 0, kept.last) is None
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["append", "commit", "read", "frame"]), st.integers(0, 1), st.integers(1, 8)), max_size=80)

@@ -185,3 +185,21 @@ def test_a_replica_that_dies_while_it_waits_for_a_majority_is_found_again_at_ano
         await cluster.stop()
 
     run_in_virtual_time(scenario())
+
+
+def test_a_server_that_is_stopped_while_the_coordinator_is_away_ends_in_good_order_and_soon() -> None:
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        client = await cluster.connect()
+        await client.append(0, b"before")
+        await client.close()
+        server, session = cluster.servers["server-0"]
+        cluster.ensemble.cut(session)
+        began = asyncio.get_running_loop().time()
+        await server.stop()
+        assert asyncio.get_running_loop().time() - began < 6.0
+        del cluster.servers["server-0"]
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())

@@ -20,7 +20,7 @@ from waltz_log.core.envelope import pack_keyed, split_keyed
 from waltz_log.core.retention import decide
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
-from waltz_log.errors import Fenced, InvalidRequest, OutOfRange, SessionTooOld
+from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, OutOfRange, SessionTooOld
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.view_pages import decode_view_page
@@ -449,6 +449,28 @@ async def test_who_registers_while_it_is_trimmed_is_either_kept_for_or_told() ->
     for moment in range(7):
         await register_between(moment, slowly=False)
         await register_between(moment, slowly=True)
+
+
+@in_virtual_time
+async def test_a_round_that_breaks_off_before_it_trims_keeps_no_subscriber_out() -> None:
+    async with kept() as (cluster, client):
+        await fill(client)
+        asked = 0
+
+        async def unreachable(*_: Any) -> bool:
+            nonlocal asked
+            asked += 1
+            raise ClusterUnavailable(address="memory/test", reason="planted")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(upkeep, "settle_retained", unreachable)
+            await cluster.create(retention_bytes=0)
+            await until(lambda: asked > 0)
+            await change_catalogue(cluster.session, lambda found: found.with_policies(NAME, {"retention_bytes": -1}))
+            await asyncio.sleep(ROUND_S)
+        await asyncio.sleep(2 * ROUND_S)
+        assert cluster.held("storage-0") == (0, 59)
+        await Subscribers(cluster.ensemble.session()).register("late", {0: -1})
 
 
 # ---- compaction --------------------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,50 @@
+"""How long a replica may keep a reader waiting, and which replicas do.
+
+A node whose disk hangs accepts connections, and nothing comes. So an answer that takes too long counts as a lost connection, and whoever kept a
+reader waiting is read last for a while, also where the reader gave up before that. Times decide only whom to ask first, never what is so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from waltz_log.errors import ConnectionLost
+
+__all__ = ["Patience"]
+
+T = TypeVar("T")
+
+SLOW_S = 0.5
+"""For one answer of about a megabyte. Below the shortest time in which somebody gives up a search."""
+
+READ_LAST_S = 60.0
+"""After that it is tried again, which may cost one reader `timeout_s`."""
+
+
+class Patience:
+    """With one replica."""
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        self._name = name
+        self._timeout_s = timeout_s
+        self._slow_until = 0.0
+
+    @property
+    def strained(self) -> bool:
+        return asyncio.get_running_loop().time() < self._slow_until
+
+    async def await_answer(self, answer: Awaitable[T]) -> T:
+        """Raises `ConnectionLost` where it does not come in time."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await answer
+        except TimeoutError:
+            raise ConnectionLost(address=self._name, reason=f"replica does not answer a read within {self._timeout_s:g} s") from None
+        finally:
+            now = loop.time()
+            if now - began >= SLOW_S:
+                self._slow_until = now + READ_LAST_S

@@ -1,0 +1,100 @@
+"""Connections that take long, are refused, or were closed: what a caller meets then, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from waltz_log.core.ports import Channel
+from waltz_log.errors import ConnectionLost
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.network import GrpcNetwork
+
+NOBODY = "127.0.0.1:1"
+
+ONE_WAY_S = 0.15
+"""A link half around the world."""
+
+
+async def _status(_request: Any) -> Any:
+    return pb.StorageStatusResponse(json="{}")
+
+
+@asynccontextmanager
+async def _far_away(address: str) -> AsyncIterator[str]:
+    """The address of a relay that holds everything up on its way, in each direction."""
+    host, _, port = address.rpartition(":")
+    relays: set[asyncio.Task[None]] = set()
+    ends: list[asyncio.StreamWriter] = []
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            asyncio.get_running_loop().call_later(ONE_WAY_S, target.write, data)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward, back = await asyncio.open_connection(host, int(port))
+        ends.extend((writer, back))
+        relays.update(asyncio.ensure_future(pump(*pair)) for pair in ((reader, back), (onward, writer)))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in relays:
+            task.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
+        for end in ends:
+            end.close()
+
+
+async def test_a_peer_that_is_far_away_is_reached_by_the_first_call() -> None:
+    listener = await GrpcNetwork().serve("127.0.0.1:0", {methods.STORAGE_STATUS: _status})
+    async with _far_away(listener.address) as address:
+        channel = GrpcNetwork().connect(address)
+        try:
+            answer = await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(), timeout_s=20)
+            assert answer.json == "{}"
+        finally:
+            await channel.close()
+    await listener.close()
+
+
+async def _call(channel: Channel) -> None:
+    await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(), timeout_s=20)
+
+
+async def _send(channel: Channel) -> None:
+    await channel.open(methods.MOUNT).send(pb.ClientMessage(mount=pb.MountRequest()))
+
+
+async def _receive(channel: Channel) -> None:
+    await channel.open(methods.READ, pb.ReadRequest()).receive()
+
+
+async def _finish(channel: Channel) -> None:
+    await channel.open(methods.MOUNT).finish()
+
+
+@pytest.mark.parametrize("use", [_call, _send, _receive, _finish])
+async def test_whatever_is_done_first_where_nobody_listens_a_lost_connection_is_told(use: Callable[[Channel], Awaitable[None]]) -> None:
+    channel = GrpcNetwork().connect(NOBODY)
+    try:
+        with pytest.raises(ConnectionLost, match="connect"):
+            async with asyncio.timeout(20):
+                await use(channel)
+    finally:
+        await channel.close()
+
+
+@pytest.mark.parametrize("use", [_call, _send, _receive, _finish])
+async def test_a_channel_that_was_closed_tells_of_a_lost_connection(use: Callable[[Channel], Awaitable[None]]) -> None:
+    channel = GrpcNetwork().connect(NOBODY)
+    await channel.close()
+    with pytest.raises(ConnectionLost, match="closed"):
+        await use(channel)
