@@ -29,9 +29,11 @@ from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord, decode_wal_record, walk_wal_records
 from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
 
-__all__ = ["CompactedView", "ViewSnapshot", "walk_live"]
+__all__ = ["CompactedView", "ViewSnapshot", "walk_live", "walk_records"]
 
 READ_BYTES: Final = 1 << 20
+RECORD_BYTES_MAX: Final = 17 << 20
+"""No record is larger: its data was a transaction's, of 16 MiB at most. What does not verify within that much is damaged, and not only cut."""
 
 
 class CompactedView:
@@ -94,6 +96,30 @@ class CompactedView:
                     handle.close()
                 raise
         return ViewSnapshot(self._folder, manifest, handles)
+
+    @property
+    def folder(self) -> str:
+        return self._folder
+
+    def open_file(self, file: ViewFile) -> tuple[DiskFile, DiskFile] | None:
+        """A file's records and its index, to be closed by who asked; None where another took its place. `OSError` where one is not there."""
+        with self._lock:
+            if all((each.first, each.commit) != (file.first, file.commit) for each in self._manifest.files):
+                return None
+            data = self._disk.open(self._path(file.name), "read")
+            try:
+                return data, self._disk.open(self._path(file.index_name), "read")
+            except OSError:
+                data.close()
+                raise
+
+    def expect_metadata(self) -> None:
+        """Raises `CorruptData` where `metadata` does not say any more what the view is."""
+        path = self._path(METADATA)
+        with self._lock:
+            told, wanted = _whole(self._disk, path), self._manifest.to_bytes()
+        if told != wanted:
+            raise CorruptData(where=path, offset=0, transaction_id=-1, reason="does not say what the view is")
 
     def index_of(self, file: ViewFile) -> Iterator[IndexChunk]:
         """The keys of a file. One that is damaged is made again from the file's records."""
@@ -222,22 +248,29 @@ class ViewSnapshot:
 def walk_live(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tuple[WalRecord, bytes]]:
     """The live records of a file with their bytes, in order. Raises `CorruptData`."""
     dead: NDArray[np.bool_] = file.dead
+    for number, (_, record, whole) in enumerate(walk_records(handle, file, where=where)):
+        if not dead[number]:
+            yield record, whole
+
+
+def walk_records(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tuple[int, WalRecord, bytes]]:
+    """All records of a file, dead ones too: (offset, record, its bytes), in order. Raises `CorruptData`."""
     number, data, base = 0, b"", 0
     offset = 0
     while base + offset < file.size_bytes or number < file.records:
         try:
             record, end = decode_wal_record(data, offset, where=where)
-        except CorruptData:
+        except CorruptData as error:
             # Perhaps only cut by the end of what was read: from its beginning, twice as much.
-            more = handle.read(base + offset, max(READ_BYTES, 2 * (len(data) - offset)))
-            if len(more) <= len(data) - offset:
-                raise
+            held = len(data) - offset
+            more = handle.read(base + offset, max(READ_BYTES, 2 * held)) if held < RECORD_BYTES_MAX else b""
+            if len(more) <= held:
+                raise CorruptData(where=where, offset=base + offset, transaction_id=-1, reason=error.reason) from None
             base, data, offset = base + offset, more, 0
             continue
         if number >= file.records:
             break
-        if not dead[number]:
-            yield record, data[offset:end]
+        yield base + offset, record, data[offset:end]
         number += 1
         offset = end
     if number != file.records or base + offset != file.size_bytes:

@@ -219,7 +219,7 @@ class StorageNode:
         if self.settings.scrub_bytes_per_s == 0 or self._scrub is not None:
             return self._scrub
         pace = self.settings.scrub_bytes_per_s
-        self._scrub = Scrub(self._open_stores, self._reads, peers, bytes_per_s=pace, pause_s=self.settings.scrub_pause_s)
+        self._scrub = Scrub(self._open_stores, self.views, self._reads, peers, bytes_per_s=pace, pause_s=self.settings.scrub_pause_s)
         self._scrubbing = asyncio.get_running_loop().create_task(self._scrub.run())
         self._scrubbing.add_done_callback(_scrub_ended)
         return self._scrub
