@@ -22,11 +22,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.compaction.index import IndexChunk, decode_index, encode_index
+from waltz_log.compaction.index import IndexChunk, IndexWriter, decode_index, read_index
 from waltz_log.compaction.manifest import METADATA, Manifest, ViewFile
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord, decode_wal_record, walk_wal_records
+from waltz_log.core.wal_records import WalRecord, decode_wal_record
 from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
 
 __all__ = ["CompactedView", "ViewSnapshot", "walk_live", "walk_records"]
@@ -122,17 +122,30 @@ class CompactedView:
             raise CorruptData(where=path, offset=0, transaction_id=-1, reason="does not say what the view is")
 
     def index_of(self, file: ViewFile) -> Iterator[IndexChunk]:
-        """The keys of a file. One that is damaged is made again from the file's records."""
+        """The keys of a file, a chunk at a time. Raises `CorruptData` where the index is damaged or not there; what it gave before is right."""
+        path = self._path(file.index_name)
         try:
-            data = _whole(self._disk, self._path(file.index_name))
-            if len(data) != file.index_bytes:
-                raise CorruptData(where=self._path(file.index_name), offset=len(data), transaction_id=-1, reason=f"wants {file.index_bytes} bytes")
-            yield from list(decode_index(data, where=self._path(file.index_name)))
-        except CorruptData:
-            records = _whole(self._disk, self._path(file.name))
-            placed = [(record.key, offset) for offset, record, _ in walk_wal_records(records, where=self._path(file.name))]
-            again = encode_index([key for key, _ in placed], [offset for _, offset in placed], self._manifest.created_ms)
-            yield from decode_index(again, where=self._path(file.index_name))
+            handle = self._disk.open(path, "read")
+        except FileNotFoundError:
+            raise CorruptData(where=path, offset=0, transaction_id=-1, reason="is not there") from None
+        try:
+            if handle.size() != file.index_bytes:
+                raise CorruptData(where=path, offset=handle.size(), transaction_id=-1, reason=f"wants {file.index_bytes} bytes")
+            yield from read_index(handle, where=path)
+        finally:
+            handle.close()
+
+    def keys_of(self, file: ViewFile) -> Iterator[IndexChunk]:
+        """The same from the file's records, for one whose index is damaged. Raises `CorruptData`."""
+        path = self._path(file.name)
+        handle = self._disk.open(path, "read")
+        index = IndexWriter(self._manifest.created_ms)
+        try:
+            for offset, record, _ in walk_records(handle, file, where=path):
+                yield from decode_index(index.add(record.key, offset), where=path)
+            yield from decode_index(index.rest(), where=path)
+        finally:
+            handle.close()
 
     def create(self, file_name: str, commit: int) -> DiskFile:
         """A file of a change that has not taken effect."""
