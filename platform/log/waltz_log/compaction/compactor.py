@@ -160,12 +160,14 @@ class Compactor:
     def _over(self, file: ViewFile, now_ms: int) -> bool:
         return file.tombstones > 0 and file.oldest_tombstone_ms + self._settings.tombstone_retention_s * 1000 < now_ms
 
-    def renew(self, file: ViewFile, now_ms: int) -> int:
-        """Writes one file and its index again, if the view still has it. The bytes written."""
-        for at, each in enumerate(self._view.manifest.files):
-            if (each.first, each.commit) == (file.first, file.commit):
-                return self._rewrite(at, at + 1, now_ms)
-        return 0
+    def renew(self, files: Sequence[ViewFile], now_ms: int) -> None:
+        """Writes files and their indexes again, as far as the view still has them, and `metadata`."""
+        for file in files:
+            for at, each in enumerate(self._view.manifest.files):
+                if (each.first, each.commit) == (file.first, file.commit):
+                    self._rewrite(at, at + 1, now_ms)
+                    break
+        self._view.change(self._view.manifest.next())
 
     def _rewrite(self, first: int, end: int, now_ms: int) -> int:
         manifest = self._view.manifest

@@ -63,7 +63,7 @@ class StorageNode:
         self._files = OpenFiles(disk, settings.open_files_max)
         self._space = DiskSpace(disk, warn_free_bytes=settings.disk_warn_free_bytes, refuse_free_bytes=settings.disk_refuse_free_bytes)
         self.clock = clock
-        self.views = Views(disk, clock, self._reads, settings)
+        self.views = Views(disk, clock, self._reads, settings, self._space)
         """The compacted views of topics' partitions."""
         self._control: ControlFiles | None = None
         self._holds = False

@@ -27,6 +27,7 @@ from waltz_log.errors import InvalidRequest, OutOfRange, StorageFailed, Unavaila
 from waltz_log.storage.locating import locate
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.settings import StorageSettings
+from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.view_folders import folders_of_views, has_view, remove_empty_folders, remove_view_folder
 from waltz_log.storage.view_log import read_log
 
@@ -98,8 +99,9 @@ class _Entry:
 class Views:
     """Of one node. `open` first."""
 
-    def __init__(self, disk: Disk, clock: Clock, offload: Offload, settings: StorageSettings) -> None:
+    def __init__(self, disk: Disk, clock: Clock, offload: Offload, settings: StorageSettings, space: DiskSpace) -> None:
         self._disk = disk
+        self._space = space
         self._clock = clock
         self._offload = offload
         self._settings = settings
@@ -171,9 +173,10 @@ class Views:
             raise Unavailable(reason=f"the compacted view is being changed: partition={partition}")
         entry.busy = True
         try:
-            await self._offload(_remake, view, self._settings.segment_bytes, files, self._clock.now_ms())
+            rules = CompactionSettings(segment_bytes=self._settings.segment_bytes, tombstone_retention_s=KEPT_S)
+            await self._offload(Compactor(view, rules).renew, files, self._clock.now_ms())
         except StorageFailed:
-            entry.view = None
+            await self._open_anew(entry, partition)
             raise
         finally:
             entry.busy = False
@@ -218,9 +221,19 @@ class Views:
             log.warning("compacted view does not go on", topic=str(entry.of.topic), partition=entry.of.partition, error=str(error))
             entry.error = str(error)
             if isinstance(error, StorageFailed):
-                entry.view = None
+                await self._open_anew(entry, segments.partition)
         finally:
             entry.busy = False
+
+    async def _open_anew(self, entry: _Entry, partition: int) -> None:
+        """After a failure, as it was: what it holds still counts, and is read and let go from the log. What the failure left of files goes."""
+        if entry.view is None:
+            return
+        entry.view = None
+        try:
+            entry.view = await self._offload(self._open_view, partition, entry.of, 0)
+        except WaltzError as error:
+            log.warning("compacted view does not open", topic=str(entry.of.topic), partition=entry.of.partition, error=str(error))
 
     async def _fold_all(self, entry: _Entry, segments: SegmentLog) -> None:
         if entry.view is None:
@@ -236,6 +249,7 @@ class Views:
                     raise OutOfRange(partition=segments.partition, asked=view.bound, first=first, last=last)
                 began = loop.time()
                 end, size = await self._offload(_step, segments, view.bound, until)
+                self._space.require(size, segments.partition)
                 await self._offload(compactor.fold, read_log(segments), end, wanted.now_ms)
                 await self._pause(began + size / self._settings.compaction_bytes_per_s - loop.time())
             if not self._closing.is_set():
@@ -314,7 +328,7 @@ class Views:
             entry.error = entry.damage = ""
             log.info("compacted view taken over", topic=str(of.topic), partition=of.partition, bound=bound)
         except StorageFailed:
-            entry.view = None
+            await self._open_anew(entry, partition)
             raise
         finally:
             entry.busy = False
@@ -362,13 +376,6 @@ def _ended(entry: _Entry, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("compaction broke", topic=str(entry.of.topic), error=repr(error), exc_info=error)
         entry.error = f"broke: {error!r}"
-
-
-def _remake(view: CompactedView, segment_bytes: int, files: Sequence[ViewFile], now_ms: int) -> None:
-    compactor = Compactor(view, CompactionSettings(segment_bytes=segment_bytes, tombstone_retention_s=KEPT_S))
-    for file in files:
-        compactor.renew(file, now_ms)
-    view.change(view.manifest.next())
 
 
 def _step(segments: SegmentLog, first: int, until: int) -> tuple[int, int]:

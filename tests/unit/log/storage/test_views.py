@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -20,13 +21,14 @@ from waltz_log.filesystem import FileSystemDisk
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.view_pages import decode_view_page, encode_view_page
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.verify_views import verify_views
 from waltz_log.storage.view_scrub import ViewScrub
 from waltz_log.storage.views import TopicPartition, Wanted
 from waltz_log.testing.compaction_kills import OF, block_at, fold
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
-from waltz_log.testing.storage_model import KEY, FixedClock, append
+from waltz_log.testing.storage_model import KEY, FixedClock, append, silent_logs
 
 FOLDER = "market/prices/0"
 FOR_EVER = 1 << 50
@@ -292,6 +294,39 @@ async def test_a_view_that_is_always_folded_makes_way_for_the_one_that_is_to_tak
     await node.views.compact(log, OF, 0, Wanted(450, 450, 0, FOR_EVER))
     await node.views.load(0, OF, 0, 400, sent())
     assert (node.views.bound(0), await contents(node)) == (400, [])
+    await node.close()
+
+
+async def test_a_full_disk_takes_nothing_from_a_view_that_is_there_and_the_space_that_is_kept_free_stays_free() -> None:
+    disk = SimulatedDisk()
+    StorageNode.create(disk, FixedClock(), KEY, 1)
+    node = await on_simulated_disk(disk)
+    store = await node.partition(0)
+    await store.open_session(1)
+    await append(store, 1, [block_at(first, 50) for first in range(0, 200, 50)])
+    await fold_on(node, 100)
+
+    def full(operation: Operation) -> None:
+        if ".wal" in operation.path:
+            raise OSError(errno.ENOSPC, "full", operation.path)
+
+    disk.before = full
+    with silent_logs():
+        await fold_on(node, 200)
+    told = node.views.describe(0)
+    assert "full" in told.error
+    assert (told.exists, node.views.bound(0)) == (True, 100), "what is in the view may go from the log, which makes room"
+    assert await contents(node) == fold(100)
+    disk.before = lambda operation: None
+    node.views._space = DiskSpace(disk, warn_free_bytes=0, refuse_free_bytes=disk.free_bytes())
+    before = disk.free_bytes()
+    with silent_logs():
+        await fold_on(node, 200)
+    assert "must stay free" in node.views.describe(0).error
+    assert (node.views.bound(0), disk.free_bytes()) == (100, before)
+    node.views._space = DiskSpace(disk, warn_free_bytes=0, refuse_free_bytes=0)
+    await fold_on(node, 200)
+    assert (node.views.describe(0).error, await contents(node)) == ("", fold(200))
     await node.close()
 
 
