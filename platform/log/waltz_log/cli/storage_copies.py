@@ -58,8 +58,13 @@ def copy_one_partition(source: Path, target: Path, partition: int, mib_per_s: fl
     for directory in (source, target):
         if not (directory / CONTROL_FILE).is_file():
             raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+    if os.path.samefile(source, target):
+        raise InvalidSetting(name="target", reason=f"is the source itself: {target}", nearest=None)
     done = copy_partition(ReadOnlyFileSystemDisk(source), FileSystemDisk(target), partition, WallClock(), Pacer(mib_per_s))
-    print(f"partition {partition}: kept up to {done.kept}, copied up to {done.last}")
+    if done.last == done.kept:
+        print(f"partition {partition}: nothing to copy, the target is left as it is: known to be clean up to {done.kept}, the source not beyond that")
+    else:
+        print(f"partition {partition}: kept up to {done.kept}, copied up to {done.last}")
     return OK
 
 

@@ -5,21 +5,23 @@ older files hold of these keys is dead from then on. Files that lie side by side
 copied a number of times that grows with the logarithm of the view only. One with too much dead in it, or with tombstones whose time is over, is
 rewritten alone.
 
-Memory: the keys of one step, the keys of one chunk of an older file, a byte for each record of the view. Holds no lock while it reads or writes.
+Memory: the keys of one step, the keys of one chunk of the file that is written and of one of an older file, nine bytes for each record of that
+file, a byte for each record of the view. Holds no lock while it reads or writes.
 Blocks; one at a time for each view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
-from waltz_log.compaction.index import encode_index
+from waltz_log.compaction.index import ENTRY_BYTES, IndexChunk, IndexWriter
 from waltz_log.compaction.manifest import Manifest, ViewFile
 from waltz_log.compaction.settings import CompactionSettings
 from waltz_log.compaction.view import CompactedView
@@ -30,8 +32,7 @@ from waltz_log.errors import CorruptData
 
 __all__ = ["Compactor", "FileWriter", "Folded", "LogRecord", "ReadLog"]
 
-ENTRY_BYTES: Final = 160
-"""What a key in the cache costs beside its bytes: two objects and a place in a table."""
+log = structlog.get_logger(__name__)
 
 WRITE_BYTES: Final = 1 << 20
 
@@ -126,14 +127,12 @@ class Compactor:
         hashes = np.sort(np.fromiter(map(xxh64_intdigest, latest), np.uint64, len(latest)))
         found = []
         for file in files:
-            dead_offsets: list[int] = []
-            offsets: list[NDArray[np.int64]] = []
-            for chunk in self._view.index_of(file):
-                offsets.append(chunk.offsets)
-                for entry in np.flatnonzero(_contains(hashes, chunk.hashes)):
-                    if chunk.key(int(entry)) in latest:  # not the hash alone: another key may have the same
-                        dead_offsets.append(int(chunk.offsets[entry]))
-            found.append(_marked(file, np.sort(np.concatenate(offsets)), dead_offsets))
+            try:
+                offsets, dead_offsets = _places(file, self._view.index_of(file), hashes, latest)
+            except CorruptData as error:
+                log.warning("index of a compacted view is damaged, its records are read instead", where=error.where, reason=error.reason)
+                offsets, dead_offsets = _places(file, self._view.keys_of(file), hashes, latest)
+            found.append(_marked(file, offsets, dead_offsets))
         # Tombstones among the dead are still counted: at worst a file is rewritten sooner.
         return [file for file in found if file.live]
 
@@ -160,6 +159,15 @@ class Compactor:
 
     def _over(self, file: ViewFile, now_ms: int) -> bool:
         return file.tombstones > 0 and file.oldest_tombstone_ms + self._settings.tombstone_retention_s * 1000 < now_ms
+
+    def renew(self, files: Sequence[ViewFile], now_ms: int) -> None:
+        """Writes files and their indexes again, as far as the view still has them, and `metadata`."""
+        for file in files:
+            for at, each in enumerate(self._view.manifest.files):
+                if (each.first, each.commit) == (file.first, file.commit):
+                    self._rewrite(at, at + 1, now_ms)
+                    break
+        self._view.change(self._view.manifest.next())
 
     def _rewrite(self, first: int, end: int, now_ms: int) -> int:
         manifest = self._view.manifest
@@ -190,13 +198,34 @@ def _contains(sorted_hashes: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> 
     return np.asarray(sorted_hashes[places] == hashes)
 
 
+def _places(
+    file: ViewFile, chunks: Iterable[IndexChunk], hashes: NDArray[np.uint64], latest: Container[bytes]
+) -> tuple[NDArray[np.int64], list[int]]:
+    """Where the records of a file stand, in order; and those among them whose keys have a later value."""
+    offsets = np.empty(file.records, np.int64)
+    dead: list[int] = []
+    held = 0
+    for chunk in chunks:
+        if held + len(chunk) <= file.records:
+            offsets[held : held + len(chunk)] = np.sort(chunk.offsets)
+        held += len(chunk)
+        for entry in np.flatnonzero(_contains(hashes, chunk.hashes)):
+            if chunk.key(int(entry)) in latest:  # not the hash alone: another key may have the same
+                dead.append(int(chunk.offsets[entry]))
+    if held != file.records:
+        raise CorruptData(where=file.index_name, offset=0, transaction_id=file.first, reason=f"names {held} records of {file.records}")
+    return offsets, dead
+
+
 def _marked(file: ViewFile, offsets: NDArray[np.int64], dead_offsets: Sequence[int]) -> ViewFile:
     if not dead_offsets:
         return file
     dead = file.dead.copy()
-    dead[np.searchsorted(offsets, np.array(dead_offsets, np.int64))] = True
-    lengths = np.diff(np.append(offsets, file.size_bytes))
-    return replace(file, dead=dead, live_bytes=int(lengths[~dead].sum()))
+    places = np.searchsorted(offsets, np.array(dead_offsets, np.int64))
+    places = places[~dead[places]]
+    ends = np.where(places + 1 < len(offsets), offsets[np.minimum(places + 1, len(offsets) - 1)], file.size_bytes)
+    dead[places] = True
+    return replace(file, dead=dead, live_bytes=file.live_bytes - int((ends - offsets[places]).sum()))
 
 
 class FileWriter:
@@ -213,23 +242,25 @@ class FileWriter:
     def _begin(self) -> None:
         self._first = -1
         self._handle: DiskFile | None = None
-        self._written = self._size = 0
+        self._index: DiskFile | None = None
+        self._written = self._size = self._indexed = 0
         self._pending: list[bytes] = []
-        self._keys: list[bytes] = []
-        self._offsets: list[int] = []
+        self._keys = IndexWriter(self._now_ms)
+        self._records = 0
         self._tombstones = 0
         self._oldest_tombstone_ms = 0
 
     def put(self, record: WalRecord, whole: bytes) -> None:
-        if self._keys and self._size + len(whole) > self._segment_bytes:
+        if self._records and self._size + len(whole) > self._segment_bytes:
             self._end()
-        if not self._keys:
+        if not self._records:
             self._first = record.transaction_id
         if record.is_tombstone:
             self._oldest_tombstone_ms = min(record.time_ms, self._oldest_tombstone_ms) if self._tombstones else record.time_ms
             self._tombstones += 1
-        self._keys.append(record.key)
-        self._offsets.append(self._size)
+        self._records += 1
+        if chunk := self._keys.add(record.key, self._size):
+            self._write_index(chunk)
         self._pending.append(whole)
         self._size += len(whole)
         if self._size - self._written >= WRITE_BYTES:
@@ -243,29 +274,33 @@ class FileWriter:
         self._written += len(data)
         self._pending.clear()
 
+    def _write_index(self, chunk: bytes) -> None:
+        if self._index is None:
+            self._index = self._view.create(f"{self._first}.wal.index", self._commit)
+        self._index.write(self._indexed, chunk)
+        self._indexed += len(chunk)
+
     def _end(self) -> None:
         self._write()
+        self._write_index(self._keys.rest())
         assert self._handle is not None
-        self._handle.sync()
-        self._handle.close()
-        self._handle = None
-        index = encode_index(self._keys, self._offsets, self._now_ms)
-        handle = self._view.create(f"{self._first}.wal.index", self._commit)
-        try:
-            handle.write(0, index)
-            handle.sync()
-        finally:
-            handle.close()
-        alive = np.zeros(len(self._keys), np.bool_)
-        self._made.append(ViewFile(self._first, self._commit, self._size, len(index), alive, self._size, self._tombstones, self._oldest_tombstone_ms))
+        assert self._index is not None
+        for file in (self._handle, self._index):
+            file.sync()
+        self.close()
+        alive = np.zeros(self._records, np.bool_)
+        self._made.append(
+            ViewFile(self._first, self._commit, self._size, self._indexed, alive, self._size, self._tombstones, self._oldest_tombstone_ms)
+        )
         self._begin()
 
     def finish(self) -> list[ViewFile]:
-        if self._keys:
+        if self._records:
             self._end()
         return self._made
 
     def close(self) -> None:
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
+        for file in (self._handle, self._index):
+            if file is not None:
+                file.close()
+        self._handle = self._index = None

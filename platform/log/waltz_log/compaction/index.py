@@ -5,8 +5,8 @@ hashes of the chunk combined by exclusive or, and its value
 
     long largest offset | long key bytes | int entries | ulong hash * n | long offset * n | int key bytes * n | keys        little-endian
 
-A chunk ends when its keys reach a bound of bytes. The layout packs the same fields by a schema compiler; columns need none and are read without a
-loop. Pure.
+Chunks follow each other in the order of the records, and one ends when its keys reach a bound of bytes. The layout packs the same fields by a schema
+compiler; columns need none and are read without a loop. Pure but for `read_index`, which reads.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
-from waltz_log.core.wal_records import WalRecord, encode_wal_record, walk_wal_records
+from waltz_log.core.ports import DiskFile
+from waltz_log.core.wal_records import HEADER_BYTES, WalRecord, encode_wal_record, wal_record_bytes, walk_wal_records
 from waltz_log.errors import CorruptData
 
-__all__ = ["CHUNK_KEY_BYTES", "IndexChunk", "decode_index", "encode_index"]
+__all__ = ["ENTRY_BYTES", "IndexChunk", "IndexWriter", "decode_index", "read_index"]
 
-CHUNK_KEY_BYTES: Final = 1 << 25
-"""The layout's bound of the keys of one chunk."""
+ENTRY_BYTES: Final = 160
+"""What a key that is held costs beside its bytes: two objects and a place in a table."""
+
+CHUNK_BYTES: Final = 1 << 22
+"""A chunk ends when its keys, with what each costs to hold, reach this: an eighth of the 32 MiB of keys that the layout allows. Who writes a file
+holds one chunk of its index, who reads an index too, however large the file is."""
 
 _HEAD: Final = Struct("<qqi")
 
@@ -47,18 +52,28 @@ class IndexChunk:
         return len(self.hashes)
 
 
-def encode_index(keys: Sequence[bytes], offsets: Sequence[int], time_ms: int) -> bytes:
-    """The index of a file whose n-th record has the n-th key and stands at the n-th offset."""
-    out: list[bytes] = []
-    start = held = 0
-    for number, key in enumerate(keys):
-        held += len(key)
-        if held >= CHUNK_KEY_BYTES:
-            out.append(_encode_chunk(keys[start : number + 1], offsets[start : number + 1], time_ms))
-            start, held = number + 1, 0
-    if start < len(keys):
-        out.append(_encode_chunk(keys[start:], offsets[start:], time_ms))
-    return b"".join(out)
+class IndexWriter:
+    """Takes the key and place of each record of a file, in order; gives a chunk of the index whenever one is full, and the `rest`."""
+
+    def __init__(self, time_ms: int) -> None:
+        self._time_ms = time_ms
+        self._keys: list[bytes] = []
+        self._offsets: list[int] = []
+        self._held = 0
+
+    def add(self, key: bytes, offset: int) -> bytes:
+        """The chunk that is full with it, or nothing."""
+        self._keys.append(key)
+        self._offsets.append(offset)
+        self._held += len(key) + ENTRY_BYTES
+        return self.rest() if self._held >= CHUNK_BYTES else b""
+
+    def rest(self) -> bytes:
+        if not self._keys:
+            return b""
+        chunk = _encode_chunk(self._keys, self._offsets, self._time_ms)
+        self._keys, self._offsets, self._held = [], [], 0
+        return chunk
 
 
 def _encode_chunk(keys: Sequence[bytes], offsets: Sequence[int], time_ms: int) -> bytes:
@@ -96,6 +111,20 @@ def decode_index(data: bytes, *, where: str) -> Iterator[IndexChunk]:
         if int(ends[-1]) != key_bytes or record.key != str(int(np.bitwise_xor.reduce(hashes))).encode():
             raise _corrupt(where, offset, "chunk does not hold the keys it names")
         yield IndexChunk(hashes, offsets, ends, value[keys_at:])
+
+
+def read_index(file: DiskFile, *, where: str) -> Iterator[IndexChunk]:
+    """Chunk by chunk, one in memory at a time. Raises `CorruptData`, with the place in the file; what was given before is right."""
+    offset, size = 0, file.size()
+    while offset < size:
+        length = wal_record_bytes(file.read(offset, HEADER_BYTES))
+        if not 0 < length <= size - offset:
+            raise _corrupt(where, offset, "cut off or bad lengths")
+        try:
+            yield from decode_index(file.read(offset, length), where=where)
+        except CorruptData as error:
+            raise _corrupt(where, offset, error.reason) from None
+        offset += length
 
 
 def _corrupt(where: str, offset: int, reason: str) -> CorruptData:

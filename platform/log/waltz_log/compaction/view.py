@@ -22,16 +22,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.compaction.index import IndexChunk, decode_index, encode_index
+from waltz_log.compaction.index import IndexChunk, IndexWriter, decode_index, read_index
 from waltz_log.compaction.manifest import METADATA, Manifest, ViewFile
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord, decode_wal_record, walk_wal_records
+from waltz_log.core.wal_records import WalRecord, decode_wal_record
 from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
 
-__all__ = ["CompactedView", "ViewSnapshot", "walk_live"]
+__all__ = ["CompactedView", "ViewSnapshot", "walk_live", "walk_records"]
 
 READ_BYTES: Final = 1 << 20
+RECORD_BYTES_MAX: Final = 17 << 20
+"""No record is larger: its data was a transaction's, of 16 MiB at most. What does not verify within that much is damaged, and not only cut."""
 
 
 class CompactedView:
@@ -95,18 +97,55 @@ class CompactedView:
                 raise
         return ViewSnapshot(self._folder, manifest, handles)
 
+    @property
+    def folder(self) -> str:
+        return self._folder
+
+    def open_file(self, file: ViewFile) -> tuple[DiskFile, DiskFile] | None:
+        """A file's records and its index, to be closed by who asked; None where another took its place. `OSError` where one is not there."""
+        with self._lock:
+            if all((each.first, each.commit) != (file.first, file.commit) for each in self._manifest.files):
+                return None
+            data = self._disk.open(self._path(file.name), "read")
+            try:
+                return data, self._disk.open(self._path(file.index_name), "read")
+            except OSError:
+                data.close()
+                raise
+
+    def expect_metadata(self) -> None:
+        """Raises `CorruptData` where `metadata` does not say any more what the view is."""
+        path = self._path(METADATA)
+        with self._lock:
+            told, wanted = _whole(self._disk, path), self._manifest.to_bytes()
+        if told != wanted:
+            raise CorruptData(where=path, offset=0, transaction_id=-1, reason="does not say what the view is")
+
     def index_of(self, file: ViewFile) -> Iterator[IndexChunk]:
-        """The keys of a file. One that is damaged is made again from the file's records."""
+        """The keys of a file, a chunk at a time. Raises `CorruptData` where the index is damaged or not there; what it gave before is right."""
+        path = self._path(file.index_name)
         try:
-            data = _whole(self._disk, self._path(file.index_name))
-            if len(data) != file.index_bytes:
-                raise CorruptData(where=self._path(file.index_name), offset=len(data), transaction_id=-1, reason=f"wants {file.index_bytes} bytes")
-            yield from list(decode_index(data, where=self._path(file.index_name)))
-        except CorruptData:
-            records = _whole(self._disk, self._path(file.name))
-            placed = [(record.key, offset) for offset, record, _ in walk_wal_records(records, where=self._path(file.name))]
-            again = encode_index([key for key, _ in placed], [offset for _, offset in placed], self._manifest.created_ms)
-            yield from decode_index(again, where=self._path(file.index_name))
+            handle = self._disk.open(path, "read")
+        except FileNotFoundError:
+            raise CorruptData(where=path, offset=0, transaction_id=-1, reason="is not there") from None
+        try:
+            if handle.size() != file.index_bytes:
+                raise CorruptData(where=path, offset=handle.size(), transaction_id=-1, reason=f"wants {file.index_bytes} bytes")
+            yield from read_index(handle, where=path)
+        finally:
+            handle.close()
+
+    def keys_of(self, file: ViewFile) -> Iterator[IndexChunk]:
+        """The same from the file's records, for one whose index is damaged. Raises `CorruptData`."""
+        path = self._path(file.name)
+        handle = self._disk.open(path, "read")
+        index = IndexWriter(self._manifest.created_ms)
+        try:
+            for offset, record, _ in walk_records(handle, file, where=path):
+                yield from decode_index(index.add(record.key, offset), where=path)
+            yield from decode_index(index.rest(), where=path)
+        finally:
+            handle.close()
 
     def create(self, file_name: str, commit: int) -> DiskFile:
         """A file of a change that has not taken effect."""
@@ -222,22 +261,29 @@ class ViewSnapshot:
 def walk_live(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tuple[WalRecord, bytes]]:
     """The live records of a file with their bytes, in order. Raises `CorruptData`."""
     dead: NDArray[np.bool_] = file.dead
+    for number, (_, record, whole) in enumerate(walk_records(handle, file, where=where)):
+        if not dead[number]:
+            yield record, whole
+
+
+def walk_records(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tuple[int, WalRecord, bytes]]:
+    """All records of a file, dead ones too: (offset, record, its bytes), in order. Raises `CorruptData`."""
     number, data, base = 0, b"", 0
     offset = 0
     while base + offset < file.size_bytes or number < file.records:
         try:
             record, end = decode_wal_record(data, offset, where=where)
-        except CorruptData:
+        except CorruptData as error:
             # Perhaps only cut by the end of what was read: from its beginning, twice as much.
-            more = handle.read(base + offset, max(READ_BYTES, 2 * (len(data) - offset)))
-            if len(more) <= len(data) - offset:
-                raise
+            held = len(data) - offset
+            more = handle.read(base + offset, max(READ_BYTES, 2 * held)) if held < RECORD_BYTES_MAX else b""
+            if len(more) <= held:
+                raise CorruptData(where=where, offset=base + offset, transaction_id=-1, reason=error.reason) from None
             base, data, offset = base + offset, more, 0
             continue
         if number >= file.records:
             break
-        if not dead[number]:
-            yield record, data[offset:end]
+        yield base + offset, record, data[offset:end]
         number += 1
         offset = end
     if number != file.records or base + offset != file.size_bytes:

@@ -19,7 +19,7 @@ from xxhash import xxh64_intdigest
 
 from waltz_log.errors import CorruptData
 
-__all__ = ["HEADER_BYTES", "WalRecord", "checksum_v1", "decode_wal_record", "encode_wal_record", "walk_wal_records"]
+__all__ = ["HEADER_BYTES", "WalRecord", "checksum_v1", "decode_wal_record", "encode_wal_record", "wal_record_bytes", "walk_wal_records"]
 
 MAGIC: Final = 0xCAFE
 VERSION: Final = 2
@@ -69,6 +69,14 @@ def decode_wal_record(data: bytes, offset: int, *, where: str) -> tuple[WalRecor
         raise _corrupt(where, offset, "checksum does not match")
     transaction_id, header = _ORIGIN.unpack_from(data, value_at)
     return WalRecord(transaction_id, time_ms, header, data[key_at:value_at], data[value_at + _ORIGIN.size : end]), end
+
+
+def wal_record_bytes(header: bytes) -> int:
+    """How long the record is that begins with these bytes, as far as its lengths can be believed; 0 where it cannot be one."""
+    if len(header) < HEADER_BYTES:
+        return 0
+    _, _, key_bytes, value_bytes, _, _, magic = _HEADER.unpack_from(header)
+    return HEADER_BYTES + key_bytes + value_bytes if magic == MAGIC and key_bytes >= 0 and value_bytes >= 0 else 0
 
 
 def walk_wal_records(data: bytes, *, where: str) -> Iterator[tuple[int, WalRecord, int]]:

@@ -63,7 +63,7 @@ class StorageNode:
         self._files = OpenFiles(disk, settings.open_files_max)
         self._space = DiskSpace(disk, warn_free_bytes=settings.disk_warn_free_bytes, refuse_free_bytes=settings.disk_refuse_free_bytes)
         self.clock = clock
-        self.views = Views(disk, clock, self._reads, settings)
+        self.views = Views(disk, clock, self._reads, settings, self._space)
         """The compacted views of topics' partitions."""
         self._control: ControlFiles | None = None
         self._holds = False
@@ -219,7 +219,7 @@ class StorageNode:
         if self.settings.scrub_bytes_per_s == 0 or self._scrub is not None:
             return self._scrub
         pace = self.settings.scrub_bytes_per_s
-        self._scrub = Scrub(self._open_stores, self._reads, peers, bytes_per_s=pace, pause_s=self.settings.scrub_pause_s)
+        self._scrub = Scrub(self._open_stores, self.views, self._reads, peers, bytes_per_s=pace, pause_s=self.settings.scrub_pause_s)
         self._scrubbing = asyncio.get_running_loop().create_task(self._scrub.run())
         self._scrubbing.add_done_callback(_scrub_ended)
         return self._scrub

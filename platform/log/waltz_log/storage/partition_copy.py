@@ -2,7 +2,8 @@
 
 Only what the source knows to be clean is copied, up to its local low-water mark: that is committed for ever. What the target has above its own mark
 is cut away first, and from before that on it says of itself that it was restored, so that it counts as absent in votes until it has caught up with
-its peers: what it may have acknowledged nobody takes for never written. The source is read alone; its node may run. Cut short, it is repeated.
+its peers: what it may have acknowledged nobody takes for never written. Where the source is not known to be clean beyond the target's own mark there
+is nothing to be had from it, and the target is left as it is. The source is read alone; its node may run. Cut short, it is repeated.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ def _copy(source: Disk, target: Disk, partition: int, clean: int, clock: Clock, 
         raise ClusterKeyMismatch(expected=str(key), got=str(found.key))
     mark = found.entries[partition].mark or SessionMark()
     kept = mark.local_low_water_mark
+    if clean <= kept:
+        return PartitionCopy(partition, kept, kept)
     restored = min(-2, -clock.now_ms())
     _put_mark(target, found, partition, SessionMark(restored, mark.low_water_mark, kept))
     log = SegmentLog.open(target, clock, key, partition, SEGMENT_BYTES, kept)

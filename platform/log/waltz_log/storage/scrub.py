@@ -2,7 +2,8 @@
 
 A pass goes over the segments of every partition at the pace of a setting. What a second look confirms is mended (`repair`) or, where no peer can
 serve it, told and left as it is. The last segment of a partition is looked at up to what is synced and mended once it is closed: what is written
-to is not replaced. Takes no turn of a partition but for the moment in which a mended segment takes its place; appends go on throughout.
+to is not replaced. Takes no turn of a partition but for the moment in which a mended segment takes its place; appends go on throughout. Compacted
+views come after the segments, at the same pace (`view_scrub`).
 
 Reads come through the page cache: rot below pages that are cached is found when they are not any more, by a later pass.
 """
@@ -23,6 +24,8 @@ from waltz_log.storage.peers import PeerReplicas
 from waltz_log.storage.repair import SegmentRepair
 from waltz_log.storage.snapshots import ScrubStatistics
 from waltz_log.storage.verify import SegmentCheck
+from waltz_log.storage.view_scrub import ViewScrub
+from waltz_log.storage.views import Views
 
 __all__ = ["Scrub"]
 
@@ -36,11 +39,12 @@ TOLD_MAX: Final = 100
 
 
 class Scrub:
-    """`run` until it is cancelled. `peers`: None where nothing can be mended, only told."""
+    """`run` until it is cancelled. `peers`: None where no segment can be mended, only told."""
 
     def __init__(
         self,
         stores: Callable[[], Sequence[PartitionStore]],
+        views: Views,
         offload: Offload,
         peers: PeerReplicas | None,
         *,
@@ -58,10 +62,14 @@ class Scrub:
         self._repaired = 0
         self._damaged: dict[str, str] = {}
         """Segments that are damaged as far as is known, and why each is not mended."""
+        self._views = ViewScrub(views, offload, self._read)
 
     def statistics(self) -> ScrubStatistics:
-        told = dict(sorted(self._damaged.items())[:TOLD_MAX])
-        return ScrubStatistics(self._passes, self._bytes, self._found, self._repaired, len(self._damaged), told)
+        views = self._views.damages()
+        damaged = self._damaged | views
+        found, repaired = self._found + self._views.found, self._repaired + self._views.repaired
+        told = dict(sorted(damaged.items())[:TOLD_MAX])
+        return ScrubStatistics(self._passes, self._bytes, found, repaired, len(damaged), told)
 
     async def run(self) -> None:
         while True:
@@ -82,8 +90,9 @@ class Scrub:
                 seen |= {name for name in self._damaged if name.startswith(f"{store.partition}/")}
         for gone in set(self._damaged) - seen:
             del self._damaged[gone]  # cut or trimmed
+        await self._views.scrub_all()
         self._passes += 1
-        log.info("scrub pass done", passes=self._passes, bytes=self._bytes - before, damaged=len(self._damaged))
+        log.info("scrub pass done", passes=self._passes, bytes=self._bytes - before, damaged=self.statistics().damaged_segments)
 
     async def _scrub_segment(self, store: PartitionStore, first: int, last: int | None) -> None:
         name = _name(store, first)

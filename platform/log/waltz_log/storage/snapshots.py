@@ -43,7 +43,7 @@ class PartitionStatistics:
 @dataclass(frozen=True, slots=True)
 class ScrubStatistics:
     """`passes` over all data and `bytes_read` since the node started; `found` and `repaired` count damaged places, each once; `damaged_segments` are
-    those that are damaged now, `damaged` says why the first of them are not mended."""
+    those that are damaged now, and compacted views; `damaged` says why the first of them are not mended."""
 
     passes: int
     bytes_read: int

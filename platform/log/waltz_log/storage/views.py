@@ -19,6 +19,7 @@ import structlog
 
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor, ViewSnapshot
 from waltz_log.compaction.loading import ViewLoad
+from waltz_log.compaction.manifest import ViewFile
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
@@ -26,6 +27,7 @@ from waltz_log.errors import InvalidRequest, OutOfRange, StorageFailed, Unavaila
 from waltz_log.storage.locating import locate
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.settings import StorageSettings
+from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.view_folders import folders_of_views, has_view, remove_empty_folders, remove_view_folder
 from waltz_log.storage.view_log import read_log
 
@@ -37,6 +39,9 @@ T = TypeVar("T")
 
 STEP_BYTES: Final = 32 << 20
 """Of the log, folded in one call: what closing the node may have to wait for."""
+
+KEPT_S: Final = 1 << 40
+"""No end of a key is older."""
 
 
 class TopicPartition(NamedTuple):
@@ -80,9 +85,13 @@ class _Entry:
     view: CompactedView | None
     """None after a failure: it is opened anew before it is used."""
     error: str = ""
+    damage: str = ""
+    """What of the view rotted. It stays until another replica's view takes its place, or a look finds the view well."""
     start: int = 0
     """Where the log begins, for a view that is not made yet."""
     busy: bool = False
+    yields: bool = False
+    """Another replica's view came while this one was folded: it is not folded on until the next call, so that that comes again."""
     wanted: Wanted | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -90,8 +99,9 @@ class _Entry:
 class Views:
     """Of one node. `open` first."""
 
-    def __init__(self, disk: Disk, clock: Clock, offload: Offload, settings: StorageSettings) -> None:
+    def __init__(self, disk: Disk, clock: Clock, offload: Offload, settings: StorageSettings, space: DiskSpace) -> None:
         self._disk = disk
+        self._space = space
         self._clock = clock
         self._offload = offload
         self._settings = settings
@@ -132,12 +142,44 @@ class Views:
         manifest = entry.view.manifest
         records = sum(file.live for file in manifest.files)
         size = sum(file.size_bytes + file.index_bytes for file in manifest.files)
-        return ViewFacts(True, manifest.start, manifest.bound, records, size, entry.error)
+        return ViewFacts(True, manifest.start, manifest.bound, records, size, entry.damage or entry.error)
 
     def bound(self, partition: int) -> int:
         """What is below is in the view; 0 where there is none."""
         entry = self._entries.get(partition)
         return 0 if entry is None or entry.view is None else entry.view.bound
+
+    # ---- scrubbing ---------------------------------------------------------------------------------------------------------------------------------
+
+    def present(self) -> dict[int, CompactedView]:
+        """The views that are open, by log partition."""
+        return {partition: entry.view for partition, entry in sorted(self._entries.items()) if entry.view is not None}
+
+    def damages(self) -> dict[str, str]:
+        """The folder of each view that rotted, and what of it."""
+        return {entry.view.folder: entry.damage for entry in self._entries.values() if entry.view is not None and entry.damage}
+
+    def judge(self, partition: int, damage: str) -> None:
+        """What a look found of the view, "" for nothing. Damage is told to the partition's owner, who hands on another replica's view."""
+        if (entry := self._entries.get(partition)) is not None:
+            entry.damage = damage
+
+    async def remake(self, partition: int, view: CompactedView, files: Sequence[ViewFile]) -> None:
+        """Writes the files again with their indexes, from their records, and `metadata` from memory. Raises `Unavailable` where the view is being
+        changed, `CorruptData` where the records are not whole, `StorageFailed`."""
+        await self.settled(partition)
+        entry = self._entries.get(partition)
+        if entry is None or entry.busy or entry.view is not view:
+            raise Unavailable(reason=f"the compacted view is being changed: partition={partition}")
+        entry.busy = True
+        try:
+            rules = CompactionSettings(segment_bytes=self._settings.segment_bytes, tombstone_retention_s=KEPT_S)
+            await self._offload(Compactor(view, rules).renew, files, self._clock.now_ms())
+        except StorageFailed:
+            await self._open_anew(entry, partition)
+            raise
+        finally:
+            entry.busy = False
 
     # ---- folding -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -155,6 +197,9 @@ class Views:
         if entry.view is not None and entry.view.bound > wanted.committed:
             # Only where an operator forced a session over what was committed. It holds what the log has not any more.
             entry.error = f"goes up to {entry.view.bound}, beyond what is committed, {wanted.committed}: transactions were given up"
+            return self.describe(partition)
+        if entry.yields:
+            entry.yields = False
             return self.describe(partition)
         entry.wanted = wanted
         if not entry.busy and not self._closing.is_set():
@@ -176,9 +221,19 @@ class Views:
             log.warning("compacted view does not go on", topic=str(entry.of.topic), partition=entry.of.partition, error=str(error))
             entry.error = str(error)
             if isinstance(error, StorageFailed):
-                entry.view = None
+                await self._open_anew(entry, segments.partition)
         finally:
             entry.busy = False
+
+    async def _open_anew(self, entry: _Entry, partition: int) -> None:
+        """After a failure, as it was: what it holds still counts, and is read and let go from the log. What the failure left of files goes."""
+        if entry.view is None:
+            return
+        entry.view = None
+        try:
+            entry.view = await self._offload(self._open_view, partition, entry.of, 0)
+        except WaltzError as error:
+            log.warning("compacted view does not open", topic=str(entry.of.topic), partition=entry.of.partition, error=str(error))
 
     async def _fold_all(self, entry: _Entry, segments: SegmentLog) -> None:
         if entry.view is None:
@@ -194,6 +249,7 @@ class Views:
                     raise OutOfRange(partition=segments.partition, asked=view.bound, first=first, last=last)
                 began = loop.time()
                 end, size = await self._offload(_step, segments, view.bound, until)
+                self._space.require(size, segments.partition)
                 await self._offload(compactor.fold, read_log(segments), end, wanted.now_ms)
                 await self._pause(began + size / self._settings.compaction_bytes_per_s - loop.time())
             if not self._closing.is_set():
@@ -247,14 +303,14 @@ class Views:
         except OSError as error:
             raise StorageFailed(partition=partition, reason=f"cannot read the compacted view: {error}") from None
 
-    # ---- another replica's view
-    # ----------------------------------------------------------------------------------------------------------------------
+    # ---- another replica's view --------------------------------------------------------------------------------------------------------------------
 
     async def load(self, partition: int, of: TopicPartition, start: int, bound: int, pages: AsyncGenerator[Sequence[WalRecord], None]) -> None:
         """Takes another replica's view in place of this one, whole. Raises `Unavailable` where this one is just being folded, what the pages raise,
         `ProtocolViolation`, `StorageFailed`."""
         entry = self._entries.get(partition)
         if entry is not None and entry.busy:
+            entry.yields = True
             raise Unavailable(reason=f"the compacted view is being changed: partition={partition}")
         if entry is None:
             entry = self._entries[partition] = _Entry(of, None)
@@ -269,10 +325,10 @@ class Views:
                 await self._offload(loading.finish)
             finally:
                 await self._offload(loading.close)
-            entry.error = ""
+            entry.error = entry.damage = ""
             log.info("compacted view taken over", topic=str(of.topic), partition=of.partition, bound=bound)
         except StorageFailed:
-            entry.view = None
+            await self._open_anew(entry, partition)
             raise
         finally:
             entry.busy = False

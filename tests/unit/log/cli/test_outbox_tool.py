@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from waltz_log.cli.exit_codes import FAILED, OK, USAGE
+from waltz_log.cli.exit_codes import FAILED, MACHINE, OK, USAGE
 from waltz_log.cli.main import run
 from waltz_log.client import Intent
-from waltz_log.client.outbox.ledger import Ledger
+from waltz_log.client.outbox.ledger import Kind, Ledger
 from waltz_log.client.outbox.offline import OutboxDirectory
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.store import open_journal, write_statistics
 from waltz_log.client.outbox.writer import apply
 from waltz_log.filesystem import FileSystemDisk
+from waltz_log.journal import Journal, JournalSettings
 
 
 @pytest.fixture
@@ -110,6 +111,28 @@ def test_drop_forgets_and_wants_to_be_told_what(directory: Path, capsys: pytest.
 def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert run(["outbox", "status", str(tmp_path / "typo")]) == USAGE
     assert not (tmp_path / "typo").exists()
+
+
+def test_a_directory_without_an_outbox_is_no_empty_outbox_and_none_is_made_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("of somebody else")
+    for command in (["status"], ["list"], ["list", "--pending"], ["retry", "1"], ["retry", "--all"], ["drop", "1"]):
+        assert run(["outbox", command[0], str(tmp_path), *command[1:]]) == USAGE
+        assert "there is no outbox" in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_journal_that_is_not_an_outboxs_is_told_and_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for user_type in (Kind.IDENTITY, Kind.ATTEMPT, Kind.DEAD):
+        where = tmp_path / str(int(user_type))
+        journal = Journal.open(FileSystemDisk(where), JournalSettings(file_bytes=4096))
+        journal.add(1, user_type, b"hello")
+        journal.sync()
+        journal.close()
+        before = {path.name: path.read_bytes() for path in where.iterdir()}
+        for command in ("status", "list", "retry"):
+            assert run(["outbox", command, str(where), *(["--all"] if command == "retry" else [])]) == MACHINE
+            assert "record 1 is none of an outbox" in capsys.readouterr().err
+        assert {path.name: path.read_bytes() for path in where.iterdir()} == before
 
 
 def test_a_ledger_that_was_written_is_read_the_same(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 
 from tests.unit.log.compaction.views import BEGUN_MS, SMALL, compactor, contents, drawn_log, fold, open_view, reader
 from waltz_log.compaction import CompactionSettings, Compactor, LogRecord
+from waltz_log.compaction.loading import ViewLoad
+from waltz_log.compaction.view import CompactedView
 from waltz_log.core.envelope import pack_keyed
 from waltz_log.core.topic_names import TopicName
+from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.testing.disk import Operation, SimulatedDisk
@@ -153,6 +157,43 @@ def test_a_damaged_index_is_made_again_from_its_records() -> None:
         disk.replace(f"{FOLDER}/{file.index_name}", bytes(whole))
     compactor(view).fold(reader(log), 400, BEGUN_MS)
     assert contents(view) == fold(log, 400)
+
+
+def test_an_index_of_many_chunks_of_which_a_later_one_is_damaged_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltz_log.compaction.index.CHUNK_BYTES", 1000)
+    for damaged in (False, True):
+        log = drawn_log(Random(7), 600, 200)
+        disk = SimulatedDisk()
+        view = open_view(disk)
+        compactor(view).fold(reader(log), 300, BEGUN_MS)
+        largest = max(view.manifest.files, key=lambda file: file.records)
+        assert len(list(view.index_of(largest))) > 3
+        whole = bytearray(disk.content(f"{FOLDER}/{largest.index_name}"))
+        whole[-1] ^= damaged
+        disk.replace(f"{FOLDER}/{largest.index_name}", bytes(whole))
+        compactor(view).fold(reader(log), 600, BEGUN_MS)
+        assert contents(view) == fold(log, 600)
+        with view.snapshot() as snapshot:
+            for number, file in enumerate(view.manifest.files):
+                assert file.live_bytes == sum(len(whole) for _, whole in snapshot.walk(number, number + 1))
+
+
+def test_memory_to_write_and_to_read_a_file_of_a_view_does_not_grow_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound, size in (("index.CHUNK_BYTES", 1 << 17), ("compactor.WRITE_BYTES", 1 << 14), ("view.READ_BYTES", 1 << 14)):
+        monkeypatch.setattr(f"waltz_log.compaction.{bound}", size)
+    peaks = []
+    for count in (1500, 6000):
+        view = CompactedView.open(FileSystemDisk(tmp_path / str(count)), TopicName("a", "b"), 0, start=0, now_ms=1, properties={})
+        loading = ViewLoad(view, start=0, bound=count, segment_bytes=1 << 30, now_ms=1)
+        tracemalloc.start()
+        loading.put(WalRecord(number, 5, 0, b"key %d" % number, b"") for number in range(count))
+        loading.finish()
+        (file,) = view.manifest.files
+        for chunks in (view.index_of(file), view.keys_of(file)):
+            assert sum(len(chunk) for chunk in chunks) == count
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0], peaks
 
 
 def test_no_flipped_bit_of_the_records_or_the_metadata_is_served() -> None:

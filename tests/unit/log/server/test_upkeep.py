@@ -27,6 +27,7 @@ from waltz_log.rpc.view_pages import decode_view_page
 from waltz_log.server import upkeep
 from waltz_log.server.search import Search
 from waltz_log.storage import views
+from waltz_log.storage.verify_views import verify_views
 from waltz_log.storage.views import Views
 from waltz_log.testing.cluster import LoopClock, MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
@@ -573,6 +574,31 @@ async def test_a_view_that_is_damaged_is_told_and_replaced_by_another_replicas()
 
             await until(well, 60.0)
             assert plain((await cluster.view("storage-1"))[1]) == fold(log)
+
+
+@in_virtual_time
+async def test_rot_in_a_view_that_nobody_reads_is_found_by_the_scrub_and_mended_from_another_replica() -> None:
+    async with kept() as (cluster, client):
+        await cluster.create("compaction", retention_bytes=3000)
+        log: list[bytes] = []
+        await fill_keyed(client, log)
+        await until(lambda: all(node.views.bound(0) == 80 for node, _ in cluster.storages.values()))
+        await asyncio.sleep(3 * ROUND_S)
+        rotten = {"storage-0": ".wal", "storage-1": ".index", "storage-2": "metadata"}
+        for name, part in rotten.items():
+            node = cluster.storages[name][0]
+            flip(cluster.disks[name], "shop/orders/0", part)
+            object.__setattr__(node, "settings", node.settings.model_copy(update={"scrub_bytes_per_s": 1 << 20, "scrub_pause_s": 1.0}))
+            node.start_scrub(None)
+
+        def mended() -> bool:
+            told = [node.statistics().scrub for node, _ in cluster.storages.values()]
+            return all(each is not None and (each.found, each.repaired, each.damaged_segments) == (1, 1, 0) for each in told)
+
+        await until(mended, 60.0)
+        for name in cluster.storages:
+            assert plain((await cluster.view(name))[1]) == fold(log)
+            assert [report.findings for report in verify_views(cluster.disks[name])] == [()]
 
 
 def flip(disk: SimulatedDisk, folder: str, part: str) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from waltz_log.cli.storage_copies import copy_one_partition
 from waltz_log.errors import ClusterKeyMismatch, InvalidSetting
+from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode
 from waltz_log.storage.directory import read_directory
 from waltz_log.storage.partition_copy import copy_partition
 from waltz_log.storage.verify_directory import verify_directory
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.storage_model import FixedClock
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 
@@ -60,22 +64,52 @@ def test_what_was_not_known_to_be_clean_is_cut_away_and_counts_as_lost() -> None
         client = await cluster.connect()
         for number in range(20):
             await client.append(0, b"%d" % number)
+        await cluster.stop_storage("storage-2")
+        await cluster.stop_server("server-0")
+        await cluster.start_server("server-0")
+        await client.append(0, b"20", timeout_s=30)
         await client.close()
         await cluster.stop()
         target = cluster.disks["storage-2"]
         done = copy_partition(cluster.disks["storage-0"], target, 0, cluster.clock)
-        assert (done.kept, done.last) == (-1, -1)
-        assert [report.last_transaction_id for report in verify_directory(target)] == [-1]
+        assert (done.kept, done.last) == (-1, 19)
+        assert [report.last_transaction_id for report in verify_directory(target)] == [19]
         # Two that voted are left, and the one that was cut counts as absent: nothing is lost.
         for name in ("storage-0", "storage-2", "storage-1"):
             await cluster.start_storage(name)
         await cluster.start_server("server-0")
         client = await cluster.connect()
-        assert (await client.append(0, b"on", timeout_s=30)).transaction_id == 20
+        assert (await client.append(0, b"on", timeout_s=30)).transaction_id == 21
         await client.close()
         await cluster.stop()
 
     run_in_virtual_time(scenario())
+
+
+def test_a_source_that_is_not_known_to_be_clean_any_further_costs_the_target_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        client = await cluster.connect()
+        for number in range(20):
+            await client.append(0, b"%d" % number)
+        await client.close()
+        await cluster.stop()
+        target = cluster.disks["storage-2"]
+        before = read_directory(target)
+        done = copy_partition(cluster.disks["storage-0"], target, 0, cluster.clock)
+        assert (done.kept, done.last) == (-1, -1)
+        assert [report.last_transaction_id for report in verify_directory(target)] == [19]
+        assert read_directory(target).entries == before.entries
+
+    run_in_virtual_time(scenario())
+    StorageNode.create(FileSystemDisk(tmp_path / "node"), FixedClock(), UUID(int=1), 2)
+    (tmp_path / "link").symlink_to(tmp_path / "node")
+    with pytest.raises(InvalidSetting, match="is the source itself"):
+        copy_one_partition(tmp_path / "node", tmp_path / "link", 0, 0)
+    StorageNode.create(FileSystemDisk(tmp_path / "other"), FixedClock(), UUID(int=1), 2)
+    assert copy_one_partition(tmp_path / "node", tmp_path / "other", 0, 0) == 0
+    assert "nothing to copy" in capsys.readouterr().out
 
 
 def test_other_clusters_running_nodes_and_unknown_partitions_are_refused() -> None:

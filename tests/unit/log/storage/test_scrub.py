@@ -76,7 +76,7 @@ class Replicas:
     def scrub(self, place: int = 0, *, peers: bool = True, bytes_per_s: int = FAST) -> Scrub:
         node = self.nodes[place]
         found = PeerReplicas(self.network, self.find) if peers else None
-        return Scrub(lambda: [node._partitions[0]], run_in_place, found, bytes_per_s=bytes_per_s, pause_s=1)
+        return Scrub(lambda: [node._partitions[0]], node.views, run_in_place, found, bytes_per_s=bytes_per_s, pause_s=1)
 
     def files(self, place: int = 0) -> dict[str, bytes]:
         return {f"0/{name}": self.disks[place].content(f"0/{name}") for name in self.disks[place].list("0")}
@@ -339,7 +339,7 @@ async def test_a_crash_in_the_middle_of_mending_leaves_what_opens_and_can_be_men
                 store = await node.partition(0)
                 if finished:
                     assert list(verify_directory(after))[1].findings == (), "what is in its place is on the medium"
-                again = Scrub(partial(list, [store]), run_in_place, PeerReplicas(found.network, found.find), bytes_per_s=FAST, pause_s=1)
+                again = Scrub(partial(list, [store]), node.views, run_in_place, PeerReplicas(found.network, found.find), bytes_per_s=FAST, pause_s=1)
                 await again.scrub_all()
                 left = {f"0/{name}": after.content(f"0/{name}") for name in after.list("0")}
                 lost = max(left)  # the newest times of the last segment may be lost in any crash

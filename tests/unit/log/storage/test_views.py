@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -11,19 +12,23 @@ from typing import Any
 import pytest
 
 from waltz_log.cli.storage_tools import verify_all
+from waltz_log.compaction import CompactedView
+from waltz_log.compaction.loading import ViewLoad
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
-from waltz_log.errors import InvalidRequest, OutOfRange, ProtocolViolation, StorageFailed
+from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, ProtocolViolation, StorageFailed, Unavailable
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.view_pages import decode_view_page, encode_view_page
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.verify_views import verify_views
+from waltz_log.storage.view_scrub import ViewScrub
 from waltz_log.storage.views import TopicPartition, Wanted
 from waltz_log.testing.compaction_kills import OF, block_at, fold
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
-from waltz_log.testing.storage_model import KEY, FixedClock, append
+from waltz_log.testing.storage_model import KEY, FixedClock, append, silent_logs
 
 FOLDER = "market/prices/0"
 FOR_EVER = 1 << 50
@@ -112,8 +117,30 @@ async def test_verify_knows_views_and_names_what_is_wrong_in_them(tmp_path: Path
         assert verify_all(tmp_path, None, 0, "table") == 1
         assert f"{FOLDER}/{name.name}" in capsys.readouterr().out
         name.write_bytes(whole)
+        name.rename(tmp_path / "aside")
+        told = [(found.file, found.reason) for report in verify_views(FileSystemDisk(tmp_path)) for found in report.findings]
+        assert told == ([] if name.name == "metadata" else [(f"{FOLDER}/{name.name}", "is not there")])
+        (tmp_path / "aside").rename(name)
     (tmp_path / FOLDER / "left.wal.9").write_bytes(b"what a crash left")
     assert next(verify_views(FileSystemDisk(tmp_path))).findings == ()
+
+
+def test_rot_beyond_the_first_megabyte_of_a_view_is_told_with_its_place(tmp_path: Path) -> None:
+    records = [WalRecord(number, 5, 0, b"%d" % number, bytes(1000)) for number in range(2500)]
+    disk = FileSystemDisk(tmp_path)
+    view = CompactedView.open(disk, OF.topic, 0, start=0, now_ms=1, properties={}, log_partition=0)
+    loading = ViewLoad(view, start=0, bound=2500, segment_bytes=1 << 30, now_ms=1)
+    loading.put(records)
+    loading.finish()
+    path = tmp_path / FOLDER / "0.wal"
+    whole = bytearray(path.read_bytes())
+    whole[2_000_000] ^= 1
+    path.write_bytes(whole)
+    with view.snapshot() as snapshot, pytest.raises(CorruptData) as caught:
+        list(snapshot.records())
+    assert 2_000_000 - 1100 < caught.value.offset <= 2_000_000
+    ((found,),) = [report.findings for report in verify_views(disk)]
+    assert (found.file, found.offset) == (f"{FOLDER}/0.wal", caught.value.offset)
 
 
 async def test_a_restarted_node_knows_its_views_and_one_that_does_not_open_holds_up_nothing_else(tmp_path: Path) -> None:
@@ -202,6 +229,105 @@ async def test_a_view_that_is_loaded_takes_effect_whole_or_not_at_all(tmp_path: 
     assert await contents(target) == fold(400)
     for each in (node, target):
         await each.close()
+
+
+def rot(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 4
+    path.write_bytes(whole)
+
+
+async def test_a_scrub_makes_indexes_and_metadata_again_and_tells_rotten_or_lost_records_until_another_view_is_taken_over(tmp_path: Path) -> None:
+    node, source = await compacted(tmp_path / "one"), await compacted(tmp_path / "other")
+    folder, read = tmp_path / "one" / FOLDER, 0
+
+    async def paced(size: int) -> None:
+        nonlocal read
+        read += size
+
+    scrub = ViewScrub(node.views, run_in_place, paced)
+    await scrub.scrub_all()
+    assert read == sum(file.stat().st_size for file in folder.iterdir() if file.name != "metadata")
+    assert (scrub.found, scrub.repaired, scrub.damages()) == (0, 0, {})
+    for part in ("*.index", "metadata"):
+        rot(min(folder.glob(part)))
+        await scrub.scrub_all()
+        assert next(verify_views(FileSystemDisk(tmp_path / "one"))).findings == ()
+        assert node.views.describe(0).error == ""
+    min(folder.glob("*.index")).unlink()
+    await scrub.scrub_all()
+    assert next(verify_views(FileSystemDisk(tmp_path / "one"))).findings == ()
+    assert (scrub.found, scrub.repaired) == (3, 3)
+    rot(max(folder.glob("*.wal"), key=lambda file: file.stat().st_size))
+    await scrub.scrub_all()
+    await fold_on(node, 400)
+    assert "checksum does not match" in node.views.describe(0).error, "a fold that did not come upon it does not make it well"
+    assert list(scrub.damages()) == [FOLDER]
+    await scrub.scrub_all()
+    assert (scrub.found, scrub.repaired) == (4, 3)
+
+    async def sent() -> AsyncGenerator[Sequence[WalRecord], None]:
+        async for page in source.views.read(0, 0, 2000, 0):
+            yield page.records
+
+    await node.views.load(0, OF, 0, 400, sent())
+    assert (node.views.describe(0).error, scrub.damages(), scrub.repaired) == ("", {}, 4)
+    min(folder.glob("*.wal")).unlink()
+    await scrub.scrub_all()
+    assert "is not there" in node.views.describe(0).error
+    for each in (node, source):
+        await each.close()
+
+
+async def test_a_view_that_is_always_folded_makes_way_for_the_one_that_is_to_take_its_place(tmp_path: Path) -> None:
+    node = await compacted(tmp_path)
+    await append(await node.partition(0), 1, [block_at(400, 50)])
+    log = (await node.partition(0)).log
+
+    async def sent() -> AsyncGenerator[Sequence[WalRecord], None]:
+        yield []
+
+    await node.views.compact(log, OF, 0, Wanted(450, 450, 0, FOR_EVER))
+    with pytest.raises(Unavailable):
+        await node.views.load(0, OF, 0, 400, sent())
+    await node.views.settled(0)
+    await node.views.compact(log, OF, 0, Wanted(450, 450, 0, FOR_EVER))
+    await node.views.load(0, OF, 0, 400, sent())
+    assert (node.views.bound(0), await contents(node)) == (400, [])
+    await node.close()
+
+
+async def test_a_full_disk_takes_nothing_from_a_view_that_is_there_and_the_space_that_is_kept_free_stays_free() -> None:
+    disk = SimulatedDisk()
+    StorageNode.create(disk, FixedClock(), KEY, 1)
+    node = await on_simulated_disk(disk)
+    store = await node.partition(0)
+    await store.open_session(1)
+    await append(store, 1, [block_at(first, 50) for first in range(0, 200, 50)])
+    await fold_on(node, 100)
+
+    def full(operation: Operation) -> None:
+        if ".wal" in operation.path:
+            raise OSError(errno.ENOSPC, "full", operation.path)
+
+    disk.before = full
+    with silent_logs():
+        await fold_on(node, 200)
+    told = node.views.describe(0)
+    assert "full" in told.error
+    assert (told.exists, node.views.bound(0)) == (True, 100), "what is in the view may go from the log, which makes room"
+    assert await contents(node) == fold(100)
+    disk.before = lambda operation: None
+    node.views._space = DiskSpace(disk, warn_free_bytes=0, refuse_free_bytes=disk.free_bytes())
+    before = disk.free_bytes()
+    with silent_logs():
+        await fold_on(node, 200)
+    assert "must stay free" in node.views.describe(0).error
+    assert (node.views.bound(0), disk.free_bytes()) == (100, before)
+    node.views._space = DiskSpace(disk, warn_free_bytes=0, refuse_free_bytes=0)
+    await fold_on(node, 200)
+    assert (node.views.describe(0).error, await contents(node)) == ("", fold(200))
+    await node.close()
 
 
 async def on_simulated_disk(disk: SimulatedDisk) -> StorageNode:

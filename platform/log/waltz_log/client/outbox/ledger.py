@@ -203,7 +203,8 @@ class Ledger:
 
     @classmethod
     def load(cls, records: Iterable[Any], record_id_max: int, now_ms: int) -> tuple[Ledger, list[Change]]:
-        """What the records mean; and what to write because of it: intents that cannot be read become dead letters."""
+        """What the records mean; and what to write because of it: intents that cannot be read become dead letters. Raises `CorruptData` where any
+        other record cannot: the journal is not an outbox's."""
         self = cls()
         self._last_id = record_id_max
         tries: dict[int, int] = {}
@@ -218,15 +219,20 @@ class Ledger:
                     unreadable.append((record.record_id, body, error.reason))
                     continue
                 self.admit(Entry(record.record_id, intent, submitted_ms, len(body) + ENTRY_OVERHEAD_BYTES))
-            elif record.user_type == Kind.TRIES:
-                tries[record.record_id] = _TRIES.unpack(body)[0]
-            elif record.user_type == Kind.ATTEMPT:
-                attempts.append(Attempt.decode(record.record_id, body))
-            elif record.user_type == Kind.DEAD:
-                self._bury(_decode_dead(record.record_id, body), len(body))
-            elif record.user_type == Kind.IDENTITY and (record.is_update or self.identity is None):
-                # Of the updates the journal keeps the last; it may come before the add it replaces.
-                self.identity, self._identity_id = Identity.decode(body), record.record_id
+                continue
+            try:
+                if record.user_type == Kind.TRIES:
+                    tries[record.record_id] = _TRIES.unpack(body)[0]
+                elif record.user_type == Kind.ATTEMPT:
+                    attempts.append(Attempt.decode(record.record_id, body))
+                elif record.user_type == Kind.DEAD:
+                    self._bury(_decode_dead(record.record_id, body), len(body))
+                elif record.user_type == Kind.IDENTITY and (record.is_update or self.identity is None):
+                    # Of the updates the journal keeps the last; it may come before the add it replaces.
+                    self.identity, self._identity_id = Identity.decode(body), record.record_id
+            except (struct.error, ValueError, TypeError):
+                reason = f"record {record.record_id} is none of an outbox: user_type={record.user_type} bytes={len(body)}"
+                raise CorruptData(where="outbox journal", offset=-1, transaction_id=-1, reason=reason) from None
         self.entries = dict(sorted(self.entries.items()))
         for entry_id, count in tries.items():
             if entry_id in self.entries:

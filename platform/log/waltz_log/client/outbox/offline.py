@@ -17,14 +17,17 @@ from waltz_log.client.outbox.writer import apply
 from waltz_log.core.ports import Disk
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.journal import Journal
+from waltz_log.journal.directory import survey
 
 __all__ = ["OutboxDirectory"]
 
 
 class OutboxDirectory:
-    """`with OutboxDirectory(disk, now_ms) as outbox:`, or `look`. Raises `InvalidSetting` where a service holds the directory."""
+    """`with OutboxDirectory(disk, now_ms) as outbox:`, or `look`. Raises `InvalidSetting` where a service holds the directory, `InvalidRequest` where
+    no outbox is in it: none is made."""
 
     def __init__(self, disk: Disk, now_ms: int, settings: OutboxSettings | None = None) -> None:
+        _expect_outbox(disk)
         self._now_ms = now_ms
         journal, self._ledger, changes = open_journal(disk, settings or OutboxSettings(), now_ms, os.urandom)
         self._journal: Journal | None = journal
@@ -41,6 +44,7 @@ class OutboxDirectory:
         except OSError:
             raise InvalidSetting(name="directory", reason="is taken by another process", nearest=None) from None
         try:
+            _expect_outbox(disk)
             self._ledger = read_ledger(disk, OutboxSettings(), now_ms)
         except BaseException:
             disk.unlock()
@@ -100,3 +104,8 @@ class OutboxDirectory:
             raise InvalidRequest(reason="the outbox was opened to look only")
         apply(self._journal, change)
         self._journal.sync()
+
+
+def _expect_outbox(disk: Disk) -> None:
+    if survey(disk).check is None:
+        raise InvalidRequest(reason="there is no outbox in the directory: no service has kept one there yet, or it is another directory")

@@ -27,9 +27,14 @@ def journal_settings(settings: OutboxSettings) -> JournalSettings:
 
 
 def open_journal(disk: Disk, settings: OutboxSettings, now_ms: int, entropy: Callable[[int], bytes]) -> tuple[Journal, Ledger, list[Change]]:
-    """Takes the directory for this process. Raises `InvalidSetting` where another holds it, `JournalFailed` where it cannot be read."""
+    """Takes the directory for this process. Raises `InvalidSetting` where another holds it, `JournalFailed` where it cannot be read,
+    `CorruptData` where it is not an outbox's."""
     journal = Journal.open(disk, journal_settings(settings), entropy)
-    ledger, changes = Ledger.load(journal.loaded.records, journal.loaded.record_id_max, now_ms)
+    try:
+        ledger, changes = Ledger.load(journal.loaded.records, journal.loaded.record_id_max, now_ms)
+    except BaseException:
+        journal.close()
+        raise
     journal.drop_loaded()
     return journal, ledger, changes
 
