@@ -286,6 +286,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._target = self._until_ends(log.extents(begin.topics)) | self._target
             extents = self._target
         begin.expect_cluster(str(log.cluster_key))
+        self._expect_reached(log, begin)
         # What is there now is all there will be, so nothing is waited for.
         waited_ms = None if self._target is not None else (now_s - self._last_batch_s) * 1000
         end = latest_offset(begin, extents, limits, measure=log.measure, waited_ms=waited_ms)
@@ -313,6 +314,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._view is not None:
             self._view.close()
+
+    def _expect_reached(self, log: LogView, begin: Offset) -> None:
+        """`OutOfRange` where the log ends before what the query has read already. A bound may be old for a moment, which is waited out; a log that was
+        set back would be stood still for, and then read with other transactions under the ids that were passed."""
+        known = log.known_extents()
+        ahead = {partition: at for partition, at in begin.next.items() if partition in known and at > known[partition].next}
+        if ahead:
+            log.cover(ahead)
 
     def _until_ends(self, extents: dict[int, Extent]) -> dict[int, Extent]:
         """The log up to where the query is to end. The end at a time is found once something as new is committed, and stays from then on."""
