@@ -27,7 +27,7 @@ from waltz_delta.errors import NotADeltaTable
 from waltz_delta.job_outcome import run_job
 from waltz_delta.job_progress import Progress, progress
 from waltz_delta.landing_way import Way
-from waltz_delta.marks import marks_among, merge_app_id, position
+from waltz_delta.marks import marks_among, merge_app_id, merged_app_id, position
 from waltz_delta.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipeline_file import load_job_pipeline
 from waltz_delta.positions_log import TableLog
@@ -124,7 +124,8 @@ def _settled(log: TableLog, cluster_key: str) -> tuple[int, dict[int, int]]:
     """The newest version whose rows and marks are of the same position: between a MERGE and the marks after it there is one that is not."""
     for version, identifiers in log.newest_first():
         marks = marks_among(identifiers, cluster_key)
-        if identifiers.get(merge_app_id(cluster_key), 0) <= position(marks):
+        settled = identifiers.get(merged_app_id(cluster_key), position(marks))  # early tables counted by position
+        if identifiers.get(merge_app_id(cluster_key), 0) <= settled:
             return version, marks
     return log.version, marks_among(log.identifiers, cluster_key)
 

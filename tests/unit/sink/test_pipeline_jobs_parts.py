@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_delta.audit import _position
+from waltz_delta.audit import _position, _settled
 from waltz_delta.audit_compare import Difference, _runs
 from waltz_delta.backfill import Piece, pieces
 from waltz_delta.errors import GapInTable, NotADeltaTable, WriteContended
@@ -17,9 +22,11 @@ from waltz_delta.job_outcome import Failure, run_job
 from waltz_delta.job_progress import progress
 from waltz_delta.maintain import _hours
 from waltz_delta.maintain_files import FileReport
-from waltz_delta.pipeline import PipelineSettings
+from waltz_delta.marks import app_id, merge_app_id, merged_app_id
+from waltz_delta.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipeline_run import start_options
 from waltz_delta.settings import OutputSettings, TargetSettings
+from waltz_delta.stopping import SAME_REQUEST_S, StopRequest
 from waltz_log.errors import ClusterUnavailable, InvalidSetting
 
 spans = st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, 40), st.integers(0, 60)))
@@ -112,6 +119,67 @@ def test_neighbouring_ids_with_one_fault_are_told_as_one() -> None:
     ]
     assert list(_runs([])) == []
     assert str(Difference("changed", None, None, None, "key=1")) == "changed: key=1"
+
+
+@pytest.mark.parametrize("numbered", [True, False], ids=["numbers", "positions of early tables"])
+def test_an_audit_reads_no_version_between_a_merge_and_its_marks(numbered: bool) -> None:
+    """A MERGE of many transactions, so that its number is far below the position of the marks before it."""
+    merge, merged, mark = merge_app_id("k"), merged_app_id("k"), app_id("k", 0)
+    first = {merge: 1, merged: 1, mark: 99} if numbered else {merge: 100, mark: 99}
+    second = first | ({merge: 2} if numbered else {merge: 200})
+    third = second | {mark: 199} | ({merged: 2} if numbered else {})
+
+    class Log:
+        version, identifiers = 9, dict[str, int]()
+
+        def __init__(self, *newest_first: dict[str, int]) -> None:
+            self.told = newest_first
+
+        def newest_first(self) -> Iterator[tuple[int, dict[str, int]]]:
+            yield from zip(range(9, 0, -1), self.told, strict=False)
+
+    def settled(*versions: dict[str, int]) -> Any:
+        log: Any = Log(*versions)
+        return _settled(log, "k")
+
+    assert settled(third, second, first) == (9, {0: 199})
+    assert settled(second, first) == (8, {0: 99})
+    assert settled({merge: 1}, {}) == (8, {}), "nor the first of a table"
+    assert settled({mark: 5}) == (9, {0: 5}), "a table without merges is always settled"
+
+
+def test_what_is_for_streams_alone_is_left_out_of_a_batch_read_however_it_is_written() -> None:
+    source = {
+        "cluster": "c",
+        "MaxTransactionsPerTrigger": "5",
+        "maxbytespertrigger": "1m",
+        "StartingTimestamp": "1700000000000",
+        "minPartitions": "3",
+    }
+    assert batch_options(source) == {"cluster": "c", "minPartitions": "3"}
+    with pytest.raises(InvalidSetting, match="cluster"):
+        batch_options({"minPartitions": "3"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_both_processes_of_a_driver_get_is_one_request_and_a_later_one_ends_it(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("waltz_delta.stopping.os._exit", ended.append)
+    monkeypatch.setattr("waltz_delta.stopping.java_gateway.ensure_callback_server_started", lambda gateway: None)
+    monkeypatch.setattr("waltz_delta.stopping.signal.signal", lambda *_: None)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=MagicMock()))
+    now = [50.0]
+    request = StopRequest(spark, clock=lambda: now[0])
+    assert not request.asked
+    request.ask(number)
+    now[0] += SAME_REQUEST_S
+    request.ask(number)
+    assert (request.asked, ended) == (True, [])
+    now[0] += 0.1
+    request.ask(number)
+    assert ended == [128 + number]
 
 
 def test_positions_and_durations_are_read_or_refused() -> None:
