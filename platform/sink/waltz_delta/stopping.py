@@ -1,8 +1,9 @@
 """SIGTERM and SIGINT as a request to stop in good order, to whichever of a driver's two processes they are sent.
 
 `spark-submit` is a JVM with the Python driver as its child; a supervisor signals the JVM, a terminal both. Left alone, the JVM takes Spark down under
-the running batch. So the JVM's signals are taken over as well, through py4j. One request may thus be heard twice: from a terminal, or from a supervisor
-that signals every process of its group, as systemd does. A second signal, later than that, ends the driver at once, which the sink survives.
+the running batch. So the JVM's signals are taken over as well, through py4j. One request may thus be heard twice: from a terminal, or from a
+supervisor that signals every process of its group, as systemd does. A second signal that comes later ends the driver at once, which the sink
+survives.
 """
 
 from __future__ import annotations

@@ -316,8 +316,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._view.close()
 
     def _expect_reached(self, log: LogView, begin: Offset) -> None:
-        """`OutOfRange` where the log ends before what the query has read already. A bound may be old for a moment, which is waited out; a log that was
-        set back would be stood still for, and then read with other transactions under the ids that were passed."""
+        """`OutOfRange` where the log ends before what the query has read already. A bound may be old for a moment, which is waited out. Before a log
+        that was set back the query would stand still, and then read on with other transactions under the ids that it had passed."""
         known = log.known_extents()
         ahead = {partition: at for partition, at in begin.next.items() if partition in known and at > known[partition].next}
         if ahead:
