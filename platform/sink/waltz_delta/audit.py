@@ -14,7 +14,7 @@ Only reads. Needs the log of the range: what was trimmed cannot be audited and i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -64,15 +64,19 @@ def _run(arguments: Sequence[str]) -> int | None:
     first, last = _position("--from", found.first), _position("--to", found.last)
     with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
         key = str(inspector.parameters.key)
-        bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
-        extents = {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in bounds.items()}
     spark = SparkSession.builder.appName(f"waltz audit {settings.name}").getOrCreate()
     try:
-        audited = list(audit_pipeline(spark, settings, key, extents, first=first, last=last))
+        audited = list(audit_pipeline(spark, settings, key, lambda: _extents(settings), first=first, last=last))
     finally:
         spark.stop()
     print_report(audited, found.output, SHOWN)
     return FAILED if any(each.differences for each in audited) else None
+
+
+def _extents(settings: PipelineSettings) -> dict[int, tuple[int, int]]:
+    with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
+        bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
+    return {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in bounds.items()}
 
 
 def _position(name: str, text: str | None) -> dict[int, int]:
@@ -86,14 +90,14 @@ def audit_pipeline(
     spark: SparkSession,
     settings: PipelineSettings,
     cluster_key: str,
-    extents: Mapping[int, tuple[int, int]],
+    extents: Callable[[], Mapping[int, tuple[int, int]]],
     *,
     first: Mapping[int, int] | None = None,
     last: Mapping[int, int] | None = None,
     source: str = "waltz",
     per_piece: int = TRANSACTIONS_PER_PIECE,
 ) -> Iterator[Audited]:
-    """`extents`: first and last id of each partition in the log."""
+    """`extents`: gives first and last id of each partition in the log. Asked after a table's marks were read: streams may go on meanwhile."""
     log_reads = _LogReads(spark, settings, source)
     for output in settings.outputs:
         audited = Audited(output.target.table, output.target.mode)
@@ -105,9 +109,12 @@ def audit_pipeline(
             continue
         version, marks = _settled(log, cluster_key)
         starts, ends = {}, {}
-        for partition, (lowest, highest) in extents.items():
+        until = (last or {}) if output.target.mode == "append" else {}
+        if last and not until:
+            audited.notes.append("--to counts for tables that keep every transaction: this one holds the newest row of each key as of its marks")
+        for partition, (lowest, highest) in extents().items():
             starts[partition] = max(lowest, (first or {}).get(partition, lowest))
-            ends[partition] = min(marks.get(partition, -1), highest, (last or {}).get(partition, highest)) + 1
+            ends[partition] = min(marks.get(partition, -1), highest, until.get(partition, highest)) + 1
             if marks.get(partition, -1) > highest:
                 told = f"the table's mark {marks[partition]} is above the log's {highest}: another log, or one that was reset"
                 audited.differences.append(Difference("mark", partition, None, None, told))

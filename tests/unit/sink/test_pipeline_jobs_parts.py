@@ -6,6 +6,7 @@ import io
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -20,7 +21,7 @@ from waltz_delta.backfill import Piece, pieces
 from waltz_delta.errors import GapInTable, NotADeltaTable, WriteContended
 from waltz_delta.job_outcome import Failure, run_job
 from waltz_delta.job_progress import progress
-from waltz_delta.maintain import _hours
+from waltz_delta.maintain import _hours, maintain
 from waltz_delta.maintain_files import FileReport
 from waltz_delta.marks import app_id, merge_app_id, merged_app_id
 from waltz_delta.pipeline import PipelineSettings, batch_options
@@ -180,6 +181,16 @@ def test_a_signal_that_both_processes_of_a_driver_get_is_one_request_and_a_later
     now[0] += 0.1
     request.ask(number)
     assert ended == [128 + number]
+
+
+@pytest.mark.parametrize("tables", [["--table=a", "--table=b"], ["--pipeline={file}"]], ids=["two tables", "a pipeline"])
+@pytest.mark.parametrize("given", ["--keep-version=3", "--cluster-by=day"])
+def test_what_is_of_one_table_is_refused_for_several(tables: list[str], given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A version of one is another's, or nobody's; it was found out when the first table had been changed."""
+    file = tmp_path / "one.yaml"
+    file.write_text("source: {cluster: c}\ncheckpoint: c\noutputs: [{target: {table: t}}]\n")
+    assert maintain([*(each.format(file=file) for each in tables), given]) == 2
+    assert f"name={given.split('=')[0]} reason=is of one table" in capsys.readouterr().err
 
 
 def test_positions_and_durations_are_read_or_refused() -> None:
