@@ -1,8 +1,8 @@
 """The table of dead letters: what did not decode, with its place in the log, the reason, and its data as it was.
 
 Exactly once in the same way as any table: one transaction identifier per log partition in the commit that adds the rows. The identifiers are those of
-one target (`waltz:<cluster key>:<partition>@<target>`), since several landings may share the table and each considers the log at its own pace. What no
-route takes has marks for each table of its landing, of which the highest counts: the landing is known by them though its outputs change.
+one target (`waltz:<cluster key>:<partition>@<target>`), since several landings may share the table and each considers the log at its own pace.
+What no route takes has marks for each table of its landing, of which the highest counts: so a landing is known though its outputs change.
 A batch without dead letters commits nothing, so these marks may lag; what lies between is known to hold none.
 
 Order: the dead letters of a batch are committed before the table that moves past them. A driver that dies between the two has told of letters whose

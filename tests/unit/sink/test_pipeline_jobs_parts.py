@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -211,5 +212,8 @@ def test_the_tables_say_where_a_stream_starts_and_the_file_where_they_hold_nothi
     by_time = pipeline(startingTimestamp="1700000000000")
     assert start_options(by_time, {"0": 7, "1": -2})["startingTransactionIds"] == '{"0": 7}', "the other begins at the time"
     assert start_options(by_time, {"0": -2}) == {"cluster": "c", "startingTimestamp": "1700000000000"}
+    by_topic = pipeline(topicPattern="shop/.*", startingTransactionIds='{"shop/orders": {"1": 5}, "shop/returns": -1, "3": 2}')
+    asked = json.loads(start_options(by_topic, {"0": 7, "1": -2, "2": -2, "3": 2})["startingTransactionIds"])
+    assert asked == {"0": 7, "3": 2, "shop/orders": {"1": 5}, "shop/returns": -1}, "a mark goes before what is said of its topic"
     named = pipeline(startingtransactionids='{"1": 4}')
     assert start_options(named, {"0": 7, "1": 4}) == {"cluster": "c", "startingTransactionIds": '{"0": 7, "1": 4}'}
