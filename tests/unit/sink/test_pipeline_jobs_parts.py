@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_delta.audit import _position, _settled
+from waltz_delta.audit import _position, _settled, audit_pipeline
 from waltz_delta.audit_compare import Difference, _runs
 from waltz_delta.backfill import Piece, pieces
 from waltz_delta.errors import GapInTable, NotADeltaTable, WriteContended
 from waltz_delta.job_outcome import Failure, run_job
 from waltz_delta.job_progress import progress
-from waltz_delta.maintain import _hours, maintain
+from waltz_delta.maintain import Needs, _hours, maintain, needs_of
 from waltz_delta.maintain_files import FileReport
 from waltz_delta.marks import app_id, merge_app_id, merged_app_id
 from waltz_delta.pipeline import PipelineSettings, batch_options
@@ -148,6 +148,43 @@ def test_an_audit_reads_no_version_between_a_merge_and_its_marks(numbered: bool)
     assert settled(second, first) == (8, {0: 99})
     assert settled({merge: 1}, {}) == (8, {}), "nor the first of a table"
     assert settled({mark: 5}) == (9, {0: 5}), "a table without merges is always settled"
+
+
+def test_the_log_is_asked_when_a_tables_marks_were_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round a stream that goes on would be ahead of the log, which reads as another log."""
+    order: list[str] = []
+    mark = 9
+
+    def settled(*_: Any) -> Any:
+        order.append("marks")
+        return 1, {0: mark}
+
+    def extents() -> dict[int, tuple[int, int]]:
+        order.append("log")
+        return {0: (mark + 1, mark)}  # all of it is trimmed, so that no row is read
+
+    outputs = tuple(OutputSettings(target=TargetSettings(table=name)) for name in ("a", "b"))
+    pipeline = PipelineSettings(source={"cluster": "c"}, checkpoint="c", outputs=outputs)
+    monkeypatch.setattr("waltz_delta.audit.TableLog", lambda path: None)
+    monkeypatch.setattr("waltz_delta.audit._settled", settled)
+    audited = list(audit_pipeline(MagicMock(), pipeline, "k", extents))
+    assert [each.differences for each in audited] == [[], []]
+    assert order == ["marks", "log"] * 2
+
+
+def test_what_must_be_kept_is_asked_of_the_tables_that_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = None
+    reads = {"checkpoint of a": {"id of a": 3}, "of both": {"id of a": 5, "id of letters": 1}, "of another": {"id of z": 1}}
+    monkeypatch.setattr("waltz_delta.maintain._table_id", lambda _, path: f"id of {path}")
+    monkeypatch.setattr("waltz_delta.maintain._reader_versions", lambda _, checkpoint: reads[checkpoint])
+    found = needs_of(spark, Needs(hours=2.0), ["a", "b"], ["letters"], [{0: 5}], ["checkpoint of a", "of both"])
+    assert found == {
+        "a": Needs(hours=2.0, positions=({0: 5},), readers=("checkpoint of a", "of both")),
+        "b": Needs(hours=2.0, positions=({0: 5},)),
+        "letters": Needs(hours=2.0, readers=("of both",)),
+    }
+    with pytest.raises(InvalidSetting, match="of another is not of a stream that reads a or letters"):
+        needs_of(spark, Needs(), ["a"], ["letters"], [], ["of another"])
 
 
 def test_what_is_for_streams_alone_is_left_out_of_a_batch_read_however_it_is_written() -> None:
