@@ -246,10 +246,52 @@ def test_after_a_restore_letters_wait_until_the_stream_has_come_so_far_again(spa
     outputs[0]["decode"]["columns"] = "k STRING NOT NULL, n STRING"
     outputs[0]["projection"]["select"] = "k, try_cast(n AS INT) AS n"
     fixed = landing(tmp_path, outputs=outputs, unrouted="skip")
+    restored = internal.table_version(spark, str(tmp_path / "all"))
+    assert replay(spark, fixed, dry_run=True) == [Replayed(str(tmp_path / "all"), 0, 0, 2, {})]
+    assert Landing(fixed, KEY).starting_transaction_ids(spark, [0], dry_run=True) == '{"0": 1}'
+    assert internal.table_version(spark, str(tmp_path / "all")) == restored, "a dry run takes no mark back either"
     assert replay(spark, fixed) == [Replayed(str(tmp_path / "all"), 0, 0, 2, {})]
+    assert internal.table_version(spark, str(tmp_path / "all")) == restored + 1
     Landing(fixed, KEY).write(raw(spark, ROWS[:4]))
     assert replay(spark, fixed) == [Replayed(str(tmp_path / "all"), 2, 0, 0, {})]
     assert table(spark, tmp_path / "all", "transaction_id") == [(0,), (1,), (3,)]
+
+
+def test_letters_are_told_again_where_their_table_was_restored_together_with_its_target(spark: Any, tmp_path: Path) -> None:
+    """As after all tables were set back to yesterday: the log comes again, and nobody else remembers its letters."""
+    settings = landing(tmp_path, outputs=landing(tmp_path).model_dump()["outputs"][:1], unrouted="skip")
+    Landing(settings, KEY).write(raw(spark, ROWS[:1]))
+    empty = internal.table_version(spark, str(tmp_path / "dead"))
+    Landing(settings, KEY).write(raw(spark, ROWS[:4]))
+    told = [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")]
+    assert letters(spark, tmp_path) == told
+    DeltaTable.forPath(spark, str(tmp_path / "all")).restoreToVersion(0)
+    DeltaTable.forPath(spark, str(tmp_path / "dead")).restoreToVersion(empty)
+    Landing(settings, "another cluster").write(raw(spark, ROWS[1:2]))
+    Landing(settings, KEY).write(raw(spark, ROWS[:4]))
+    found = spark.read.format("delta").load(str(tmp_path / "dead"))
+    assert letters(spark, tmp_path) == [told[0], *told], "the other cluster's is its own"
+    assert found.where("cluster != 'another cluster'").count() == 2
+    Landing(settings, KEY).write(raw(spark, ROWS[:4]))
+    assert letters(spark, tmp_path) == [told[0], *told]
+
+
+def test_landings_that_share_a_table_of_letters_tell_each_what_none_of_their_own_routes_takes(spark: Any, tmp_path: Path) -> None:
+    """The first one to get so far told for both: what the other's routes do not take was nowhere."""
+    first, second = landing(tmp_path).model_dump()["outputs"]
+    second["route"]["headers"] = (STRAY,)
+    rows = raw(spark, ROWS[:5])
+    Landing(landing(tmp_path, outputs=[first]), KEY).write(rows)
+    nowhere = [("", 0, 2, "no route takes header 7"), ("", 0, 4, "no route takes header 9")]
+    assert [each for each in letters(spark, tmp_path) if not each[0]] == nowhere
+    Landing(landing(tmp_path, outputs=[second]), KEY).write(rows)
+    nowhere += [("", 0, at, "no route takes header 1") for at in (0, 1, 3)] + [nowhere[1]]
+    assert [each for each in letters(spark, tmp_path) if not each[0]] == sorted(nowhere, key=repr)
+    other = {**first, "target": {**first["target"], "table": str(tmp_path / "more")}}
+    Landing(landing(tmp_path, outputs=[other, first]), KEY).write(rows)
+    assert [each for each in letters(spark, tmp_path) if not each[0]] == sorted(nowhere, key=repr), (
+        "a new output before the others tells nothing twice"
+    )
 
 
 def test_without_dead_letters_the_query_fails_and_names_the_transaction_and_skip_forgets_it(spark: Any, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from waltz_delta.backfill import fill, pieces, where_to_begin
 from waltz_delta.errors import NotADeltaTable, PositionNotReached
 from waltz_delta.landing import Landing, resulting_schemas
 from waltz_delta.listener import PipelineListener, StatusBoard
-from waltz_delta.maintain import Needs, maintain_table, reader_version
+from waltz_delta.maintain import Needs, maintain_table, needs_of, reader_version
 from waltz_delta.pipeline import PipelineSettings, RestartSettings
 from waltz_delta.pipeline_check import declared_columns
 from waltz_delta.pipeline_run import PipelineRun
@@ -260,7 +260,7 @@ def landed(filled: tuple[StubCluster, Path], tmp_path: Path) -> tuple[StubCluste
 
 
 def audited(spark: Any, cluster: StubCluster, settings: PipelineSettings, **more: Any) -> list[Audited]:
-    return list(audit_pipeline(spark, settings, str(cluster.key), extents(cluster), source="waltz_stub", **more))
+    return list(audit_pipeline(spark, settings, str(cluster.key), lambda: extents(cluster), source="waltz_stub", **more))
 
 
 def test_an_audit_names_what_was_planted(spark: Any, landed: tuple[StubCluster, PipelineSettings], capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,6 +292,10 @@ def test_an_audit_names_what_was_planted(spark: Any, landed: tuple[StubCluster, 
         'missing: key={"tail":"0-2"}',
         'missing: key={"tail":"1-3"}',
     ]
+    keyed = settings.model_copy(update={"outputs": settings.outputs[1:]})
+    (whole,) = audited(spark, cluster, keyed, last={0: 13})
+    assert sorted(map(str, whole.differences)) == sorted(map(str, found[1].differences)), "not what came after the id"
+    assert whole.notes[0].startswith("--to counts for tables that keep every transaction")
     alone = settings.model_copy(update={"outputs": settings.outputs[:1]})
     within = audited(spark, cluster, alone, first={0: 13, 1: 9}, last={0: 13}, per_piece=5)
     assert within[0].differences == [], "only the range that was asked for"
@@ -319,7 +323,7 @@ def test_an_audit_names_a_log_with_holes_a_mark_ahead_of_it_and_a_table_that_is_
 ) -> None:
     cluster, settings = landed
     alone = settings.model_copy(update={"outputs": settings.outputs[:1]})
-    ahead = list(audit_pipeline(spark, alone, str(cluster.key), {0: (30, 40), 1: (0, 19)}, source="waltz_stub"))
+    ahead = list(audit_pipeline(spark, alone, str(cluster.key), lambda: {0: (30, 40), 1: (0, 19)}, source="waltz_stub"))
     assert [str(difference) for difference in ahead[0].differences] == [
         "mark: partition=0 the table's mark 59 is above the log's 40: another log, or one that was reset"
     ]
@@ -336,7 +340,7 @@ def test_an_audit_names_a_log_with_holes_a_mark_ahead_of_it_and_a_table_that_is_
 
 def test_maintenance_compacts_keeps_marks_and_what_a_reader_needs(spark: Any, landed: tuple[StubCluster, PipelineSettings], tmp_path: Path) -> None:
     cluster, settings = landed
-    kept, _ = settings.tables
+    kept, newest = settings.tables
     before_rows = held(kept)
     first_version = DeltaTable(kept).version()
     position = high_water_marks(kept)
@@ -348,6 +352,9 @@ def test_maintenance_compacts_keeps_marks_and_what_a_reader_needs(spark: Any, la
         DeltaAppend(kept, str(cluster.key)).write(spark.range(first, first + 10).selectExpr(*more))
     want = sorted([*before_rows, *((0, at) for at in range(60, 80))])
     assert reader_version(spark, str(tmp_path / "reader"), kept) <= first_version + 1
+    reader = str(tmp_path / "reader")
+    wanted = needs_of(spark, Needs(), [kept, newest], [], [], [reader])
+    assert wanted == {kept: Needs(readers=(reader,)), newest: Needs()}
     before = maintain_table(spark, kept, Needs(hours=0.0), small_bytes=1 << 20, dry_run=True)
     assert before.after is None
     assert before.before.files == before.before.small_files >= 4

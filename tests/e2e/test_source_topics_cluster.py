@@ -152,7 +152,7 @@ def test_a_pipeline_over_one_topic_of_several_lands_its_partitions_and_backfill_
         assert sorted((row["topic"], row["key"], row["n"]) for row in rows) == sorted(("shop/orders", b"k%d" % n, n) for n in range(60))
         assert {row["partition"] for row in rows} == {2, 3}
         assert high_water_marks(table) == {p: marks[p] for p in (2, 3)}
-        (audited,) = audit_pipeline(spark, settings, key, extents)
+        (audited,) = audit_pipeline(spark, settings, key, lambda: extents)
         assert [str(difference) for difference in audited.differences] == []
         assert set(audited.partitions) == {2, 3}
 

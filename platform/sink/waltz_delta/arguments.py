@@ -67,7 +67,9 @@ def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> Pip
     for name in ("cluster", "table", "checkpoint", *(("keys",) if upsert else ())):
         if not getattr(found, name):
             raise InvalidSetting(name=f"--{name}", reason="is required", nearest=None)
-    source = {"cluster": found.cluster, "startingTransactionIds": found.starting or "earliest"}
+    source = {"cluster": found.cluster}
+    if found.starting:  # a word for all partitions excludes a time, which --option may give
+        source["startingTransactionIds"] = found.starting
     for text in found.option:
         name, equals, value = text.partition("=")
         if not equals or name.lower() in ("cluster", "startingtransactionids"):

@@ -14,7 +14,7 @@ Only reads. Needs the log of the range: what was trimmed cannot be audited and i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,7 +27,7 @@ from waltz_delta.errors import NotADeltaTable
 from waltz_delta.job_outcome import run_job
 from waltz_delta.job_progress import Progress, progress
 from waltz_delta.landing_way import Way
-from waltz_delta.marks import marks_among, merge_app_id, position
+from waltz_delta.marks import marks_among, merge_app_id, merged_app_id, position
 from waltz_delta.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipeline_file import load_job_pipeline
 from waltz_delta.positions_log import TableLog
@@ -64,15 +64,19 @@ def _run(arguments: Sequence[str]) -> int | None:
     first, last = _position("--from", found.first), _position("--to", found.last)
     with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
         key = str(inspector.parameters.key)
-        bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
-        extents = {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in bounds.items()}
     spark = SparkSession.builder.appName(f"waltz audit {settings.name}").getOrCreate()
     try:
-        audited = list(audit_pipeline(spark, settings, key, extents, first=first, last=last))
+        audited = list(audit_pipeline(spark, settings, key, lambda: _extents(settings), first=first, last=last))
     finally:
         spark.stop()
     print_report(audited, found.output, SHOWN)
     return FAILED if any(each.differences for each in audited) else None
+
+
+def _extents(settings: PipelineSettings) -> dict[int, tuple[int, int]]:
+    with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
+        bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
+    return {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in bounds.items()}
 
 
 def _position(name: str, text: str | None) -> dict[int, int]:
@@ -86,14 +90,14 @@ def audit_pipeline(
     spark: SparkSession,
     settings: PipelineSettings,
     cluster_key: str,
-    extents: Mapping[int, tuple[int, int]],
+    extents: Callable[[], Mapping[int, tuple[int, int]]],
     *,
     first: Mapping[int, int] | None = None,
     last: Mapping[int, int] | None = None,
     source: str = "waltz",
     per_piece: int = TRANSACTIONS_PER_PIECE,
 ) -> Iterator[Audited]:
-    """`extents`: first and last id of each partition in the log."""
+    """`extents`: gives first and last id of each partition in the log. Asked after a table's marks were read: streams may go on meanwhile."""
     log_reads = _LogReads(spark, settings, source)
     for output in settings.outputs:
         audited = Audited(output.target.table, output.target.mode)
@@ -105,9 +109,12 @@ def audit_pipeline(
             continue
         version, marks = _settled(log, cluster_key)
         starts, ends = {}, {}
-        for partition, (lowest, highest) in extents.items():
+        until = (last or {}) if output.target.mode == "append" else {}
+        if last and not until:
+            audited.notes.append("--to counts for tables that keep every transaction: this one holds the newest row of each key as of its marks")
+        for partition, (lowest, highest) in extents().items():
             starts[partition] = max(lowest, (first or {}).get(partition, lowest))
-            ends[partition] = min(marks.get(partition, -1), highest, (last or {}).get(partition, highest)) + 1
+            ends[partition] = min(marks.get(partition, -1), highest, until.get(partition, highest)) + 1
             if marks.get(partition, -1) > highest:
                 told = f"the table's mark {marks[partition]} is above the log's {highest}: another log, or one that was reset"
                 audited.differences.append(Difference("mark", partition, None, None, told))
@@ -124,7 +131,8 @@ def _settled(log: TableLog, cluster_key: str) -> tuple[int, dict[int, int]]:
     """The newest version whose rows and marks are of the same position: between a MERGE and the marks after it there is one that is not."""
     for version, identifiers in log.newest_first():
         marks = marks_among(identifiers, cluster_key)
-        if identifiers.get(merge_app_id(cluster_key), 0) <= position(marks):
+        settled = identifiers.get(merged_app_id(cluster_key), position(marks))  # early tables counted by position
+        if identifiers.get(merge_app_id(cluster_key), 0) <= settled:
             return version, marks
     return log.version, marks_among(log.identifiers, cluster_key)
 

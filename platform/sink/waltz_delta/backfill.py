@@ -108,7 +108,8 @@ def _run(arguments: Sequence[str]) -> int | None:
     try:
         stop = StopRequest(spark)
         landing = Landing(settings, key)
-        starts = where_to_begin(spark, landing, {p: bound.first_transaction_id for p, bound in bounds.items()})
+        earliest = {p: bound.first_transaction_id for p, bound in bounds.items()}
+        starts = where_to_begin(spark, landing, earliest, dry_run=found.dry_run)
         todo = list(pieces(starts, {p: bound.high_water_mark + 1 for p, bound in bounds.items()}, found.transactions_per_commit))
         total = sum(piece.transactions for piece in todo)
         print(f"{total:,} transactions of {len(starts)} partitions in {len(todo)} commits into {', '.join(settings.tables)}", flush=True)
@@ -123,9 +124,9 @@ def _run(arguments: Sequence[str]) -> int | None:
         spark.stop()
 
 
-def where_to_begin(spark: SparkSession, landing: Landing, earliest: Mapping[int, int]) -> dict[int, int]:
+def where_to_begin(spark: SparkSession, landing: Landing, earliest: Mapping[int, int], *, dry_run: bool = False) -> dict[int, int]:
     """After what the tables hold, else at the beginning of the log. A pipeline's own start is for its stream."""
-    found = json.loads(landing.starting_transaction_ids(spark, earliest))
+    found = json.loads(landing.starting_transaction_ids(spark, earliest, dry_run=dry_run))
     return {int(partition): at if at >= 0 else earliest[int(partition)] for partition, at in found.items()}
 
 

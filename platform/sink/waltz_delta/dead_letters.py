@@ -2,6 +2,7 @@
 
 Exactly once in the same way as any table: one transaction identifier per log partition in the commit that adds the rows. The identifiers are those of
 one target (`waltz:<cluster key>:<partition>@<target>`), since several landings may share the table and each considers the log at its own pace.
+What no route takes has marks for each table of its landing, of which the highest counts: so a landing is known though its outputs change.
 A batch without dead letters commits nothing, so these marks may lag; what lies between is known to hold none.
 
 Order: the dead letters of a batch are committed before the table that moves past them. A driver that dies between the two has told of letters whose
@@ -11,7 +12,7 @@ batch comes again, and the marks drop them then. The other way round a lost chec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +25,7 @@ from waltz_delta.batch import PARTITION, TRANSACTION_ID
 from waltz_delta.decode import DATA, PROBLEM
 from waltz_delta.errors import WriteContended
 from waltz_delta.evolution import fitting_columns
+from waltz_delta.restored import follow_restore, told_by
 from waltz_delta.table import create_empty, is_table
 
 __all__ = ["NOWHERE", "SCHEMA", "DeadLetters", "Letters"]
@@ -52,9 +54,12 @@ Letters = Callable[[Mapping[int, int]], DataFrame]
 
 
 class DeadLetters:
-    def __init__(self, path: str, cluster_key: str) -> None:
+    """`tables`: all those that the landing fills."""
+
+    def __init__(self, path: str, cluster_key: str, tables: Sequence[str] = ()) -> None:
         self.path = path
         self.cluster_key = cluster_key
+        self._tables = tuple(tables)
 
     def prepare(self, spark: SparkSession) -> None:
         if not is_table(spark, self.path):
@@ -62,20 +67,26 @@ class DeadLetters:
         held = spark.read.format("delta").load(self.path).schema
         fitting_columns(self.path, held, SCHEMA, "fail")
 
+    def follow_restore(self, spark: SparkSession) -> None:
+        """Where this table was restored together with those that its letters were meant for, the log comes again, and its letters must."""
+        follow_restore(spark, self.path, self.cluster_key)
+
     def app_id(self, target: str, partition: int) -> str:
         return f"waltz:{self.cluster_key}:{partition}@{hashlib.sha256(target.encode()).hexdigest()[:16]}"
 
     def write(self, spark: SparkSession, ends: Mapping[int, int], letters: Mapping[str, Letters], batch_id: int | None) -> set[str]:
         """The letters of each target, those below its marks left out, in one commit with the marks at `ends`. Gives the targets that had not got
         so far."""
+        batch = -1 if batch_id is None else batch_id
         for _ in range(ATTEMPTS):
             transaction = internal.TableTransaction(spark, self.path)
             versions: dict[str, int] = {}
             frames: dict[str, DataFrame] = {}
             for target, rows in sorted(letters.items()):
-                names = {partition: self.app_id(target, partition) for partition in sorted(ends)}
-                marks = {p: mark for p, name in names.items() if (mark := transaction.version(name)) is not None}
-                ahead = {names[p]: end for p, end in ends.items() if end > marks.get(p, -1)}
+                names = {partition: self._names(target, partition) for partition in sorted(ends)}
+                held = {p: [mark for name in each if (mark := transaction.version(name)) is not None] for p, each in names.items()}
+                marks = {p: max(found) for p, found in held.items() if found}
+                ahead = {name: end for p, end in ends.items() if end > marks.get(p, -1) for name in names[p]}
                 if ahead:
                     versions |= ahead
                     frames[target] = self._rows(rows(marks), target)
@@ -83,13 +94,19 @@ class DeadLetters:
                 return set()
             try:
                 written = transaction.write(reduce(DataFrame.unionByName, frames.values()), partition_by=(), properties={})
-                transaction.commit(written, versions, query="waltz dead letters", batch=-1 if batch_id is None else batch_id, metadata="")
+                transaction.commit(written, versions, query="waltz dead letters", batch=batch, metadata=told_by(self.cluster_key))
             except Exception as error:
                 if not transaction.lost_to_another(error):
                     raise
             else:
                 return set(frames)
         raise WriteContended(path=self.path, attempts=ATTEMPTS)
+
+    def _names(self, target: str, partition: int) -> list[str]:
+        """Of the marks of a target."""
+        if target != NOWHERE or not self._tables:
+            return [self.app_id(target, partition)]
+        return [self.app_id(f"{NOWHERE}\n{table}", partition) for table in self._tables]
 
     def _rows(self, bad: DataFrame, target: str) -> DataFrame:
         never = f.lit(None).cast("timestamp")

@@ -28,9 +28,8 @@ from waltz_delta.job_outcome import run_job
 from waltz_delta.job_progress import progress
 from waltz_delta.landing import Landing
 from waltz_delta.landing_way import Way
-from waltz_delta.marks import marks_among
 from waltz_delta.merge_sink import MergeSink
-from waltz_delta.restored import follow_restore
+from waltz_delta.restored import follow_restore, marks_as_restored
 from waltz_delta.routing import routed
 from waltz_delta.settings import LandingSettings
 from waltz_delta.table import is_table
@@ -94,7 +93,7 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
 def _passed(spark: SparkSession, table: str, cluster: str) -> Column:
     """Whether the table has got past a place in the log."""
     passed = f.lit(False)
-    for partition, mark in sorted(marks_among(internal.transaction_versions(spark, table), cluster).items()):
+    for partition, mark in sorted(marks_as_restored(spark, table, cluster).items()):
         passed = passed | ((f.col(PARTITION) == partition) & (f.col(TRANSACTION_ID) <= mark))
     return passed
 

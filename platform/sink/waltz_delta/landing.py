@@ -25,9 +25,9 @@ from waltz_delta.decode import DATA, PROBLEM, UNDECODABLE, refuse
 from waltz_delta.errors import Undecodable, WriteContended
 from waltz_delta.history import DeltaHistory
 from waltz_delta.landing_way import BAD, Way
-from waltz_delta.marks import BatchRange, marks_among
+from waltz_delta.marks import BatchRange
 from waltz_delta.merge_sink import MergeSink
-from waltz_delta.restored import follow_restore
+from waltz_delta.restored import follow_restore, marks_as_restored
 from waltz_delta.routing import unrouted
 from waltz_delta.settings import LandingSettings, OutputSettings
 from waltz_delta.start import FROM_THE_EARLIEST
@@ -65,7 +65,8 @@ class Landing:
         self.cluster_key = cluster_key
         self._statistics = LandingStatistics()
         letters = settings.dead_letters
-        self._dead_letters = DeadLetters(letters.table, cluster_key) if letters is not None else None
+        tables = [output.target.table for output in settings.outputs]
+        self._dead_letters = DeadLetters(letters.table, cluster_key, tables) if letters is not None else None
         self._ways = [Way(output, dead_letters=letters is not None) for output in settings.outputs]
         self._sinks = [sink_for(output, cluster_key, dead_letters=letters is not None) for output in settings.outputs]
         self._astray = unrouted(output.route for output in settings.outputs) if settings.unrouted != "skip" else None
@@ -78,6 +79,7 @@ class Landing:
             sink.prepare(spark, way.good(spark.createDataFrame([], schema)).schema)
         if self._dead_letters is not None:
             self._dead_letters.prepare(spark)
+            self._dead_letters.follow_restore(spark)
         self._prepared = True
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -94,20 +96,21 @@ class Landing:
     def statistics(self) -> LandingStatistics:
         return self._statistics
 
-    def starting_transaction_ids(self, spark: SparkSession, partitions: Iterable[int], *, otherwise: Positions = FROM_THE_EARLIEST) -> str:
+    def starting_transaction_ids(
+        self, spark: SparkSession, partitions: Iterable[int], *, otherwise: Positions = FROM_THE_EARLIEST, dry_run: bool = False
+    ) -> str:
         """The source's `startingTransactionIds`: after the mark of the table that is furthest behind; `otherwise` for partitions that some table
-        holds nothing of."""
+        holds nothing of. After a RESTORE the marks are brought back first, with `dry_run` only in what is told."""
         found: dict[int, int] = {}
-        marks = [self._marks(spark, sink) for sink in self._sinks]
+        if not dry_run:
+            for sink in self._sinks:
+                follow_restore(spark, sink.path, self.cluster_key)
+        marks = [marks_as_restored(spark, sink.path, self.cluster_key) for sink in self._sinks]
         for partition in sorted(partitions):
             known = [each.get(partition) for each in marks]
             lowest = min((mark for mark in known if mark is not None), default=None)
             found[partition] = otherwise.of(partition) if lowest is None or None in known else lowest + 1
         return json.dumps({str(partition): at for partition, at in found.items()})
-
-    def _marks(self, spark: SparkSession, sink: DeltaAppend | MergeSink) -> Mapping[int, int]:
-        follow_restore(spark, sink.path, self.cluster_key)
-        return marks_among(internal.transaction_versions(spark, sink.path), self.cluster_key)
 
     def _land(self, batch: DataFrame, batch_id: int | None, covered: BatchRange | None = None) -> None:
         spark = batch.sparkSession

@@ -14,7 +14,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -23,15 +23,19 @@ from waltz_delta.arguments import JobParser
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.job_outcome import run_job
 from waltz_delta.job_progress import progress
+from waltz_delta.landing import sink_for
 from waltz_delta.maintain_files import FileReport, file_report
 from waltz_delta.marks import cluster_key_among
+from waltz_delta.pipeline import PipelineSettings
 from waltz_delta.pipeline_file import load_job_pipeline
 from waltz_delta.positions import version_at
 from waltz_delta.positions_log import TableLog
+from waltz_delta.table import is_table
+from waltz_delta.upsert import DeltaUpsert
 from waltz_log.cli.exit_codes import FAILED
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["Maintained", "Needs", "maintain", "maintain_table"]
+__all__ = ["Maintained", "Needs", "maintain", "maintain_table", "needs_of"]
 
 HOURS_DEFAULT = 168.0
 """Delta's own `delta.deletedFileRetentionDuration` where the table says nothing."""
@@ -76,42 +80,51 @@ def _run(arguments: Sequence[str]) -> int | None:
     parser.add_argument("--pipeline", metavar="FILE", help="all tables of a pipeline")
     parser.add_argument("--table", action="append", default=[], metavar="PATH", help="a table; may be repeated")
     parser.add_argument("--small-mib", type=float, default=32.0, metavar="N", help="files below count as small (32)")
-    parser.add_argument("--cluster-by", metavar="…", help="columns to cluster a table by from now on, comma between them")
+    parser.add_argument("--cluster-by", metavar="…", help="columns to cluster the one table by from now on, comma between them")
     parser.add_argument("--full", action="store_true", help="cluster what is clustered already, too: after --cluster-by")
     parser.add_argument("--no-optimize", action="store_true", help="leave the files as they are")
     parser.add_argument("--no-vacuum", action="store_true", help="remove nothing")
     parser.add_argument("--retain-hours", type=float, metavar="H", help="keep old files so long, also where it is less than the table says (a week)")
-    parser.add_argument("--keep-version", action="append", type=int, default=[], metavar="V", help="a version that must stay readable")
+    parser.add_argument(
+        "--keep-version", action="append", type=int, default=[], metavar="V", help="a version of the one table that must stay readable"
+    )
     parser.add_argument("--keep-position", action="append", default=[], metavar="JSON", help='a log position that must, {"0": 42}')
-    parser.add_argument("--reader", action="append", default=[], metavar="CHECKPOINT", help="of a Spark stream that reads the table; may be repeated")
+    parser.add_argument(
+        "--reader", action="append", default=[], metavar="CHECKPOINT", help="of a Spark stream that reads some of the tables; may be repeated"
+    )
     parser.add_argument("--dry-run", action="store_true", help="tell what there is and what would be done, and change nothing")
     found = parser.parse(arguments)
     if not found.pipeline and not found.table:
         raise InvalidSetting(name="--table", reason="is required, or --pipeline", nearest=None)
     if found.retain_hours is not None and found.retain_hours < MARGIN_HOURS:
         raise InvalidSetting(name="--retain-hours", reason=f"below {MARGIN_HOURS:g} takes files that a batch is writing", nearest=None)
-    tables = [*found.table]
-    if found.pipeline:
-        settings = load_job_pipeline(found.pipeline)
-        tables += [*settings.tables, *([settings.dead_letters.table] if settings.dead_letters is not None else [])]
+    settings = load_job_pipeline(found.pipeline) if found.pipeline else None
+    for name, given in (("--keep-version", found.keep_version), ("--cluster-by", found.cluster_by)):
+        if given and (settings is not None or len(found.table) > 1):
+            raise InvalidSetting(name=name, reason="is of one table: give that with --table", nearest=None)
     try:
         positions = tuple({int(p): int(at) for p, at in json.loads(text).items()} for text in found.keep_position)
     except (ValueError, AttributeError, TypeError):
         raise InvalidSetting(name="--keep-position", reason='wants JSON of ids such as {"0": 42}', nearest=None) from None
-    needs = Needs(found.retain_hours, tuple(found.keep_version), positions, tuple(found.reader))
     spark = SparkSession.builder.appName("waltz maintain").getOrCreate()
     try:
         internal.check_versions(spark)
+        holding = [*found.table, *(_there(spark, settings.tables) if settings is not None else ())]
+        beside = _there(spark, _beside(settings)) if settings is not None else []
+        plain = Needs(found.retain_hours, tuple(found.keep_version))
+        needs = needs_of(spark, plain, holding, beside, positions, found.reader)
+        for table, need in needs.items():  # what cannot be kept is told before anything is changed
+            retention(spark, table, need)
         done = []
-        with progress("maintain", STEPS * len(tables)) as bar:
-            for table in tables:
+        with progress("maintain", STEPS * len(needs)) as bar:
+            for table, need in needs.items():
                 if found.cluster_by and not found.dry_run:
                     spark.sql(f"ALTER TABLE delta.`{table}` CLUSTER BY ({found.cluster_by})")
                 done.append(
                     maintain_table(
                         spark,
                         table,
-                        needs,
+                        need,
                         small_bytes=int(found.small_mib * 2**20),
                         optimize=not found.no_optimize,
                         full=found.full,
@@ -125,6 +138,42 @@ def _run(arguments: Sequence[str]) -> int | None:
     for each in done:
         _tell(each, dry_run=found.dry_run)
     return FAILED if any(each.warnings for each in done) else None
+
+
+def _beside(settings: PipelineSettings) -> list[str]:
+    """What a pipeline writes besides its tables: dead letters and remembered deletes. They tell no position of the log."""
+    letters = [settings.dead_letters.table] if settings.dead_letters is not None else []
+    sinks = [sink_for(output, "", dead_letters=settings.dead_letters is not None) for output in settings.outputs]
+    return [*letters, *(path for sink in sinks if isinstance(sink, DeltaUpsert) and (path := sink.tombstones) is not None)]
+
+
+def _there(spark: SparkSession, paths: Sequence[str]) -> list[str]:
+    """Those of a pipeline's tables that it has made so far."""
+    found = [path for path in paths if is_table(spark, path)]
+    for path in paths:
+        if path not in found:
+            print(f"{path}: no table yet", flush=True)
+    return found
+
+
+def needs_of(
+    spark: SparkSession,
+    plain: Needs,
+    holding: Sequence[str],
+    beside: Sequence[str],
+    positions: Sequence[dict[int, int]],
+    readers: Sequence[str],
+) -> dict[str, Needs]:
+    """What each table must keep. A reader's need is that of the tables it reads, a position's that of the tables that are `holding` the log."""
+    found = {path: replace(plain, positions=tuple(positions)) for path in holding} | dict.fromkeys(beside, plain)
+    for reader in readers:
+        versions = _reader_versions(spark, reader)
+        read = [path for path in found if _table_id(spark, path) in versions]
+        if not read:
+            raise InvalidSetting(name="--reader", reason=f"{reader} is not of a stream that reads {' or '.join(found)}", nearest=None)
+        for path in read:
+            found[path] = replace(found[path], readers=(*found[path].readers, reader))
+    return found
 
 
 def maintain_table(
@@ -173,7 +222,19 @@ def retention(spark: SparkSession, path: str, needs: Needs) -> tuple[float, str]
 
 
 def reader_version(spark: SparkSession, checkpoint: str, path: str) -> int:
-    """The version of the table that a Spark stream is at, from the last offsets in its checkpoint."""
+    """The version of the table that a Spark stream is at."""
+    found = _reader_versions(spark, checkpoint).get(_table_id(spark, path))
+    if found is None:
+        raise InvalidSetting(name="--reader", reason=f"{checkpoint} is not of a stream that reads {path}", nearest=None)
+    return found
+
+
+def _table_id(spark: SparkSession, path: str) -> str:
+    return str(spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]["id"])
+
+
+def _reader_versions(spark: SparkSession, checkpoint: str) -> dict[str, int]:
+    """Of each Delta table that a Spark stream reads, by its id, the version that it is at, from the last offsets in its checkpoint."""
     place = checkpoint.rstrip("/")
     try:
         lines = spark.read.text(f"{place}/offsets").selectExpr("value", "_metadata.file_name AS name").collect()
@@ -183,19 +244,17 @@ def reader_version(spark: SparkSession, checkpoint: str, path: str) -> int:
     for row in lines:
         if row["name"].isdecimal():
             batches.setdefault(int(row["name"]), []).append(row["value"])
-    table_id = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0]["id"]
-    found = []
+    found: dict[str, int] = {}
     for batch in sorted(batches)[-2:]:  # the last may not be done: the one before it tells what is read again
         for text in batches[batch]:
             try:
                 offset = json.loads(text)
             except ValueError:
                 continue  # the line of the log's own version
-            if isinstance(offset, dict) and offset.get("reservoirId") == table_id:
-                found.append(int(offset["reservoirVersion"]))
-    if not found:
-        raise InvalidSetting(name="--reader", reason=f"{checkpoint} is not of a stream that reads {path}", nearest=None)
-    return min(found)
+            if isinstance(offset, dict) and "reservoirId" in offset:
+                table, version = str(offset["reservoirId"]), int(offset["reservoirVersion"])
+                found[table] = min(version, found.get(table, version))
+    return found
 
 
 def _optimize(spark: SparkSession, path: str, *, full: bool) -> None:

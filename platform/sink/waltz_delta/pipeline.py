@@ -116,8 +116,9 @@ def batch_options(source: dict[str, str]) -> dict[str, str]:
         try:
             SourceOptions.parse(kept).check_use("batch")
         except InvalidSetting as error:
-            if error.name not in kept or error.name == "cluster":
+            left = {name: value for name, value in kept.items() if name.lower() != error.name.lower()}
+            if len(left) == len(kept) or error.name == "cluster":
                 raise
-            kept = {name: value for name, value in kept.items() if name != error.name}
+            kept = left
         else:
             return kept

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -179,7 +179,10 @@ def start_options(settings: PipelineSettings, starting: Mapping[str, int]) -> di
     """The source's options with the start that the tables ask for. A partition they hold nothing of begins as the pipeline says, by time also."""
     source = {name: value for name, value in settings.source.items() if name.lower() != "startingtransactionids"}
     options = settings.options
-    named = {p: at for p, at in starting.items() if at >= 0 or options.starting_times is None or int(p) in options.starting.given}
+    by_topic = options.starting.topics
+    left_open = options.starting_times is not None or by_topic
+    named: dict[str, Any] = {p: at for p, at in starting.items() if at >= 0 or not left_open or int(p) in options.starting.given}
+    named |= {topic: said if isinstance(said, int) else {str(p): at for p, at in said.items()} for topic, said in by_topic.items()}
     return source | {"startingTransactionIds": json.dumps(named)} if named else source
 
 

@@ -5,12 +5,15 @@ holds, and the log would never come again. So whoever prepares a table looks at 
 the marks of the restored version are set, in a commit that says so. From there on everything is as it was then: a checkpoint that is ahead is told as
 a gap, without it the query begins after those marks.
 
+The marks of dead letters, in a table of those, are marks like the others.
+
 Not seen: a RESTORE under a running query, which writes on by its marks. Stop the query first.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,9 +23,12 @@ from pyspark.sql import functions as f
 
 from waltz_delta import internal
 from waltz_delta.errors import WriteContended
-from waltz_delta.marks import app_id, marks_among, merge_app_id, merged_app_id
+from waltz_delta.marks import marks_among, merge_app_id, merged_app_id
 
-__all__ = ["follow_restore", "told_by"]
+__all__ = ["follow_restore", "marks_as_restored", "told_by"]
+
+_MARK = re.compile(r"\d+(@.*)?")
+"""What stands behind the cluster in the identifier of a mark: a partition, in a table of dead letters with a target behind."""
 
 COMMITS_SEARCHED = 50
 """From a RESTORE to the start of the query users write little; each costs the reading of one line."""
@@ -37,15 +43,7 @@ def told_by(cluster_key: str, **more: Any) -> str:
 def follow_restore(spark: SparkSession, path: str, cluster_key: str) -> None:
     for _ in range(ATTEMPTS):
         transaction = internal.TableTransaction(spark, path)
-        found = _restored(spark, path, cluster_key, transaction)
-        if found is None:
-            return
-        now, then = transaction.versions(), transaction.versions_at(found)
-        marks = marks_among(now, cluster_key)
-        back = {app_id(cluster_key, p): then.get(app_id(cluster_key, p), -1) for p in marks}
-        if merge_app_id(cluster_key) in now:  # the number goes on, and nothing of before is unfinished
-            back[merged_app_id(cluster_key)] = now[merge_app_id(cluster_key)]
-        changed = {name: version for name, version in sorted(back.items()) if transaction.version(name) != version}
+        found, changed = _taken_back(spark, path, cluster_key, transaction)
         if not changed:
             return
         try:
@@ -56,6 +54,25 @@ def follow_restore(spark: SparkSession, path: str, cluster_key: str) -> None:
         else:
             return
     raise WriteContended(path=path, attempts=ATTEMPTS)
+
+
+def marks_as_restored(spark: SparkSession, path: str, cluster_key: str) -> dict[int, int]:
+    """The table's marks as `follow_restore` leaves them. Writes nothing."""
+    transaction = internal.TableTransaction(spark, path)
+    _, changed = _taken_back(spark, path, cluster_key, transaction)
+    return marks_among(transaction.versions() | changed, cluster_key)
+
+
+def _taken_back(spark: SparkSession, path: str, cluster_key: str, transaction: internal.TableTransaction) -> tuple[int | None, dict[str, int]]:
+    """The version that was restored, and the identifiers that must change for it."""
+    found = _restored(spark, path, cluster_key, transaction)
+    if found is None:
+        return None, {}
+    now, then = transaction.versions(), transaction.versions_at(found)
+    back = {name: then.get(name, -1) for name in now if _MARK.fullmatch(name.removeprefix(f"waltz:{cluster_key}:"))}
+    if merge_app_id(cluster_key) in now:  # the number goes on, and nothing of before is unfinished
+        back[merged_app_id(cluster_key)] = now[merge_app_id(cluster_key)]
+    return found, {name: version for name, version in sorted(back.items()) if transaction.version(name) != version}
 
 
 def _restored(spark: SparkSession, path: str, cluster_key: str, transaction: internal.TableTransaction) -> int | None:

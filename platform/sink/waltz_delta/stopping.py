@@ -1,7 +1,9 @@
 """SIGTERM and SIGINT as a request to stop in good order, to whichever of a driver's two processes they are sent.
 
 `spark-submit` is a JVM with the Python driver as its child; a supervisor signals the JVM, a terminal both. Left alone, the JVM takes Spark down under
-the running batch. So the JVM's signals are taken over as well, through py4j. A second signal ends the driver at once, which the sink survives.
+the running batch. So the JVM's signals are taken over as well, through py4j. One request may thus be heard twice: from a terminal, or from a
+supervisor that signals every process of its group, as systemd does. A second signal that comes later ends the driver at once, which the sink
+survives.
 """
 
 from __future__ import annotations
@@ -9,12 +11,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 __all__ = ["StopRequest"]
+
+SAME_REQUEST_S = 2.0
+"""Within this the two processes have told of one and the same signal: far above what a callback from the JVM takes."""
 
 
 class _JavaHandler:
@@ -33,8 +40,10 @@ class _JavaHandler:
 class StopRequest:
     """Takes the signals over for the life of the process; made in the main thread."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._event = threading.Event()
+        self._clock = clock
+        self._asked_s: float | None = None
         gateway: Any = spark.sparkContext._gateway
         start_callbacks: Any = java_gateway.ensure_callback_server_started
         start_callbacks(gateway)
@@ -53,6 +62,9 @@ class StopRequest:
         return self._event.wait(seconds)
 
     def ask(self, number: int) -> None:
-        if self._event.is_set() and number == signal.SIGTERM:
+        now_s = self._clock()
+        if self._asked_s is None:
+            self._asked_s = now_s
+        elif now_s - self._asked_s > SAME_REQUEST_S:
             os._exit(128 + number)
         self._event.set()

@@ -37,7 +37,7 @@ class DeltaUpsert(MergeSink):
     other.
 
     `remember_deletes` keeps tombstones where the sequence alone would not ask for them. The rest (`partition_by`, `cluster_by`, `properties`,
-    `evolution`, `attempts`) as in `DeltaAppend`."""
+    `evolution`, `attempts`) as in `DeltaAppend`. `tombstones`: path of that table, None where there is none."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class DeltaUpsert(MergeSink):
         tombstones = None
         if deletes is not None and deletes.kind == "hard" and (remember_deletes or sequence != TRANSACTION_ID):
             tombstones = Tombstones(deletes.tombstones or f"{path.rstrip('/')}_tombstones", keys, sequence)
+        self.tombstones = tombstones.path if tombstones is not None else None
         super().__init__(path, cluster_key, keys, sequence, UpsertRule(tuple(keys), sequence, deletes, tombstones), **table)
 
 

@@ -26,8 +26,11 @@ class TopicOf(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
+    """`number`: as which of the topic's partitions; -1 where the topic was deleted and nobody knows any more."""
+
     topic: TopicOf
     compaction: bool
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,13 @@ class Wanted:
             matches = re.compile(self.pattern or "").fullmatch
             found = [topic for name, topic in sorted(catalogue.topics.items()) if matches(str(name))]
         wanted = {
-            each: TopicPartition(TopicOf(str(topic.name), topic.keyed), topic.type == "compaction") for topic in found for each in topic.partitions
+            each: TopicPartition(TopicOf(str(topic.name), topic.keyed), topic.type == "compaction", number)
+            for topic in found
+            for number, each in enumerate(topic.partitions)
         }
         if self.topics is None:
             wanted |= {
-                each: TopicPartition(topic, False)
+                each: TopicPartition(topic, False, -1)
                 for each, topic in known.items()
                 if each not in wanted and catalogue.owner_of(each) is None and matches(topic.name)
             }

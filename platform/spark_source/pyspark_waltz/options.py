@@ -61,7 +61,7 @@ OPTIONS: Final = (
         "`earliest`",
         _DATA,
         'where to begin: `earliest`, `latest`, or JSON `{"0": 17, "1": -2, "2": -1}` with -2 for the earliest and -1 for the latest; '
-        "a partition not named begins at the earliest",
+        "a partition not named begins at the earliest; topics by name as well (see Topics)",
     ),
     Option(
         "startingTimestamp",
@@ -207,6 +207,7 @@ class SourceOptions:
         )
         found._check_partitions()
         found._check_topics()
+        found._check_named_topics()
         return found
 
     def _check_topics(self) -> None:
@@ -221,6 +222,25 @@ class SourceOptions:
                 if name == "filterPushdown" and self.filter_pushdown:
                     raise InvalidSetting(name=name, reason="saves nothing with compacted=true: a view is read whole", nearest=None)
 
+    def _check_named_topics(self) -> None:
+        """A topic in JSON that will never be read is a mistake; whether it is there is found out later."""
+        for name, said in self._said():
+            for topic in said.topics if said is not None else ():
+                if not self.by_topic:
+                    raise InvalidSetting(name=name, reason=f"names topic {topic}; that wants topic or topicPattern", nearest=None)
+                if self.topics is not None and topic not in self.topics:
+                    raise InvalidSetting.unknown(topic, self.topics, what=f"topic of those read, named by {name}")
+                if self.topic_pattern is not None and re.fullmatch(self.topic_pattern, topic) is None:
+                    raise InvalidSetting(name=name, reason=f"names topic {topic}, which topicPattern does not match", nearest=None)
+
+    def _said(self) -> tuple[tuple[str, Positions | Times | None], ...]:
+        return (
+            ("startingTransactionIds", self.starting),
+            ("endingTransactionIds", self.ending),
+            ("startingTransactionIdsByTimestamp", self.starting_times),
+            ("endingTransactionIdsByTimestamp", self.ending_times),
+        )
+
     def wanted_partitions(self, catalogue: Callable[[], Catalogue]) -> tuple[int, ...] | None:
         """The log partitions that are meant now; None: all. `catalogue`: asked where topics are read. Raises `NoSuchTopic`."""
         if not self.by_topic:
@@ -234,13 +254,8 @@ class SourceOptions:
         return self.topics is not None or self.topic_pattern is not None
 
     def _check_partitions(self) -> None:
-        said: list[tuple[str, Mapping[int, int]]] = [
-            ("startingTransactionIds", self.starting.given),
-            ("endingTransactionIds", self.ending.given),
-            ("startingTransactionIdsByTimestamp", self.starting_times.given_ms if self.starting_times is not None else {}),
-            ("endingTransactionIdsByTimestamp", self.ending_times.given_ms if self.ending_times is not None else {}),
-        ]
-        for name, given in said:
+        for name, said in self._said():
+            given = said.given if isinstance(said, Positions) else said.given_ms if said is not None else {}
             outside = sorted(set(given) - set(self.partitions)) if self.partitions is not None else []
             if outside:
                 raise InvalidSetting(name=name, reason=f"names partition {outside[0]}, which option partitions leaves out", nearest=None)
@@ -261,7 +276,7 @@ class SourceOptions:
             if option.name in self.named and actual not in option.uses:
                 reason = "does nothing with mode=metadata" if self.metadata_mode else f"is for {', '.join(sorted(option.uses))} reads only"
                 raise InvalidSetting(name=option.name, reason=reason, nearest=None)
-        if use == "stream" and "endingTransactionIds" in self.named and not self.ending.given:
+        if use == "stream" and "endingTransactionIds" in self.named and not (self.ending.given or self.ending.topics):
             raise InvalidSetting(name="endingTransactionIds", reason="latest is no end for a stream; give JSON, or a trigger that ends", nearest=None)
 
 
@@ -293,7 +308,7 @@ def _times(values: Mapping[str, str], side: Literal["starting", "ending"], *, ot
     found = parse_times(each, values.get(each, "{}"), otherwise=otherwise, strict=strict)
     if everywhere not in values:
         return found
-    return Times(everywhere, parse_time(everywhere, values[everywhere]), found.given_ms, otherwise, strict)
+    return Times(everywhere, parse_time(everywhere, values[everywhere]), found.given_ms, otherwise, strict, found.topics)
 
 
 def _limits(values: Mapping[str, str]) -> Limits:

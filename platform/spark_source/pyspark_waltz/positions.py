@@ -1,15 +1,17 @@
 """Where to start or end reading, as a user says it and before the log was asked: by transaction id or by append time. Pure.
 
 A transaction id in JSON may be -2 for the earliest and -1 for the latest. A time is a number of milliseconds since 1970 UTC, or ISO 8601 with its
-offset (`2026-11-21T10:00:00Z`): without one it would mean another moment on another machine.
+offset (`2026-11-21T10:00:00Z`): without one it would mean another moment on another machine. Where topics are read, JSON may name them in place of
+partitions of the log: `{"shop/orders": {"0": 17}, "shop/returns": -1}`, one position for all of a topic or for its own partitions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Self, TypeAlias
 
 from waltz_log.errors import InvalidSetting
 
@@ -26,13 +28,24 @@ TIME_MS_MAX = 253_402_300_800_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+ByTopic: TypeAlias = Mapping[str, int | Mapping[int, int]]
+"""Topic to what is said of all of it, or of each of its own partitions."""
+
+Places: TypeAlias = Mapping[int, tuple[str, int]]
+"""Partition of the log to its topic, and as which of the topic's partitions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """A transaction id, `EARLIEST` or `LATEST` for each partition."""
+    """A transaction id, `EARLIEST` or `LATEST` for each partition. `topics`: the same by topic, until `in_log` says which partitions those are."""
 
     default: int
     given: Mapping[int, int] = field(default_factory=dict)
+    topics: ByTopic = field(default_factory=dict)
+
+    def in_log(self, option: str, places: Places, *, strict: bool = True) -> Self:
+        """By partition of the log alone. `strict`: what is not there is an `InvalidSetting`; otherwise it may come later."""
+        return replace(self, given=_in_log(option, self.given, self.topics, places, strict=strict), topics={}) if self.topics else self
 
     def of(self, partition: int) -> int:
         return self.given.get(partition, self.default)
@@ -48,6 +61,11 @@ class Times:
     given_ms: Mapping[int, int] = field(default_factory=dict)
     otherwise: int = LATEST
     strict: bool = False
+    topics: ByTopic = field(default_factory=dict)
+
+    def in_log(self, places: Places, *, strict: bool = True) -> Self:
+        """As of `Positions`."""
+        return replace(self, given_ms=_in_log(self.option, self.given_ms, self.topics, places, strict=strict), topics={}) if self.topics else self
 
     def of(self, partition: int) -> int | None:
         return self.given_ms.get(partition, self.everywhere_ms)
@@ -76,19 +94,20 @@ def parse_positions(name: str, text: str, *, default: int) -> Positions:
     if word == "earliest" and not ending:
         return Positions(EARLIEST)
     form = 'latest or JSON such as {"0": 42, "1": -1}' if ending else 'earliest, latest or JSON such as {"0": 17, "1": -2}'
-    given: dict[int, int] = {}
-    for partition, value in _object(name, text, form).items():
+
+    def position(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < (LATEST if ending else EARLIEST):
             raise _wrong(name, text, form)
-        given[partition] = value
-    return Positions(default, given)
+        return value
+
+    return Positions(default, *_said(name, text, form, position))
 
 
 def parse_times(name: str, text: str, *, otherwise: int, strict: bool) -> Times:
     """JSON: a time for each partition."""
     form = 'JSON such as {"0": 1700000000000, "1": "2026-11-21T10:00:00Z"}'
-    given = {partition: parse_time(name, value) for partition, value in _object(name, text, form).items()}
-    return Times(name, given_ms=given, otherwise=otherwise, strict=strict)
+    given, topics = _said(name, text, form, lambda value: parse_time(name, value))
+    return Times(name, given_ms=given, otherwise=otherwise, strict=strict, topics=topics)
 
 
 def parse_time(name: str, value: object) -> int:
@@ -117,14 +136,47 @@ def told_time(time_ms: int) -> str:
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _object(name: str, text: str, form: str) -> dict[int, object]:
+def _said(name: str, text: str, form: str, value_of: Callable[[object], int]) -> tuple[dict[int, int], dict[str, int | Mapping[int, int]]]:
+    """Of JSON, by partition of the log and by topic."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _wrong(name, text, form) from None
-    if not isinstance(found, dict) or not all(key.isdecimal() for key in found):
+    if not isinstance(found, dict):
         raise _wrong(name, text, form)
-    return {int(key): value for key, value in found.items()}
+    given: dict[int, int] = {}
+    topics: dict[str, int | Mapping[int, int]] = {}
+    for key, value in found.items():
+        if key.isdecimal():
+            given[int(key)] = value_of(value)
+        elif "/" not in key or (isinstance(value, dict) and not all(number.isdecimal() for number in value)):
+            raise _wrong(name, text, form)
+        else:
+            topics[key] = {int(number): value_of(each) for number, each in value.items()} if isinstance(value, dict) else value_of(value)
+    return given, topics
+
+
+def _in_log(option: str, given: Mapping[int, int], topics: ByTopic, places: Places, *, strict: bool) -> dict[int, int]:
+    """A partition of the log that is named itself goes before its topic."""
+    found: dict[int, int] = {}
+    numbers: dict[str, list[int]] = {}
+    for partition, (topic, number) in sorted(places.items()):
+        numbers.setdefault(topic, []).append(number)
+        said = topics.get(topic, {})
+        if isinstance(said, int):
+            found[partition] = said
+        elif number in said:
+            found[partition] = said[number]
+    for topic, said in topics.items() if strict else ():
+        if topic not in numbers:
+            raise InvalidSetting(
+                name=option, reason=f"names topic {topic}, which is not read; there are {', '.join(numbers) or 'none'}", nearest=None
+            )
+        for number in sorted(said) if not isinstance(said, int) else ():
+            if number not in numbers[topic]:
+                told = ",".join(str(each) for each in numbers[topic])
+                raise InvalidSetting(name=option, reason=f"names partition {number} of topic {topic}, of which are read {told}", nearest=None)
+    return found | dict(given)
 
 
 def _wrong(name: str, text: str, form: str) -> InvalidSetting:

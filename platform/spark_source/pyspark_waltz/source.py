@@ -25,7 +25,7 @@ from pyspark_waltz.naming import TopicOf
 from pyspark_waltz.offsets import Extent, Offset, batch_starts, checked_starts
 from pyspark_waltz.options import NO_LIMITS, SourceOptions
 from pyspark_waltz.planner import Span, capped, cut, latest_offset, resolve, times_needed, view_end
-from pyspark_waltz.positions import LATEST
+from pyspark_waltz.positions import LATEST, Positions, Times
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, schema_of
 from waltz_log.errors import InvalidSetting
 
@@ -191,9 +191,20 @@ def _names(view: LogView) -> dict[int, TopicOf]:
 
 def _begin(options: SourceOptions, view: LogView, extents: Mapping[int, Extent]) -> dict[int, int]:
     """Where each partition begins."""
-    asked = times_needed(options.starting, options.starting_times, extents)
-    at_times = view.positions_at(asked)
-    return resolve(options.starting, extents, option="startingTransactionIds", times=options.starting_times, at_times=at_times)
+    starting = options.starting.in_log("startingTransactionIds", _places(view))
+    times = options.starting_times.in_log(_places(view)) if options.starting_times is not None else None
+    at_times = view.positions_at(times_needed(starting, times, extents))
+    return resolve(starting, extents, option="startingTransactionIds", times=times, at_times=at_times)
+
+
+def _ends(options: SourceOptions, view: LogView, *, strict: bool) -> tuple[Positions, Times | None]:
+    """Where each partition is to end, by partition of the log. `strict`: of topics that are there."""
+    times = options.ending_times.in_log(_places(view), strict=strict) if options.ending_times is not None else None
+    return options.ending.in_log("endingTransactionIds", _places(view), strict=strict), times
+
+
+def _places(view: LogView) -> dict[int, tuple[str, int]]:
+    return {partition: (found.topic.name, found.number) for partition, found in view.topics.items()}
 
 
 # ---- batch -------------------------------------------------------------------------------------------------------------------------------------
@@ -214,8 +225,9 @@ class _BatchReader(DataSourceReader):
             if options.compacted:
                 return _plan_compacted(options, view, extents)
             starts = _begin(options, view, extents)
-            at_times = view.positions_at(times_needed(options.ending, options.ending_times, extents))
-            ends = resolve(options.ending, extents, option="endingTransactionIds", times=options.ending_times, at_times=at_times)
+            ending, times = _ends(options, view, strict=True)
+            at_times = view.positions_at(times_needed(ending, times, extents))
+            ends = resolve(ending, extents, option="endingTransactionIds", times=times, at_times=at_times)
             if pushed.nothing:
                 return []
             wanted = {p: (starts[p], ends[p] - 1) for p in extents if p in pushed.of("partition")}
@@ -286,6 +298,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._target = self._until_ends(log.extents(begin.topics)) | self._target
             extents = self._target
         begin.expect_cluster(str(log.cluster_key))
+        self._expect_reached(log, begin)
         # What is there now is all there will be, so nothing is waited for.
         waited_ms = None if self._target is not None else (now_s - self._last_batch_s) * 1000
         end = latest_offset(begin, extents, limits, measure=log.measure, waited_ms=waited_ms)
@@ -314,14 +327,23 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._view is not None:
             self._view.close()
 
+    def _expect_reached(self, log: LogView, begin: Offset) -> None:
+        """`OutOfRange` where the log ends before what the query has read already. A bound may be old for a moment, which is waited out. Before a log
+        that was set back the query would stand still, and then read on with other transactions under the ids that it had passed."""
+        known = log.known_extents()
+        ahead = {partition: at for partition, at in begin.next.items() if partition in known and at > known[partition].next}
+        if ahead:
+            log.cover(ahead)
+
     def _until_ends(self, extents: dict[int, Extent]) -> dict[int, Extent]:
         """The log up to where the query is to end. The end at a time is found once something as new is committed, and stays from then on."""
         options = self._source.parsed
         if not options.bounded:
             return extents
-        self._ends |= {p: end for p, end in options.ending.given.items() if end != LATEST}
+        ending, times = _ends(options, self._log(), strict=False)
+        self._ends |= {p: end for p, end in ending.given.items() if end != LATEST}
         open_ = [p for p in extents if p not in self._ends]
-        asked = times_needed(options.ending, options.ending_times, open_)
+        asked = times_needed(ending, times, open_)
         for partition, at in self._log().positions_at(asked).items():
             if at < extents[partition].next:
                 self._ends[partition] = at

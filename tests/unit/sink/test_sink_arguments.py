@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_waltz.options import EARLIEST
 from waltz_delta.arguments import parse_arguments
 from waltz_log.errors import InvalidSetting
 
@@ -54,7 +55,17 @@ def test_defaults_follow_the_log_from_its_beginning() -> None:
     (pipeline,) = found.pipelines
     assert (pipeline.trigger, pipeline.once, pipeline.outputs[0].target.mode) == ("1 second", False, "append")
     assert pipeline.outputs[0].decode.format == "bytes"
-    assert pipeline.source == {"cluster": "h:1/w", "startingTransactionIds": "earliest"}
+    assert pipeline.source == {"cluster": "h:1/w"}
+    assert pipeline.options.starting.default == EARLIEST
+
+
+def test_a_job_from_arguments_may_start_at_a_time() -> None:
+    found = parse_arguments("ingest", [*NEEDED, "--option", "startingTimestamp=1700000000000"], upsert=False)
+    times = found.pipelines[0].options.starting_times
+    assert times is not None
+    assert times.of(0) == 1_700_000_000_000
+    with pytest.raises(InvalidSetting, match="startingTimestamp reason=cannot be together with startingTransactionIds=latest"):
+        parse_arguments("ingest", [*NEEDED, "--starting=latest", "--option=startingTimestamp=1700000000000"], upsert=False)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, SCHEMA_WITH_METADATA
 from pyspark_waltz.testing import StubCluster, StubSource
-from waltz_log.errors import InvalidSetting
+from waltz_log.errors import InvalidSetting, OutOfRange
 
 T0 = 1_700_000_000_000
 
@@ -146,6 +146,25 @@ def test_an_offset_of_another_cluster_is_refused_wherever_it_comes_in(reader: Ca
         stream.latestOffset(foreign, ReadAllAvailable())
     with pytest.raises(InvalidSetting, match="is of another cluster"):
         stream.partitions({"0": 5, "1": 0}, foreign)
+
+
+def test_a_log_that_ends_before_what_was_read_is_refused_and_an_old_bound_waited_out(
+    reader: Callable[..., Any], cluster: StubCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 0, 5)
+    for once in (False, True):
+        stream = reader(fetchTimeoutMs="50")
+        if once:
+            stream.prepareForTriggerAvailableNow()
+        with pytest.raises(OutOfRange, match="partition=0 asked=8 first=0 last=4"):
+            stream.latestOffset({"0": 9, "1": 0, "cluster": str(cluster.key)}, ReadAllAvailable())
+    capped = reader(endingTransactionIds='{"0": 3, "1": 0}')
+    passed = {"0": 5, "1": 0, "cluster": str(cluster.key)}
+    assert capped.latestOffset(passed, ReadAllAvailable()) is passed, "an end that was changed moves nothing back"
+    monkeypatch.setattr("pyspark_waltz.cluster.time.sleep", lambda _: fill(cluster, 0, 5))
+    waiting = reader()
+    assert ends(waiting.latestOffset({"0": 9, "1": 0}, ReadAllAvailable())) == {"0": 9, "1": 0}
+    assert ends(waiting.latestOffset({"0": 9, "1": 0}, ReadAllAvailable())) == {"0": 10, "1": 0}
 
 
 def test_columns_are_those_that_the_options_ask_for(cluster: StubCluster) -> None:

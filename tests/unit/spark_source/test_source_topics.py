@@ -92,6 +92,57 @@ def test_options_that_do_not_fit_each_other_are_refused(options: dict[str, str],
         SourceOptions.parse({"cluster": "h:1/w", **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"startingTransactionIds": '{"a/b": 3}'}, "names topic a/b; that wants topic or topicPattern"),
+        ({"topic": "a/b", "startingTransactionIds": '{"a/bb": 3}'}, "no such topic of those read, .* nearest=a/b"),
+        ({"topicPattern": "a/.*", "endingTransactionIds": '{"c/b": 3}'}, "which topicPattern does not match"),
+        ({"topic": "a/b", "startingTransactionIds": '{"a/b": "soon"}'}, "wants earliest, latest or JSON"),
+        ({"topic": "a/b", "startingTransactionIds": '{"a/b": {"x": 3}}'}, "wants earliest, latest or JSON"),
+        ({"topic": "a/b", "endingTransactionIds": '{"a/b": -2}'}, "wants latest or JSON"),
+        ({"topic": "a/b", "startingTransactionIdsByTimestamp": '{"a/b": {"0": "yesterday"}}'}, "wants milliseconds"),
+        ({"compacted": "true", "topic": "a/b", "startingTransactionIds": '{"a/b": 3}'}, "cannot be together with compacted"),
+    ],
+)
+def test_a_topic_named_in_a_position_is_one_that_is_read(options: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidSetting, match=told):
+        SourceOptions.parse({"cluster": "h:1/w", **options})
+
+
+def test_positions_may_name_topics_and_their_own_partitions(cluster: StubCluster, stream: Callable[..., Any]) -> None:
+    """Whose log partitions only the catalogue knows: here 0 and 1, and 2 and 3."""
+    cluster.create_topic("shop/orders", 2)
+    cluster.create_topic("shop/returns", 2)
+    for partition in range(4):
+        for second in range(3):
+            cluster.append(partition, [b"x"] * 4, append_time_ms=T0 + 1000 * second)
+
+    def ids(starts: str, ends: str = "{}", **options: str) -> dict[int, tuple[int, int]]:
+        given = {"startingTransactionIds": starts, "endingTransactionIds": ends, "topicPattern": "shop/.*", **options}
+        tasks = StubSource({"cluster": cluster.address, **given}).reader(SCHEMA).partitions()
+        return {task.partition: (task.first, task.last) for task in tasks if isinstance(task, LogRange)}
+
+    assert ids('{"shop/orders": -1, "shop/returns": {"1": 5}}') == {2: (0, 11), 3: (5, 11)}
+    assert ids('{"shop/orders": 3, "1": 7}', '{"shop/orders": {"0": 9}, "shop/returns": 2}') == {0: (3, 8), 1: (7, 11), 2: (0, 1), 3: (0, 1)}
+    at_time = f'{{"shop/orders": {{"1": {T0 + 1000}}}, "shop/returns": "2023-11-14T22:13:22Z"}}'
+    assert ids('{"shop/returns": {"0": 6}}', startingTransactionIdsByTimestamp=at_time) == {0: (0, 11), 1: (4, 11), 2: (6, 11), 3: (8, 11)}
+    for starts, told in (
+        ('{"shop/orders": {"2": 5}}', "partition 2 of topic shop/orders, of which are read 0,1"),
+        ('{"shop/gone": 5}', "is not read"),
+    ):
+        with pytest.raises(InvalidSetting, match=told):
+            ids(starts)
+    with pytest.raises(InvalidSetting, match="of which are read 1"):
+        ids('{"shop/orders": {"0": 5}}', partitions="1-3")
+    ending = stream(topicPattern="shop/.*", endingTransactionIds='{"shop/returns": 2, "shop/later": 1}')
+    first = ending.latestOffset(ending.initialOffset(), ReadAllAvailable())
+    assert {p: at for p, at in first.items() if p.isdecimal()} == {"0": 12, "1": 12, "2": 2, "3": 2}
+    cluster.create_topic("shop/later", 1)
+    cluster.append(4, [b"x"] * 4)
+    assert ending.latestOffset(first, ReadAllAvailable())["4"] == 1, "an end for a topic that came later"
+
+
 def test_a_stream_refuses_a_compacted_view_and_says_why() -> None:
     options = SourceOptions.parse({"cluster": "h:1/w", "topic": "a/b", "compacted": "true"})
     with pytest.raises(InvalidSetting, match="could not read the same rows"):
