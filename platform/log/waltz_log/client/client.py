@@ -21,7 +21,7 @@ from waltz_log.client.context import Application, Context
 from waltz_log.client.feed import feed_batches
 from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.owners import ConnectCoordinator, Owners
-from waltz_log.client.packing import MARK_MAX, pack, refuse
+from waltz_log.client.packing import check_draft, pack, whole_mark
 from waltz_log.client.pending import Unacknowledged, unacknowledged
 from waltz_log.client.producer import Producer
 from waltz_log.client.resolve import resolve_foreign, resolve_own
@@ -191,18 +191,17 @@ class WaltzClient:
         producer = self._producers.get(partition)
         if producer is None or self._closed or self._fork != fork.COUNT[0]:
             producer = self._producer(partition)
-        if not isinstance(data, bytes) or len(data) > self._settings.record_bytes_max or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
-            refuse(data, header, self._settings.record_bytes_max)
+        most = self._settings.record_bytes_max
+        if type(data) is not bytes or type(header) is not int or len(data) > most or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
+            check_draft(data, header, most)
         if write_locks or read_locks or append_locks:
             counts, locks = pack_locks(write_locks, read_locks, append_locks, self._settings.locks_max)
         else:
             counts, locks = NO_LOCKS, b""
         if high_water_mark is None:
             mark = self._mark(partition, producer) if locks else AS_KNOWN
-        elif not -1 <= high_water_mark <= MARK_MAX:
-            raise InvalidRequest(reason=f"no such high-water mark: {high_water_mark}")
         else:
-            mark = high_water_mark
+            mark = whole_mark(high_water_mark)
         taken = producer.take(data, header, mark, counts, locks, self._append_timeout_s if timeout_s is None else timeout_s)
         return await producer.wait(taken) if isinstance(taken, tuple) else taken
 

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from waltz_log.client import Draft, Lock, Receipt, WaltzClient
@@ -136,13 +137,25 @@ async def test_what_the_log_could_never_take_is_refused_before_it_is_sent(connec
             await client.append(partition, b"")
     with pytest.raises(InvalidRequest, match="no such high-water mark"):
         await client.append(0, b"", write_locks=[SEAT], high_water_mark=-2)
+    for wrong in (1.5, "3", None, float("nan")):
+        with pytest.raises(InvalidRequest, match="header"):
+            await client.append(0, b"", header=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="header"):
+            (await client.append_bulk(0, [Draft(b"", wrong)])).raise_failed()  # type: ignore[arg-type]
+    for wrong in (1.5, "3", float("inf")):
+        with pytest.raises(InvalidRequest, match="mark"):
+            await client.append(0, b"", high_water_mark=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="data must be bytes"):
         await client.append(0, "text")  # type: ignore[arg-type]
-    for lock in ("seat", ("seat", 1.5), ("seat", ["12A"]), (1, 2)):
+    for lock in ("seat", ("seat", 1.5), ("seat", ["12A"]), (1, 2), ("seat", "\ud800")):
         with pytest.raises(InvalidRequest, match="a lock is"):
             await client.append(0, b"", write_locks=[lock])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequest, match="locks are a list"):
+        await client.append(0, b"", write_locks=iter([SEAT]))  # type: ignore[arg-type]
+    assert cluster.logs[0].frames == 0
     assert (await client.append(0, bytes(100), header=2**31 - 1)).transaction_id == 0
-    assert cluster.logs[0].frames == 1
+    assert (await client.append(0, b"", header=np.int16(-2), high_water_mark=np.int64(0))).transaction_id == 1  # any kind of whole number
+    assert cluster.logs[0].frames == 2
 
 
 async def test_nothing_is_there_to_connect_to(network: MemoryNetwork) -> None:
