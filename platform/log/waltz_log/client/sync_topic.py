@@ -134,17 +134,7 @@ class SyncTopicHandle:
 
     def feed_batches(self, partition: int | None = None, after: After = -1, *, compacted: bool = False) -> Generator[list[TopicRecord], None, None]:
         """As `TopicHandle.feed_batches`; waits for what is not there yet. Close the generator to end it."""
-        batches = self._topic.feed_batches(partition, after, compacted=compacted)
-
-        async def advance() -> list[TopicRecord]:
-            return await anext(batches)
-
-        try:
-            while True:
-                yield self._background.call(advance())
-        finally:
-            if not self._client.closed:
-                self._background.call(batches.aclose())
+        yield from self._background.iterate(self._topic.feed_batches(partition, after, compacted=compacted))
 
     def feed(self, partition: int | None = None, after: After = -1, *, compacted: bool = False) -> Generator[TopicRecord, None, None]:
         """The same one by one."""

@@ -198,10 +198,10 @@ class _Stream:
         await self._stream.finish()
 
     async def cancel(self) -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
         await self._stream.cancel()
+        if self._receiving is not None:
+            # It ends by that, with the error that whoever receives is to see.
+            await asyncio.gather(self._receiving, return_exceptions=True)
 
 
 def _without_the_first(frame: pb.AppendFrame, size: int) -> pb.AppendFrame | None:
