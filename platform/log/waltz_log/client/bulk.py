@@ -21,7 +21,7 @@ from waltz_log.client.transaction import Draft, Receipt
 from waltz_log.client.window import Item
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
 
-__all__ = ["Appended", "BulkAppend", "BulkReceipt", "Entry", "NotInLog", "Source", "outcomes", "parts"]
+__all__ = ["Appended", "BulkAppend", "BulkReceipt", "Entry", "NotInLog", "Source", "outcomes", "parts", "tell"]
 
 log = structlog.get_logger(__name__)
 
@@ -134,8 +134,8 @@ class BulkAppend:
             async for entry in source:
                 for draft in _drafts(entry):
                     await self._take(draft)
-                if self._ended:
-                    return
+                    if self._ended:
+                        return
             return
         for entry in _entries(source):
             for draft in _drafts(entry):
@@ -179,10 +179,15 @@ class BulkAppend:
         slot = _Slot(self, position, self._loop)
         try:
             item = self._pack(draft, slot, self._loop.time() + self._timeout_s)
+        except WaltzError as error:
+            slot.set_exception(error)
+            return False
+        try:
             if self._producer.offer(item, item[6]):
                 return False
             await self._producer.wait(item)
         except WaltzError as error:
+            self._ended = True  # no room in time, or a producer that takes nothing any more
             slot.set_exception(error)
         return True
 
@@ -204,7 +209,7 @@ class BulkAppend:
         self.receipt.failed.append(failure)
         self._ended = self._ended or not isinstance(failure.error, LockConflict | InvalidRequest)
         if self._on_error is not None:
-            _call(self._on_error, failure)
+            tell(self._on_error, failure)
         self._decided()
 
     def _decided(self) -> None:
@@ -217,7 +222,7 @@ class BulkAppend:
         untold, self._untold = self._untold, []
         if self._on_ack is not None:
             for each in untold:
-                _call(self._on_ack, each)
+                tell(self._on_ack, each)
 
 
 async def outcomes(futures: Iterable[asyncio.Future[Receipt]]) -> list[Receipt | LockConflict]:
@@ -236,7 +241,8 @@ async def outcomes(futures: Iterable[asyncio.Future[Receipt]]) -> list[Receipt |
     return found
 
 
-def _call(hook: Callable[[Any], None], told: object) -> None:
+def tell(hook: Callable[[Any], None], told: object) -> None:
+    """Calls it. What it raises changes nothing."""
     try:
         hook(told)
     except Exception:
