@@ -172,11 +172,7 @@ class BulkAppend:
 
     async def _take(self, draft: Draft) -> bool:
         """Whether it waited."""
-        position = self.receipt.taken
-        self.receipt.taken += 1
-        self._left += 1
-        self._all_decided.clear()
-        slot = _Slot(self, position, self._loop)
+        slot = self._slot()
         try:
             item = self._pack(draft, slot, self._loop.time() + self._timeout_s)
         except WaltzError as error:
@@ -190,6 +186,14 @@ class BulkAppend:
             self._ended = True  # no room in time, or a producer that takes nothing any more
             slot.set_exception(error)
         return True
+
+    def _slot(self) -> _Slot:
+        """For the next entry."""
+        position = self.receipt.taken
+        self.receipt.taken += 1
+        self._left += 1
+        self._all_decided.clear()
+        return _Slot(self, position, self._loop)
 
     # ---- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
