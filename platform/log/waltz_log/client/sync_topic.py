@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -132,13 +132,17 @@ class SyncTopicHandle:
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
-    def feed_batches(self, partition: int | None = None, after: After = -1, *, compacted: bool = False) -> Generator[list[TopicRecord], None, None]:
+    def feed_batches(
+        self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
+    ) -> Generator[list[TopicRecord], None, None]:
         """As `TopicHandle.feed_batches`; waits for what is not there yet. Close the generator to end it."""
-        yield from self._background.iterate(self._topic.feed_batches(partition, after, compacted=compacted))
+        yield from self._background.iterate(self._topic.feed_batches(partition, after, compacted=compacted, until=until))
 
-    def feed(self, partition: int | None = None, after: After = -1, *, compacted: bool = False) -> Generator[TopicRecord, None, None]:
+    def feed(
+        self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
+    ) -> Generator[TopicRecord, None, None]:
         """The same one by one."""
-        for batch in self.feed_batches(partition, after, compacted=compacted):
+        for batch in self.feed_batches(partition, after, compacted=compacted, until=until):
             yield from batch
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------

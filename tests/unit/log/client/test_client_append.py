@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable
+from typing import cast
 from uuid import UUID
 
 import numpy as np
@@ -154,7 +155,8 @@ async def test_what_the_log_could_never_take_is_refused_before_it_is_sent(connec
         await client.append(0, b"", write_locks=iter([SEAT]))  # type: ignore[arg-type]
     assert cluster.logs[0].frames == 0
     assert (await client.append(0, bytes(100), header=2**31 - 1)).transaction_id == 0
-    assert (await client.append(0, b"", header=np.int16(-2), high_water_mark=np.int64(0))).transaction_id == 1  # any kind of whole number
+    header, mark = cast(int, np.int16(-2)), cast(int, np.int64(0))  # any kind of whole number
+    assert (await client.append(0, b"", header=header, high_water_mark=mark)).transaction_id == 1
     assert cluster.logs[0].frames == 2
 
 

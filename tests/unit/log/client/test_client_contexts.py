@@ -334,7 +334,7 @@ async def test_a_context_that_is_cancelled_while_it_is_applied_is_told_of_its_co
     class Slow(Counters):
         applying = asyncio.Event()
 
-        async def apply(self, partition: int, transactions: list[Transaction]) -> None:
+        async def apply(self, partition: int, transactions: list[Transaction]) -> None:  # type: ignore[override]
             self.applying.set()
             await asyncio.Event().wait()
 
