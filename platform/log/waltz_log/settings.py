@@ -32,7 +32,8 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise InvalidSetting(name=".".join(str(part) for part in first["loc"]), reason=first["msg"].lower(), nearest=None) from None
+            told = first["msg"]
+            raise InvalidSetting(name=".".join(str(part) for part in first["loc"]), reason=told[:1].lower() + told[1:], nearest=None) from None
 
     @classmethod
     def load(cls, path: Path | None, *, prefix: str, environment: Mapping[str, str] = os.environ, **arguments: Any) -> Self:

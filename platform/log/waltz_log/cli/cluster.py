@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ async def status(address: str, *, output: str, wait_s: float, served: bool, time
     else:
         from rich.console import Console
 
-        show(found, Console())
+        show(found, Console(width=None if sys.stdout.isatty() else 200))
     return OK if enough(found) else UNAVAILABLE
 
 

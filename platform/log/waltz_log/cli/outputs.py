@@ -16,5 +16,6 @@ Output = Annotated[str, typer.Option("--output", "-o", help="table or json")]
 def checked_output(chosen: str) -> str:
     """Raises `InvalidSetting` where it is neither."""
     if chosen not in ("table", "json"):
-        raise InvalidSetting.unknown(chosen, ("table", "json"), what="output")
+        near = InvalidSetting.unknown(chosen, ("table", "json")).nearest
+        raise InvalidSetting(name="--output", reason=f"is table or json, not {chosen!r}", nearest=near)
     return chosen

@@ -1,12 +1,13 @@
 """`waltz append` and `waltz read`: single transactions by hand, of a partition of the log or of a topic.
 
-For looking and trying, not for speed. Text is UTF-8; what is none is shown with escapes, and in JSON as base64 under a name of its own.
+For looking and trying, not for speed. Text is UTF-8; what is none is taken as it is, shown with escapes, and in JSON as base64 under its own name.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
@@ -53,7 +54,7 @@ async def append(address: str, data: str | None, place: Place, *, header: int, d
     place.check()
     if delete and (place.key is None or data is not None):
         raise InvalidSetting(name="--delete", reason="wants --key, and no data", nearest=None)
-    lines: Iterable[bytes] = (line.removesuffix(b"\n") for line in sys.stdin.buffer) if data is None and not delete else [(data or "").encode()]
+    lines: Iterable[bytes] = (line.removesuffix(b"\n") for line in sys.stdin.buffer) if data is None and not delete else [os.fsencode(data or "")]
     async with WaltzClient.open(address, _settings(principal, timeout_s)) as client:
         topic = None if place.topic is None else await client.topic(place.topic)
         for line in lines:
@@ -61,9 +62,9 @@ async def append(address: str, data: str | None, place: Place, *, header: int, d
                 assert place.partition is not None
                 receipt = await client.append(place.partition, line, header)
             elif delete:
-                receipt = await topic.delete((place.key or "").encode(), partition=place.partition, header=header)
+                receipt = await topic.delete(os.fsencode(place.key or ""), partition=place.partition, header=header)
             else:
-                key = None if place.key is None else place.key.encode()
+                key = None if place.key is None else os.fsencode(place.key)
                 receipt = await topic.append(line, key=key, partition=place.partition, header=header)
             print(f"partition={receipt.partition} transaction_id={receipt.transaction_id}", flush=True)
     return OK
@@ -117,7 +118,7 @@ async def _of_log(client: WaltzClient, place: Place, after: int | None, *, compa
 
 
 async def _of_topic(topic: TopicHandle, place: Place, after: int | None, *, compacted: bool, follow: bool) -> AsyncGenerator[_Row, None]:
-    key = None if place.key is None else place.key.encode()
+    key = None if place.key is None else os.fsencode(place.key)
     if key is not None and not topic.keyed:
         raise InvalidSetting(name="--key", reason=f"{topic.name} has no keys", nearest=None)
     partition = topic.partition_of(key) if key is not None and place.partition is None else place.partition
@@ -127,18 +128,11 @@ async def _of_topic(topic: TopicHandle, place: Place, after: int | None, *, comp
         raise InvalidSetting(name="--after", reason="wants --partition: each partition has ids of its own", nearest=None)
     marks = await topic.high_water_marks()
     position = -1 if after is None else after
-    left = {each: mark for each, mark in marks.items() if partition in (None, each) and mark > position}
-    if not left and not follow:
-        return
-    feed = topic.feed(partition, position, compacted=compacted)
+    feed = topic.feed(partition, position, compacted=compacted, until=None if follow else marks)
     async with aclosing(feed):
         async for record in feed:
             if key is None or record.key == key:
                 yield _Row(record.partition, record.transaction_id, record.timestamp_ms, record.header, record.key, record.value)
-            if record.transaction_id >= left.get(record.partition, record.transaction_id + 1):
-                del left[record.partition]
-                if not left and not follow:
-                    return
 
 
 def _told(row: _Row, output: str) -> str:

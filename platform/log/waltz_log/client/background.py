@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 import structlog
@@ -22,6 +22,8 @@ __all__ = ["Background"]
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+CLOSED = "the client is closed"
 
 
 class _Loop:
@@ -60,14 +62,16 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     loop.default_exception_handler(context)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Whoever is let in under it is in the loop's queue before the loop is told to stop, and so told of its end. Reentrant: a collected generator closes
+its feed wherever it is collected."""
 _current: list[_Loop] = []
 
 
 def _forked() -> None:
     """Another thread may have held the lock when this process was forked."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -101,19 +105,51 @@ class Background:
         if threading.current_thread() is self._shared.thread:
             work.close()
             raise InvalidRequest(reason="a blocking call inside the client's own thread: from `apply` or a transactional function")
-        if not self._held:
-            work.close()
-            raise InvalidRequest(reason="the client is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._shared.loop)
+        with _lock:
+            if self._held:
+                return asyncio.run_coroutine_threadsafe(work, self._shared.loop)
+        work.close()
+        raise InvalidRequest(reason=CLOSED)
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Calls it in the loop."""
+        with _lock:
+            if not self._held:
+                raise InvalidRequest(reason=CLOSED)
+            self._shared.loop.call_soon_threadsafe(callback)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result. Interrupted, it is cancelled."""
+        """The coroutine's result. Interrupted, it is cancelled. Ended by another thread's `close`: `InvalidRequest`."""
         future = self.start(work)
         try:
             return future.result()
+        except CancelledError:
+            raise InvalidRequest(reason=CLOSED) from None
         except BaseException:
             future.cancel()
             raise
+
+    def iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """What the source gives, to a thread that blocks. The source is closed with it, also when a wait for it was interrupted."""
+        reading: list[asyncio.Task[Any]] = []
+
+        async def advance() -> T:
+            reading[:] = [task for task in (asyncio.current_task(),) if task is not None]
+            return await anext(source)
+
+        async def end() -> None:
+            if reading:
+                await asyncio.wait(reading)  # one that was interrupted is on its way out; closed meanwhile, the source would complain
+            await source.aclose()
+
+        try:
+            while True:
+                yield self.call(advance())
+        except StopAsyncIteration:
+            return
+        finally:
+            if self._held and not self.forked:
+                self.call(end())
 
     def close(self) -> None:
         with _lock:

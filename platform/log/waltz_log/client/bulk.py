@@ -21,7 +21,7 @@ from waltz_log.client.transaction import Draft, Receipt
 from waltz_log.client.window import Item
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
 
-__all__ = ["Appended", "BulkAppend", "BulkReceipt", "Entry", "NotInLog", "Source", "outcomes", "parts"]
+__all__ = ["Appended", "BulkAppend", "BulkReceipt", "Entry", "NotInLog", "Source", "outcomes", "parts", "tell"]
 
 log = structlog.get_logger(__name__)
 
@@ -134,8 +134,8 @@ class BulkAppend:
             async for entry in source:
                 for draft in _drafts(entry):
                     await self._take(draft)
-                if self._ended:
-                    return
+                    if self._ended:
+                        return
             return
         for entry in _entries(source):
             for draft in _drafts(entry):
@@ -172,19 +172,28 @@ class BulkAppend:
 
     async def _take(self, draft: Draft) -> bool:
         """Whether it waited."""
-        position = self.receipt.taken
-        self.receipt.taken += 1
-        self._left += 1
-        self._all_decided.clear()
-        slot = _Slot(self, position, self._loop)
+        slot = self._slot()
         try:
             item = self._pack(draft, slot, self._loop.time() + self._timeout_s)
+        except WaltzError as error:
+            slot.set_exception(error)
+            return False
+        try:
             if self._producer.offer(item, item[6]):
                 return False
             await self._producer.wait(item)
         except WaltzError as error:
+            self._ended = True  # no room in time, or a producer that takes nothing any more
             slot.set_exception(error)
         return True
+
+    def _slot(self) -> _Slot:
+        """For the next entry."""
+        position = self.receipt.taken
+        self.receipt.taken += 1
+        self._left += 1
+        self._all_decided.clear()
+        return _Slot(self, position, self._loop)
 
     # ---- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
@@ -204,7 +213,7 @@ class BulkAppend:
         self.receipt.failed.append(failure)
         self._ended = self._ended or not isinstance(failure.error, LockConflict | InvalidRequest)
         if self._on_error is not None:
-            _call(self._on_error, failure)
+            tell(self._on_error, failure)
         self._decided()
 
     def _decided(self) -> None:
@@ -217,7 +226,7 @@ class BulkAppend:
         untold, self._untold = self._untold, []
         if self._on_ack is not None:
             for each in untold:
-                _call(self._on_ack, each)
+                tell(self._on_ack, each)
 
 
 async def outcomes(futures: Iterable[asyncio.Future[Receipt]]) -> list[Receipt | LockConflict]:
@@ -236,7 +245,8 @@ async def outcomes(futures: Iterable[asyncio.Future[Receipt]]) -> list[Receipt |
     return found
 
 
-def _call(hook: Callable[[Any], None], told: object) -> None:
+def tell(hook: Callable[[Any], None], told: object) -> None:
+    """Calls it. What it raises changes nothing."""
     try:
         hook(told)
     except Exception:

@@ -17,11 +17,12 @@ from waltz_log.client import fork
 from waltz_log.client.admission import Admission
 from waltz_log.client.attempts import CONFLICT_BASE_S, Attempts
 from waltz_log.client.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, outcomes
+from waltz_log.client.closing import close_in_time
 from waltz_log.client.context import Application, Context
 from waltz_log.client.feed import feed_batches
 from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.owners import ConnectCoordinator, Owners
-from waltz_log.client.packing import MARK_MAX, pack, refuse
+from waltz_log.client.packing import check_draft, pack, whole_mark
 from waltz_log.client.pending import Unacknowledged, unacknowledged
 from waltz_log.client.producer import Producer
 from waltz_log.client.resolve import resolve_foreign, resolve_own
@@ -36,7 +37,7 @@ from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown, Unavailable
+from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown
 
 __all__ = ["ATTEMPTS", "WaltzClient"]
 
@@ -60,6 +61,7 @@ class WaltzClient:
         self._admissions: dict[int, Admission] = {}
         self._budget = RetryBudget(settings.retry_budget, settings.retry_budget_earned)
         self._submitting: Submitting | None = None
+        self._mounting = asyncio.Lock()
         self._closed = False
         self._append_timeout_s = settings.append_timeout_s
 
@@ -108,23 +110,21 @@ class WaltzClient:
         await self.close()
 
     async def close(self) -> None:
-        """Waits up to `close_timeout_s` for what is pending; the rest is told that its outcome is unknown. Nothing runs on afterwards."""
+        """Waits up to `close_timeout_s` for what is pending; the rest is told that its outcome is unknown. Nothing runs on afterwards, cancelled or
+        not."""
         if self._closed:
             return
         if self._fork != fork.count():
             self._closed = True  # a copy in a forked child: its connections belong to the parent
             return
         self._closed = True
-        close_timeout_s = self._settings.close_timeout_s
-        try:
-            async with asyncio.timeout(close_timeout_s):
-                await self._flush()
-        except (TimeoutError, Unavailable):
-            pass  # told below
+        await close_in_time(self._flush, self._end, self._settings.close_timeout_s)
+
+    async def _end(self, wait_s: float) -> None:
         for producer in self._producers.values():
             await producer.close()
         if self._submitting is not None:
-            await self._submitting.close(close_timeout_s)
+            await self._submitting.close(wait_s)
         for followers in list(self._followers.values()):
             for follower in list(followers):
                 await follower.close()
@@ -191,18 +191,17 @@ class WaltzClient:
         producer = self._producers.get(partition)
         if producer is None or self._closed or self._fork != fork.COUNT[0]:
             producer = self._producer(partition)
-        if not isinstance(data, bytes) or len(data) > self._settings.record_bytes_max or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
-            refuse(data, header, self._settings.record_bytes_max)
+        most = self._settings.record_bytes_max
+        if type(data) is not bytes or type(header) is not int or len(data) > most or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
+            check_draft(data, header, most)
         if write_locks or read_locks or append_locks:
             counts, locks = pack_locks(write_locks, read_locks, append_locks, self._settings.locks_max)
         else:
             counts, locks = NO_LOCKS, b""
         if high_water_mark is None:
             mark = self._mark(partition, producer) if locks else AS_KNOWN
-        elif not -1 <= high_water_mark <= MARK_MAX:
-            raise InvalidRequest(reason=f"no such high-water mark: {high_water_mark}")
         else:
-            mark = high_water_mark
+            mark = whole_mark(high_water_mark)
         taken = producer.take(data, header, mark, counts, locks, self._append_timeout_s if timeout_s is None else timeout_s)
         return await producer.wait(taken) if isinstance(taken, tuple) else taken
 
@@ -332,18 +331,20 @@ class WaltzClient:
         wanted = range(self.partitions) if partitions is None else partitions
         for partition in wanted:
             self._check(partition)
-        if self._submitting is None:
-            submitting = Submitting(application, self.follow, self._attempts, self._settings, self._rng)
-            await submitting.begin(self._owners.parameters)
-            self._submitting = submitting
-        elif self._submitting.application is not application:
-            raise InvalidRequest(reason="another application is mounted: one for a client")
-        await self._submitting.mount(wanted)
+        async with self._mounting:
+            if self._submitting is None:
+                submitting = Submitting(application, self.follow, self._attempts, self._settings, self._rng)
+                await submitting.begin(self._owners.parameters)
+                self._submitting = submitting
+            elif self._submitting.application is not application:
+                raise InvalidRequest(reason="another application is mounted: one for a client")
+            await self._submitting.mount(wanted)
 
     async def unmount(self, partitions: Collection[int] | None = None) -> None:
         """Feeds the application no more at these partitions, or all."""
-        if self._submitting is not None:
-            await self._submitting.unmount(range(self.partitions) if partitions is None else partitions)
+        async with self._mounting:
+            if self._submitting is not None:
+                await self._submitting.unmount(range(self.partitions) if partitions is None else partitions)
 
     def applied(self, partition: int) -> Follower:
         """The follower that feeds the mounted application: how far it has come, and waiting for a transaction. Raises `InvalidRequest`."""

@@ -39,10 +39,13 @@ ROUNDS_MAX = 3
 """How often each replica is asked for its view before the log alone is read, where it reaches back."""
 
 
-async def compacted_batches(reader: ViewReader, partition: int, after: int, follow: Callable[[int], TopicFeed]) -> TopicFeed:
-    """Non-empty lists of records above `after`, ids rising, without end. `partition` is what the records say; `follow` reads the log above a mark."""
+async def compacted_batches(
+    reader: ViewReader, partition: int, after: int, follow: Callable[[int], TopicFeed], until: int | None = None
+) -> TopicFeed:
+    """Non-empty lists of records above `after`, ids rising, without end, or until all up to `until` is given. `partition` is what the records say;
+    `follow` reads the log above a mark."""
     position = after
-    while True:
+    while until is None or position < until:
         async with aclosing(reader.pages(position)) as pages:
             async for page in pages:
                 if page.transaction_ids:
@@ -51,11 +54,14 @@ async def compacted_batches(reader: ViewReader, partition: int, after: int, foll
                     yield batch
                 if page.done:
                     position = max(position, page.bound - 1)
+        if until is not None and position >= until:  # whether or not a record stands there: the end of a key goes from the view
+            return
         try:
             async with aclosing(follow(position)) as batches:
                 async for batch in batches:
                     position = batch[-1].transaction_id
                     yield batch
+            return  # `follow` ends by `until` alone
         except OutOfRange as error:
             if position >= error.first - 1:
                 raise

@@ -130,6 +130,9 @@ class Producer:
         """The same, waiting for room."""
         future, data, _, _, _, locks, deadline = item
         await self.window.take_in_turn(item, len(data) + len(locks) + ITEM_OVERHEAD_BYTES)
+        if self._dead is not None:  # between the room and this
+            self._die(self._dead, "the client was closed")
+            return future
         self._taken(deadline)
         return future
 

@@ -50,7 +50,7 @@ async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: Clien
     search = _search(error, owners)
     while True:
         try:
-            async with _mounted(error, owners, settings, mount_sequence, mark):
+            async with _mounted(error, owners, mount_sequence, mark, _left(settings, deadline)):
                 final, receipt = await _ask(error, search, owners, settings, deadline)
             if receipt is not None or final:
                 return receipt
@@ -67,13 +67,18 @@ async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: Clien
 
 
 @asynccontextmanager
-async def _mounted(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, mount_sequence: int, mark: int) -> AsyncGenerator[None, None]:
-    address = await owners.owner(error.partition, settings.request_timeout_s)
-    stream, _ = await mount_for_appends(owners, address, error.partition, error.client_id, mount_sequence, mark, settings.request_timeout_s)
+async def _mounted(error: OutcomeUnknown, owners: Owners, mount_sequence: int, mark: int, timeout_s: float) -> AsyncGenerator[None, None]:
+    address = await owners.owner(error.partition, timeout_s)
+    stream, _ = await mount_for_appends(owners, address, error.partition, error.client_id, mount_sequence, mark, timeout_s)
     try:
         yield
     finally:
         await stream.cancel()
+
+
+def _left(settings: ClientSettings, deadline: float) -> float:
+    """For one call: a server slower than that is left."""
+    return max(0.001, min(settings.request_timeout_s, deadline - asyncio.get_running_loop().time()))
 
 
 def _search(error: OutcomeUnknown, owners: Owners) -> Search:
@@ -99,8 +104,9 @@ async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: 
                 partition=error.partition, first_transaction_id=found, count=1, cluster_key=key, principal=owners.principal
             )
             try:
-                blocks = (await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=settings.request_timeout_s)).blocks
-            except (NotAllowed, OutOfRange):
-                blocks = []  # who may append and not read knows all but the time, and so does everybody once it is trimmed
+                blocks = (await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=_left(settings, deadline))).blocks
+            except (NotAllowed, OutOfRange, Unavailable):
+                # Who may append and not read knows all but the time; so does everybody once it is trimmed, and who has no time left.
+                blocks = []
             return True, Receipt(error.partition, found, blocks[0].append_time_ms if blocks else 0)
     return search.final, None

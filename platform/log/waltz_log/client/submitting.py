@@ -119,7 +119,11 @@ class Submitting:
             tx = await self.application.execute(context, follower.partition, follower.applied, attempt)
             return Execution(tx.high_water_mark, tx.draft)
 
+        completed = False
+
         async def decided(receipt: Receipt) -> None:
+            nonlocal completed
+            completed = True
             await _tell(context.on_completion, receipt)
 
         async def rejected(conflict: LockConflict) -> None:
@@ -130,7 +134,8 @@ class Submitting:
             declared = None if locks is None else Ticket.whole(locks)
             receipt = await attempts.run(follower, execute, deadline, declared=declared, decided=decided, rejected=rejected)
         except (Exception, asyncio.CancelledError) as error:
-            await _tell(context.on_exception, error)
+            if not completed:  # cancelled while it was applied, it is in the log all the same
+                await _tell(context.on_exception, error)
             raise
         if receipt is None:
             await _tell(context.on_completion, None)

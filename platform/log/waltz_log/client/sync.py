@@ -26,7 +26,7 @@ from waltz_log.client.sync_topic import SyncTopicHandle
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
-from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, WaltzError
+from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown
 
 __all__ = ["SyncFollower", "SyncWaltzClient"]
 
@@ -83,7 +83,8 @@ class SyncWaltzClient:
 
     def _begin(self, connect: Callable[[], Coroutine[Any, Any, WaltzClient]]) -> None:
         self._background = Background()
-        self._inbox: deque[tuple[tuple[Any, ...], Future[Receipt]]] = deque()
+        self._inbox: deque[tuple[tuple[Any, ...] | None, Future[Any]]] = deque()
+        """Arguments of an append and what tells its outcome; or None, and who waits until all before it is handed over."""
         self._inbox_room = threading.BoundedSemaphore(INBOX_MAX)
         self._pump: asyncio.Task[None] | None = None
         self._waking = False
@@ -118,9 +119,10 @@ class SyncWaltzClient:
             await asyncio.gather(self._pump, return_exceptions=True)
         while self._inbox:
             arguments, outcome = self._inbox.popleft()
-            self._inbox_room.release()
-            if outcome.set_running_or_notify_cancel():
-                outcome.set_exception(NotAppended(partition=arguments[0], reason="the client was closed"))
+            if arguments is not None:
+                self._inbox_room.release()
+            if outcome.running() or outcome.set_running_or_notify_cancel():
+                outcome.set_exception(NotAppended(partition=-1 if arguments is None else arguments[0], reason="the client was closed"))
 
     # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -184,7 +186,7 @@ class SyncWaltzClient:
         self._inbox.append(((partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s), outcome))
         if not self._waking:
             self._waking = True
-            self._background.loop.call_soon_threadsafe(self._wake)
+            self._background.soon(self._wake)
         return outcome
 
     def _wake(self) -> None:
@@ -195,15 +197,20 @@ class SyncWaltzClient:
     async def _empty_inbox(self) -> None:
         while self._inbox:
             arguments, outcome = self._inbox[0]
-            if outcome.set_running_or_notify_cancel():
+            if not outcome.set_running_or_notify_cancel():
+                pass  # taken back
+            elif arguments is None:
+                outcome.set_result(None)
+            else:
                 try:
                     future = await self._client.append_nowait(*arguments)
-                except WaltzError as error:
+                except Exception as error:  # whatever is wrong with it, those behind it go on
                     outcome.set_exception(error)
                 else:
                     future.add_done_callback(_passing_to(outcome))
             self._inbox.popleft()
-            self._inbox_room.release()
+            if arguments is not None:
+                self._inbox_room.release()
 
     def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
         """As `WaltzClient.append_many`: one crossing to the background thread for all of them, so the fast way to append much."""
@@ -241,8 +248,11 @@ class SyncWaltzClient:
         """Returns when everything handed over before is decided."""
 
         async def flush() -> None:
-            if self._pump is not None:
-                await asyncio.wait({self._pump})
+            if self._inbox:  # not until it is empty: others may go on handing over
+                handed_over: Future[None] = Future()
+                self._inbox.append((None, handed_over))
+                self._wake()
+                await asyncio.wrap_future(handed_over)
             await self._client.flush()
 
         self._background.call(flush())
@@ -266,13 +276,7 @@ class SyncWaltzClient:
             yield from batch
 
     def feed_batches(self, partition: int, after: int = -1, data: bool = True) -> Generator[list[Transaction], None, None]:
-        batches = self._client.feed_batches(partition, after, data)
-        try:
-            while True:
-                yield self._background.call(_next(batches))
-        finally:
-            if not self._closed:
-                self._background.call(batches.aclose())
+        yield from self._background.iterate(self._client.feed_batches(partition, after, data))
 
     def follow(self, partition: int, apply: Callable[[list[Transaction]], None], after: int = -1) -> SyncFollower:
         """`apply` runs in the client's thread, in turn with transactional functions."""
@@ -333,11 +337,6 @@ class SyncWaltzClient:
 
         self._background.call(submit())
         return outcome
-
-
-async def _next(batches: Any) -> list[Transaction]:
-    found: list[Transaction] = await anext(batches)
-    return found
 
 
 def _passing_to(outcome: Future[T]) -> Callable[[asyncio.Future[T]], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -132,23 +132,17 @@ class SyncTopicHandle:
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
-    def feed_batches(self, partition: int | None = None, after: After = -1, *, compacted: bool = False) -> Generator[list[TopicRecord], None, None]:
+    def feed_batches(
+        self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
+    ) -> Generator[list[TopicRecord], None, None]:
         """As `TopicHandle.feed_batches`; waits for what is not there yet. Close the generator to end it."""
-        batches = self._topic.feed_batches(partition, after, compacted=compacted)
+        yield from self._background.iterate(self._topic.feed_batches(partition, after, compacted=compacted, until=until))
 
-        async def advance() -> list[TopicRecord]:
-            return await anext(batches)
-
-        try:
-            while True:
-                yield self._background.call(advance())
-        finally:
-            if not self._client.closed:
-                self._background.call(batches.aclose())
-
-    def feed(self, partition: int | None = None, after: After = -1, *, compacted: bool = False) -> Generator[TopicRecord, None, None]:
+    def feed(
+        self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
+    ) -> Generator[TopicRecord, None, None]:
         """The same one by one."""
-        for batch in self.feed_batches(partition, after, compacted=compacted):
+        for batch in self.feed_batches(partition, after, compacted=compacted, until=until):
             yield from batch
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------

@@ -230,8 +230,11 @@ class TopicHandle:
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
-    def feed_batches(self, partition: int | None = None, after: After = -1, *, compacted: bool = False) -> TopicFeed:
-        """Lists of records, each of one partition and in its order, without end, gap or repeat: of one partition or of all of them.
+    def feed_batches(
+        self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
+    ) -> TopicFeed:
+        """Lists of records, each of one partition and in its order, without end, gap or repeat: of one partition or of all of them. `until`, by
+        partition: read up to there, such as to `high_water_marks`; the feed ends when all partitions are.
 
         `compacted`, in a compaction topic: where `after` lies within the compacted view, the latest value of each key as of its end first, and then
         the log from there on. Raises `EnvelopeBroken`, `TopicDeleted`, and what `client.feed_batches` raises."""
@@ -249,18 +252,25 @@ class TopicHandle:
         if min(marks.values(), default=-1) < -1:
             raise InvalidRequest(reason=f"no such position: after={min(marks.values())}")
         read = self._compacted if compacted else self._log
-        return merged(self._known, [read(each, marks.get(each, -1)) for each in wanted])
+        ends = until or {}
+        return merged(self._known, [read(each, marks.get(each, -1), ends.get(each)) for each in wanted])
 
-    async def feed(self, partition: int | None = None, after: After = -1, *, compacted: bool = False) -> AsyncGenerator[TopicRecord, None]:
+    async def feed(
+        self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
+    ) -> AsyncGenerator[TopicRecord, None]:
         """The same one by one."""
-        async with aclosing(self.feed_batches(partition, after, compacted=compacted)) as batches:
+        async with aclosing(self.feed_batches(partition, after, compacted=compacted, until=until)) as batches:
             async for batch in batches:
                 for record in batch:
                     yield record
 
-    async def _log(self, partition: int, after: int) -> TopicFeed:
+    async def _log(self, partition: int, after: int, until: int | None) -> TopicFeed:
+        if until is not None and after >= until:
+            return
         async with aclosing(self._client.feed_batches(self._topic.partitions[partition], after)) as batches:
             async for batch in batches:
+                if until is not None and batch[-1].transaction_id >= until:
+                    batch = [each for each in batch if each.transaction_id <= until]
                 found: list[TopicRecord] = []
                 try:
                     found.extend(records_of(self._topic, partition, batch))
@@ -269,10 +279,12 @@ class TopicHandle:
                         yield found
                     raise
                 yield found
+                if until is not None and batch[-1].transaction_id >= until:
+                    return
 
-    def _compacted(self, partition: int, after: int) -> TopicFeed:
+    def _compacted(self, partition: int, after: int, until: int | None) -> TopicFeed:
         reader = self._directory.view_reader(self._topic.partitions[partition])
-        return compacted_batches(reader, partition, after, lambda mark: self._log(partition, mark))
+        return compacted_batches(reader, partition, after, lambda mark: self._log(partition, mark, until), until)
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 

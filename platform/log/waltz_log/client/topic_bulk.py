@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from waltz_log.client import arrow
-from waltz_log.client.bulk import BulkAppend, BulkReceipt, NotInLog, Source, parts
+from waltz_log.client.bulk import BulkAppend, BulkReceipt, NotInLog, Source, parts, tell
 from waltz_log.client.topic_records import KeyedDraft
 from waltz_log.client.transaction import Draft
 from waltz_log.errors import NotAppended, WaltzError
@@ -125,7 +125,7 @@ class TopicBulk:
     def _fail(self, failure: NotInLog) -> None:
         self.receipt.failed.append(failure)
         if self._on_error is not None:
-            self._on_error(failure)
+            tell(self._on_error, failure)
 
     async def finish(self) -> TopicBulkReceipt:
         """Returns when all that was taken is decided. Cancelled, as `cancel`."""

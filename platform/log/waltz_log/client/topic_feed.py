@@ -13,9 +13,9 @@ __all__ = ["merged"]
 
 
 async def merged(known: KnownTopic, feeds: Sequence[TopicFeed]) -> TopicFeed:
-    """Batches of all feeds as they come, until one of them raises; `TopicDeleted` once the topic is. Closes the feeds."""
+    """Batches of all feeds as they come, until one of them raises or all have ended; `TopicDeleted` once the topic is. Closes the feeds."""
     deleted = asyncio.ensure_future(known.deleted.wait())
-    pending: dict[asyncio.Future[list[TopicRecord]], TopicFeed] = {}
+    pending: dict[asyncio.Future[list[TopicRecord] | None], TopicFeed] = {}
     try:
         for feed in feeds:
             pending[asyncio.ensure_future(_next(feed))] = feed
@@ -24,7 +24,10 @@ async def merged(known: KnownTopic, feeds: Sequence[TopicFeed]) -> TopicFeed:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in pending if task.done()]:  # in one order always
                 feed = pending.pop(task)
-                yield task.result()
+                batch = task.result()
+                if batch is None:
+                    continue
+                yield batch
                 pending[asyncio.ensure_future(_next(feed))] = feed
             known.expect_there()
     finally:
@@ -36,5 +39,6 @@ async def merged(known: KnownTopic, feeds: Sequence[TopicFeed]) -> TopicFeed:
             await feed.aclose()
 
 
-async def _next(feed: TopicFeed) -> list[TopicRecord]:
-    return await anext(feed)
+async def _next(feed: TopicFeed) -> list[TopicRecord] | None:
+    """None: it has ended."""
+    return await anext(feed, None)

@@ -63,8 +63,11 @@ def lock_hash(lock: tuple[str, str | int]) -> bytes:
     """The eight bytes that stand for a lock on the wire: BLAKE2b of name and key. A number and its decimal text are different keys."""
     if not isinstance(lock, tuple) or len(lock) != 2 or not isinstance(lock[0], str) or not isinstance(lock[1], str | int):
         raise InvalidRequest(reason=f"a lock is a name and a key, text or number: {lock!r}")
-    name = lock[0].encode()
-    key = b"s" + lock[1].encode() if isinstance(lock[1], str) else b"i%d" % lock[1]
+    try:
+        name = lock[0].encode()
+        key = b"s" + lock[1].encode() if isinstance(lock[1], str) else b"i%d" % lock[1]
+    except ValueError as error:
+        raise InvalidRequest(reason=f"a lock is text or a number: {lock!r}: {error}") from None
     return blake2b(len(name).to_bytes(4, "big") + name + key, digest_size=8).digest()
 
 
@@ -73,12 +76,12 @@ ONE_WRITE, ONE_READ, ONE_APPEND = b"\1\0\0", b"\0\1\0", b"\0\0\1"
 
 def pack_locks(write: Sequence[Lock], read: Sequence[Lock], append: Sequence[Lock], locks_max: int) -> tuple[bytes, bytes]:
     """The three counts and the locks, as a frame carries them. Raises `TransactionTooLarge`, and `InvalidRequest` for what is no lock."""
-    total = len(write) + len(read) + len(append)
-    if total > locks_max:
-        raise TransactionTooLarge(what="locks", size=total, limit=locks_max)
     try:
+        total = len(write) + len(read) + len(append)
+        if total > locks_max:
+            raise TransactionTooLarge(what="locks", size=total, limit=locks_max)
         if total == 1:
             return (ONE_WRITE, lock_hash(write[0])) if write else (ONE_READ, lock_hash(read[0])) if read else (ONE_APPEND, lock_hash(append[0]))
         return bytes((len(write), len(read), len(append))), b"".join([lock_hash(lock) for lock in (*write, *read, *append)])
     except TypeError:
-        raise InvalidRequest(reason="a lock is a name and a key, text or number") from None
+        raise InvalidRequest(reason="locks are a list, and a lock is a name and a key, text or number") from None

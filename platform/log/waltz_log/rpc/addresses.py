@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["ReservedAddress"]
+__all__ = ["PORT_MAX", "ReservedAddress"]
 
 PORT_MAX = 65535
 

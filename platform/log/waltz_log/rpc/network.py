@@ -17,6 +17,7 @@ import structlog
 from waltz_log import errors
 from waltz_log.core.ports import Channel, Handler, Listener, Method, Network, Service, Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.rpc.addresses import PORT_MAX
 from waltz_log.rpc.encoded import serialized
 from waltz_log.rpc.methods import MAX_FRAME_BYTES
 
@@ -298,7 +299,9 @@ class GrpcNetwork:
             )
         for group, handlers in grouped.items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
-        host, _, _ = address.rpartition(":")
+        host, _, wanted = address.rpartition(":")
+        if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC takes another one then, and says nothing
+            raise OSError(f"cannot listen on {address}: no such port")
         try:
             port = server.add_insecure_port(address)
         except RuntimeError as error:

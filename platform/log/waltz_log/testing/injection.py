@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from waltz_log.client import ClientSettings, Lock, OutcomeUnknown, Receipt, WaltzClient
+from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, OutcomeUnknown, Receipt, WaltzClient
+from waltz_log.client.bulk import BulkAppend
 from waltz_log.client.owners import Owners
 from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
 from waltz_log.core.records import decode_record
-from waltz_log.errors import InvalidRequest
+from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.encoded import Encoded
 
@@ -94,6 +95,15 @@ class InjectedClient(WaltzClient):
         self.faults.armed[self.client_id, partition] = lambda sequence: self._meet(fault, future, partition, sequence)
         return future
 
+    def bulk(
+        self,
+        partition: int,
+        on_ack: Callable[[Appended], None] | None = None,
+        on_error: Callable[[NotInLog], None] | None = None,
+        timeout_s: float | None = None,
+    ) -> BulkAppend:
+        return _InjectedBulk(super().bulk(partition, on_ack, on_error, timeout_s), self)
+
     def _seen(self, partition: int) -> int:
         followers = self._followers.get(partition)
         return min(follower.applied for follower in followers) if followers else -1
@@ -105,6 +115,27 @@ class InjectedClient(WaltzClient):
             reason = "its answer was lost, as the test asked for"
             future.set_exception(OutcomeUnknown(partition=partition, client_id=self.client_id, sequence=sequence, since=-1, reason=reason))
         return fault.kind == "unknown, appended"
+
+
+class _InjectedBulk(BulkAppend):
+    """Entries that meet a fault are appended by themselves, and told as the others are."""
+
+    def __init__(self, plain: BulkAppend, client: InjectedClient) -> None:
+        super().__init__(plain._producer, plain._pack, plain._timeout_s, plain._on_ack, plain._on_error)
+        self._client = client
+
+    async def _take(self, draft: Draft) -> bool:
+        faults, partition = self._client.faults, self.receipt.partition
+        fault = faults.take(partition, locked=bool(draft.write_locks or draft.read_locks))
+        if fault is None:
+            return await super()._take(draft)
+        faults.planned.appendleft(fault)  # the append below takes it
+        slot = self._slot()
+        try:
+            slot.set_result(await self._client.append(partition, *draft, self._timeout_s))
+        except WaltzError as error:
+            slot.set_exception(error)
+        return True
 
 
 async def connect_injected(
@@ -198,10 +229,10 @@ class _Stream:
         await self._stream.finish()
 
     async def cancel(self) -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
         await self._stream.cancel()
+        if self._receiving is not None:
+            # It ends by that, with the error that whoever receives is to see.
+            await asyncio.gather(self._receiving, return_exceptions=True)
 
 
 def _without_the_first(frame: pb.AppendFrame, size: int) -> pb.AppendFrame | None:

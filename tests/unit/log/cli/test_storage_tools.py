@@ -153,7 +153,7 @@ def test_what_is_wrong_is_told_with_its_place_and_exit_code_1(waltz: Told, node:
         (["dump-segment", "{segment}", "--from", "-1"], USAGE, "--from"),
         (["dump-segment", "{segment}", "--part", "recrods"], USAGE, "nearest=records"),
         (["dump-segment", "{segment}", "--data", "base64"], USAGE, "no such view"),
-        (["dump-segment", "{segment}", "--output", "yaml"], USAGE, "no such output"),
+        (["dump-segment", "{segment}", "--output", "yaml"], USAGE, "is table or json"),
         (["segment-statistics", "{tmp}"], USAGE, "holds no segments"),
         (["verify-segment", "{tmp}/nowhere"], USAGE, "no segment's data file"),
         (["migrate", "{node}"], USAGE, "nothing to migrate"),

@@ -19,6 +19,7 @@ from waltz_log.cli.workers import NodeAddresses, Workers
 from waltz_log.core.restart_policy import RestartPolicy
 from waltz_log.errors import WorkerFailed
 from waltz_log.rpc.addresses import ReservedAddress
+from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.server import ServerSettings
 from waltz_log.storage import StorageSettings
 
@@ -58,6 +59,12 @@ def test_the_address_of_a_node_stays_its_own_and_no_other_nodes() -> None:
 def test_what_is_no_address_is_refused(listen: str) -> None:
     with pytest.raises(OSError, match="cannot listen on"):
         ReservedAddress(listen)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:99999", "127.0.0.1:65536"])
+async def test_a_port_that_is_none_is_refused_and_not_taken_for_another(listen: str) -> None:
+    with pytest.raises(OSError, match="cannot listen on"):
+        await GrpcNetwork().serve(listen, {})
 
 
 def test_an_address_that_somebody_listens_at_is_refused() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable
+from typing import cast
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from waltz_log.client import Draft, Lock, Receipt, WaltzClient
@@ -136,13 +138,26 @@ async def test_what_the_log_could_never_take_is_refused_before_it_is_sent(connec
             await client.append(partition, b"")
     with pytest.raises(InvalidRequest, match="no such high-water mark"):
         await client.append(0, b"", write_locks=[SEAT], high_water_mark=-2)
+    for wrong in (1.5, "3", None, float("nan")):
+        with pytest.raises(InvalidRequest, match="header"):
+            await client.append(0, b"", header=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="header"):
+            (await client.append_bulk(0, [Draft(b"", wrong)])).raise_failed()  # type: ignore[arg-type]
+    for wrong in (1.5, "3", float("inf")):
+        with pytest.raises(InvalidRequest, match="mark"):
+            await client.append(0, b"", high_water_mark=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="data must be bytes"):
         await client.append(0, "text")  # type: ignore[arg-type]
-    for lock in ("seat", ("seat", 1.5), ("seat", ["12A"]), (1, 2)):
+    for lock in ("seat", ("seat", 1.5), ("seat", ["12A"]), (1, 2), ("seat", "\ud800")):
         with pytest.raises(InvalidRequest, match="a lock is"):
             await client.append(0, b"", write_locks=[lock])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequest, match="locks are a list"):
+        await client.append(0, b"", write_locks=iter([SEAT]))  # type: ignore[arg-type]
+    assert cluster.logs[0].frames == 0
     assert (await client.append(0, bytes(100), header=2**31 - 1)).transaction_id == 0
-    assert cluster.logs[0].frames == 1
+    header, mark = cast(int, np.int16(-2)), cast(int, np.int64(0))  # any kind of whole number
+    assert (await client.append(0, b"", header=header, high_water_mark=mark)).transaction_id == 1
+    assert cluster.logs[0].frames == 2
 
 
 async def test_nothing_is_there_to_connect_to(network: MemoryNetwork) -> None:
@@ -443,6 +458,15 @@ async def test_sequences_that_are_used_up_go_on_under_another_client_id(client: 
     assert len(set(cluster.logs[0].sequences())) == 300
 
 
+async def test_resolve_keeps_its_deadline_where_nobody_owns_the_partition(connect: Connect, cluster: ScriptedCluster) -> None:
+    client = await connect(request_timeout_s=60)
+    await cluster.move(0, None)
+    async with asyncio.timeout(5):
+        for client_id in (client.client_id, 99):
+            with pytest.raises(Unavailable):
+                await client.resolve(OutcomeUnknown(partition=0, client_id=client_id, sequence=1, since=-1, reason=""), timeout_s=0.1)
+
+
 # ---- closing -------------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -473,6 +497,55 @@ async def test_close_reports_what_it_cannot_wait_for_and_leaves_no_task(connect:
     cluster.logs[0].gate.set()
     await until(lambda: not {task for task in asyncio.all_tasks() - before if "waltz" in task.get_name()})
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("at", ["flush", "end"])
+async def test_a_close_that_is_cancelled_ends_everything_all_the_same(connect: Connect, cluster: ScriptedCluster, at: str) -> None:
+    before = asyncio.all_tasks()
+    client = await connect(close_timeout_s=60)
+    ending, going_on = asyncio.Event(), asyncio.Event()
+    if at == "flush":
+        cluster.logs[0].gate.clear()
+    else:
+        end = client._topics.close
+
+        async def slow() -> None:
+            ending.set()
+            await going_on.wait()
+            await end()
+
+        client._topics.close = slow  # type: ignore[method-assign]
+    future = await client.append_nowait(0, b"x")
+    await until(lambda: cluster.logs[0].frames == 1)
+    closing = asyncio.create_task(client.close())
+    if at == "end":
+        await ending.wait()
+    else:
+        await asyncio.sleep(0.01)
+    closing.cancel()
+    await asyncio.sleep(0)
+    closing.cancel()
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert isinstance(future.exception(), OutcomeUnknown if at == "flush" else type(None))
+    cluster.logs[0].gate.set()
+    await until(lambda: not {task for task in asyncio.all_tasks() - before if "waltz" in task.get_name()})
+    assert client._owners.coordinator is None
+
+
+async def test_an_append_that_got_room_just_as_all_ended_is_told_so(connect: Connect, cluster: ScriptedCluster) -> None:
+    client = await connect(max_pending=1)
+    cluster.logs[0].gate.clear()
+    first = await client.append_nowait(0, b"first")
+    producer = client._producer(0)
+    first.add_done_callback(lambda _: producer._die(InvalidRequest(reason="the client is closed"), "the client was closed"))
+    second = asyncio.create_task(client.append(0, b"second", timeout_s=60))
+    await until(lambda: bool(producer.window._waiting))
+    cluster.logs[0].gate.set()
+    async with asyncio.timeout(5):
+        with pytest.raises(Unavailable, match="closed"):
+            await second
 
 
 async def test_the_bound_comes_from_the_owner(client: WaltzClient, cluster: ScriptedCluster) -> None:

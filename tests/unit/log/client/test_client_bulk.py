@@ -153,6 +153,31 @@ async def test_taking_ends_with_the_first_deadline_that_passes(connect: Connect,
     cluster.logs[0].gate.set()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_taking_ends_where_the_client_was_closed(connect: Connect, asynchronous: bool) -> None:
+    client = await connect()
+    bulk = client.bulk(0)
+    await bulk.take([b"before"])
+    await client.flush()
+    await client.close()
+    read = 0
+
+    def many() -> Iterator[bytes]:
+        nonlocal read
+        while read < 3000:
+            read += 1
+            yield b""
+
+    async def many_arriving() -> AsyncIterator[bytes]:
+        for each in many():
+            yield each
+
+    await bulk.take(many_arriving() if asynchronous else many())
+    receipt = await bulk.finish()
+    assert (read, receipt.taken, receipt.committed) == (1, 2, 1)
+    assert "closed" in str(receipt.failed[0].error)
+
+
 async def test_cancelled_it_sends_no_more_and_leaves_nothing(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(max_pending=50)
     await client.append(0, b"first")

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from waltz_log.client import Application, Context, Lock, LockConflict, Receipt, Transaction, TransactionContext, WaltzClient
+from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import InvalidRequest, NotAppended, OutcomeUnknown, OutOfRange
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.scripted_server import Break, Refuse, ScriptedCluster
@@ -327,6 +328,51 @@ async def test_close_tells_contexts_what_is_known_of_them_and_leaves_no_task(con
     async with asyncio.timeout(5):
         while {task for task in asyncio.all_tasks() - before if "waltz" in task.get_name()}:
             await asyncio.sleep(0.001)
+
+
+async def test_a_context_that_is_cancelled_while_it_is_applied_is_told_of_its_completion_alone(client: WaltzClient) -> None:
+    class Slow(Counters):
+        applying = asyncio.Event()
+
+        async def apply(self, partition: int, transactions: list[Transaction]) -> None:  # type: ignore[override]
+            self.applying.set()
+            await asyncio.Event().wait()
+
+    application = Slow()
+    await client.mount(application)
+    context = Increment(application, b"a")
+    task = await client.submit(context)
+    async with asyncio.timeout(5):
+        await application.applying.wait()
+        while "completion 0" not in context.events:
+            await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert context.events == ["execute 1", "completion 0"]
+
+
+async def test_mounts_at_the_same_time_are_one_after_the_other(client: WaltzClient) -> None:
+    class Waiting(Counters):
+        begun = 0
+
+        async def begin(self, cluster: ClusterParameters) -> None:
+            self.begun += 1
+            await asyncio.sleep(0)
+
+        async def client_high_water_mark(self, partition: int) -> int:  # type: ignore[override]
+            await asyncio.sleep(0)
+            return self.marks.get(partition, -1)
+
+    application = Waiting()
+    await asyncio.gather(client.mount(application, [0]), client.mount(application, [1]), client.mount(application, [0, 1]))
+    receipts = [await client.append(partition, b"a=1") for partition in range(2)]
+    for receipt in receipts:
+        await client.applied(receipt.partition).wait(receipt.transaction_id)
+    assert application.begun == 1
+    assert application.counts == {(0, b"a"): 1, (1, b"a"): 1}
+    await client.unmount()
+    assert application.errors == []
 
 
 async def test_a_context_that_is_cancelled_gives_its_turn_to_the_next(client: WaltzClient, cluster: ScriptedCluster) -> None:

@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -18,11 +21,12 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting, LockConflict, Unavailable
+from waltz_log.testing import SyncInMemoryCluster
 from waltz_log.testing.coordinator import MemoryEnsemble
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import ScriptedCluster
 
-SETTINGS = ClientSettings(retry_base_s=0.001, retry_cap_s=0.01, append_timeout_s=5, request_timeout_s=1, close_timeout_s=1)
+SETTINGS: dict[str, Any] = {"retry_base_s": 0.001, "retry_cap_s": 0.01, "append_timeout_s": 5, "request_timeout_s": 1, "close_timeout_s": 1}
 
 
 class Scripted:
@@ -42,8 +46,8 @@ class Scripted:
     async def session(self) -> Coordinator:
         return self.ensemble.session()
 
-    def client(self) -> SyncWaltzClient:
-        return SyncWaltzClient.connect_over(self.session, lambda: self.network, SETTINGS)
+    def client(self, **settings: Any) -> SyncWaltzClient:
+        return SyncWaltzClient.connect_over(self.session, lambda: self.network, ClientSettings(**(SETTINGS | settings)))
 
     def close(self) -> None:
         self.background.call(self.cluster.stop())
@@ -55,6 +59,13 @@ def scripted() -> Iterator[Scripted]:
     made = Scripted()
     yield made
     made.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_the_blocking_client_appends_reads_and_settles(scripted: Scripted) -> None:
@@ -79,6 +90,69 @@ def test_refusals_of_a_handed_over_append_are_in_its_future(scripted: Scripted) 
         with pytest.raises(InvalidRequest):
             client.append_nowait(9, b"").result(timeout=5)
         assert client.append_nowait(1, b"").result(timeout=5).transaction_id == 0
+
+
+def test_whatever_is_wrong_with_a_handed_over_append_those_behind_it_go_on(scripted: Scripted) -> None:
+    with scripted.client() as client:
+        futures = [client.append_nowait([], b""), client.append_nowait(0, b"", header="3")]  # type: ignore[arg-type]
+        assert client.append_nowait(0, b"").result(timeout=5).transaction_id == 0
+        for future, error in zip(futures, (TypeError, InvalidRequest), strict=True):
+            with pytest.raises(error):
+                future.result(timeout=5)
+
+
+def test_a_flush_waits_for_what_was_handed_over_before_and_not_for_what_others_go_on_handing_over(scripted: Scripted) -> None:
+    with scripted.client(max_pending=1) as client:
+        going_on = True
+
+        def again(_: Future[Receipt]) -> None:
+            if going_on:
+                client.append_nowait(0, b"").add_done_callback(again)
+
+        for _ in range(20):
+            again(Future())
+        before = client.append_nowait(0, b"before")
+        flushing = threading.Thread(target=client.flush)
+        flushing.start()
+        flushing.join(10)
+        assert (flushing.is_alive(), before.done()) == (False, True)
+        going_on = False
+
+
+@pytest.mark.parametrize("topic", [False, True])
+def test_a_feed_that_is_interrupted_says_so_and_nothing_else_and_is_closed(topic: bool) -> None:
+    with SyncInMemoryCluster(storages=1, servers=1) as cluster:
+        cluster.create_topic("a/b")
+        client = cluster.client()
+        client.append(0, b"")
+        feed: Iterator[Any] = client.topic("a/b").feed() if topic else client.feed(0)
+        next(feed)
+        interrupting = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(feed)
+        interrupting.join()
+        assert list(feed) == []
+        assert client.append(0, b"").transaction_id == 1
+
+
+def test_who_waits_in_another_thread_is_told_that_the_client_was_closed(scripted: Scripted) -> None:
+    client = scripted.client()
+    told: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            next(client.feed(0))
+        except BaseException as error:
+            told.append(error)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    until(lambda: bool(scripted.cluster.logs[0].mounted))
+    client.close()
+    reading.join(10)
+    assert [type(error) for error in told] == [InvalidRequest]
+    assert "closed" in str(told[0])
 
 
 def test_blocking_transactions_need_no_lock_around_their_state(scripted: Scripted) -> None:

@@ -118,6 +118,23 @@ def test_the_view_and_the_log_after_it_fold_to_what_the_whole_log_does(log: list
         assert log[record.transaction_id] == (int(record.key or b""), int(record.value or b"0"))
 
 
+@pytest.mark.parametrize("until", [3, 4])
+def test_what_is_read_up_to_a_mark_ends_there_also_where_the_view_has_no_record_of_it_any_more(until: int) -> None:
+    class Reader:
+        async def pages(self, position: int) -> AsyncGenerator[pb.ReadViewResponse, None]:
+            yield encode_view_page([WalRecord(1, 0, 0, b"k", b"v")], start=0, bound=5, next_transaction_id=0, done=True)
+
+    async def beyond(mark: int) -> AsyncGenerator[list[TopicRecord], None]:
+        raise AssertionError("the view told it all")
+        yield []
+
+    async def read() -> list[int]:
+        feed = compacted_batches(Reader(), 0, -1, beyond, until)  # type: ignore[arg-type]
+        return [record.transaction_id async for batch in feed for record in batch]
+
+    assert asyncio.run(read()) == [1]
+
+
 def test_a_page_whose_ids_do_not_rise_is_refused() -> None:
     def page(*ids: int) -> pb.ReadViewResponse:
         found: pb.ReadViewResponse = encode_view_page(
@@ -166,16 +183,10 @@ async def fill(topic: TopicHandle, first: int, count: int) -> dict[bytes | None,
 
 
 async def read_to_the_end(topic: TopicHandle, after: Any = -1) -> list[TopicRecord]:
-    marks = await topic.high_water_marks()
-    left = {partition: mark for partition, mark in marks.items() if mark > (after if isinstance(after, int) else after.get(partition, -1))}
     found: list[TopicRecord] = []
     async with asyncio.timeout(60):
-        async for batch in topic.feed_batches(after=after, compacted=True):
+        async for batch in topic.feed_batches(after=after, compacted=True, until=await topic.high_water_marks()):
             found += batch
-            if batch[-1].transaction_id >= left.get(batch[-1].partition, 1 << 62):
-                del left[batch[-1].partition]
-            if not left:
-                break
     return found
 
 

@@ -17,6 +17,7 @@ from waltz_log.client import (
     Context,
     KeyedDraft,
     Lock,
+    NotInLog,
     TopicHandle,
     TopicRecord,
     Transaction,
@@ -277,6 +278,12 @@ async def test_each_entry_stands_for_itself_and_failures_are_told_by_position(cl
     assert [done.place(position) is not None for position in range(7)] == [True, False, False, False, True, False, True]
     with pytest.raises(InvalidRequest):
         done.raise_failed()
+
+    def fails(_: NotInLog) -> None:
+        raise RuntimeError("of no concern to the call")
+
+    done = await topic.append_bulk(entries, on_error=fails)
+    assert ([failure.position for failure in done.failed], done.committed) == ([1, 2, 3, 5], 3)
     plain = await client.topic("shop/plain")
     done = await plain.append_bulk([b"x", (b"k", b"v"), b"y"], partition=1)
     assert (done.committed, [failure.position for failure in done.failed], set(done.partitions)) == (2, [1], {1})

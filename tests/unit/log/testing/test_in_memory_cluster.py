@@ -153,6 +153,38 @@ async def test_only_one_of_a_pipeline_meets_the_fault() -> None:
         assert all(not isinstance(each, LockConflict) for each in await client.append_many(0, [Draft(b"more")] * 5))
 
 
+async def test_entries_of_bulk_appends_meet_faults_like_any_append() -> None:
+    async with InMemoryCluster(partitions=2, storages=1, servers=1) as cluster:
+        client = await cluster.client()
+        cluster.fail_next_append()
+        cluster.conflict_next_append(data=b"rival")
+        locked = Draft(b"locked", write_locks=[Lock("seat", "1A")], high_water_mark=-1)
+        done = await client.append_bulk(0, [b"first", b"never taken"])
+        assert ([(position, type(error)) for position, error in done.failed], done.taken) == ([(0, NotAppended)], 1)
+        done = await client.append_bulk(0, [b"first", locked, b"last"])
+        assert ([(position, type(error)) for position, error in done.failed], done.committed) == ([(1, LockConflict)], 2)
+        assert await _log(client) == [b"first", b"rival", b"last"]
+        cluster.lose_next_answer(appended=True)
+        await cluster.create_topic("a/b", keyed=True)
+        topic = await client.topic("a/b")
+        done_there = await topic.append_bulk([(b"k", b"1")])
+        assert isinstance(error := done_there.failed[0].error, OutcomeUnknown)
+        assert await client.resolve(error) is not None
+
+
+async def test_a_feed_leaves_an_owner_that_does_not_know_it_was_deposed() -> None:
+    async with InMemoryCluster(storages=1) as cluster:
+        client = await cluster.client()
+        seen: list[bytes] = []
+        follower = await client.follow(0, lambda batch: seen.extend(each.data for each in batch))
+        await follower.wait((await client.append(0, b"1")).transaction_id)
+        owner = next(name for name, (server, _) in cluster.servers.items() if server.statistics()["partitions"])
+        deposed, _ = await cluster.isolate_server(owner)
+        await follower.wait((await client.append(0, b"2")).transaction_id)
+        assert (seen, follower.error) == ([b"1", b"2"], None)
+        await deposed.abort()
+
+
 async def test_suspended_feeds_lag_while_appends_go_on() -> None:
     async with InMemoryCluster() as cluster:
         client = await cluster.client()

@@ -18,6 +18,7 @@ from waltz_log.client.follow import Follower
 from waltz_log.client.outbox.ledger import Entry, Ledger
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.writer import JournalWriter
+from waltz_log.client.packing import check_draft
 from waltz_log.client.transaction import pack_locks
 from waltz_log.client.transactional import TransactionContext
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
@@ -139,8 +140,7 @@ class Calls:
             self._lane.nothing_to_append(entry)
             return False
         try:
-            if not isinstance(draft.data, bytes) or len(draft.data) > self._data_bytes_max or not -0x8000_0000 <= draft.header <= 0x7FFF_FFFF:
-                raise InvalidRequest(reason=f"a handler appended what no log takes: header={draft.header}")
+            check_draft(draft.data, draft.header, self._data_bytes_max)
             counts, locks = pack_locks(draft.write_locks, draft.read_locks, draft.append_locks, self._locks_max)
         except InvalidRequest as error:
             self._lane.give_up(entry, str(error))

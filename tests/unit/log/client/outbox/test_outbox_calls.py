@@ -275,9 +275,10 @@ def test_what_a_handler_appends_beyond_the_limits_is_given_up() -> None:
             outbox = b.outbox(SimulatedDisk())
             outbox.handler("big")(lambda tx, arguments: tx.append(bytes(2 * 1024 * 1024)))
             outbox.handler("odd")(lambda tx, arguments: tx.append(b"", write_locks=["no lock"]))
+            outbox.handler("part")(lambda tx, arguments: tx.append(b"", header=1.5))
             async with outbox:
-                receipts = await outbox.submit([Intent.call("big", None, 0), Intent.call("odd", None, 0)])
-                assert [(await receipt.outcome()).dead is not None for receipt in receipts] == [True, True]
+                receipts = await outbox.submit([Intent.call(name, None, 0) for name in ("big", "odd", "part")])
+                assert [(await receipt.outcome()).dead is not None for receipt in receipts] == [True, True, True]
 
     run(main)
 

@@ -1,0 +1,39 @@
+"""How a client closes: waits for what is pending as long as it may, then ends everything. Cancelled it waits no longer, and ends everything all the
+same: nobody could close it a second time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from waltz_log.errors import Unavailable
+
+__all__ = ["close_in_time"]
+
+
+async def close_in_time(flush: Callable[[], Awaitable[None]], end: Callable[[float], Coroutine[Any, Any, None]], wait_s: float) -> None:
+    """`end` is given how long it may wait for the application's own code."""
+    try:
+        async with asyncio.timeout(wait_s):
+            await flush()
+    except (TimeoutError, Unavailable):
+        pass  # told when it ends
+    except asyncio.CancelledError:
+        await _whole(end(0.0))
+        raise
+    await _whole(end(wait_s))
+
+
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """Not left before it is done, however often its caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
