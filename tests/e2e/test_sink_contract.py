@@ -84,8 +84,8 @@ def test_identifiers_of_the_checksum_file_are_those_of_the_state(spark: Any, tmp
 
 
 def test_any_thread_reads_identifiers_of_a_table_whose_last_commit_has_no_checksum(spark: Any, tmp_path: Path) -> None:
-    """A writer that is killed right after its commit leaves such a table. Rebuilding the state from a checkpoint needs a session of the thread, which a
-    pipeline's thread does not have from the start."""
+    """A writer that is killed right after its commit leaves such a table. Rebuilding the state from a checkpoint needs a session of the thread, which
+    a pipeline's thread does not have from the start."""
     path, log = str(tmp_path / "t"), tmp_path / "t" / "_delta_log"
     for end in (10, 20, 30, 40):
         append(internal.TableTransaction(spark, path), rows(spark, end - 10, end), {"a": end - 1}, properties={"delta.checkpointInterval": "2"})

@@ -173,8 +173,8 @@ class TableTransaction:
 
 
 def _activate(jvm: Any, session: Any) -> None:
-    """Makes the session the one of this thread, which Delta asks for wherever it has to rebuild a table's state: after a commit without a checksum, as
-    a killed writer leaves it. Each Python thread has a thread of the JVM, and only the one that made the session has one from the start."""
+    """Makes the session the one of this thread, which Delta asks for where it rebuilds a table's state: after a commit without a checksum, as a
+    killed writer leaves it. Each Python thread has a thread of the JVM, and only the one that made the session has one from the start."""
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
 
 
