@@ -57,7 +57,8 @@ def handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             order_id = self.headers.get("Idempotency-Key", "")
-            length = int(self.headers.get("Content-Length", 0))
+            said = self.headers.get("Content-Length", "0")
+            length = int(said) if said.isdecimal() and len(said) < 10 else 0
             if self.path != "/orders" or not order_id or not 0 < length <= BODY_BYTES_MAX:
                 self._answer(400, {"error": "POST /orders with an Idempotency-Key and a JSON body"})
                 return
@@ -68,7 +69,7 @@ def handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
                 self._answer(503, {"error": str(error)}, {"Retry-After": "5"})
             except WaltzError as error:
                 self._answer(500, {"error": str(error)})
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 self._answer(400, {"error": "an order has an item and a quantity"})
             else:
                 self._answer(202, {"id": order_id, "state": "accepted"})

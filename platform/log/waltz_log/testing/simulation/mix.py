@@ -7,12 +7,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final
 
 from waltz_log.core.catalogue import Policies
 from waltz_log.testing.links import Weather
 from waltz_log.testing.simulation.kept_mix import KeptTopic, draw_kept
 
-__all__ = ["Mix", "draw"]
+__all__ = ["CONTEXTS", "CONTEXTS_FROM", "Mix", "draw"]
+
+CONTEXTS: Final = "contexts"
+"""The kind of client that is not drawn like the others, so that seeds below stay what they were."""
+
+CONTEXTS_FROM: Final = 200_000
+"""From this seed on every run has such clients beside those it draws."""
 
 
 IN_MEMORY = 0.3
@@ -70,6 +77,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
         return rng.uniform(0, value) if rng.random() < chance else 0.0
 
     replicas = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 5))
+    drawn = [kind for kind in clients if kind != CONTEXTS]
     kinds = rng.sample(list(faults), rng.randint(0, len(faults)) if rng.random() < 0.9 else 0)
     fast = rng.choice((0.001, 0.003, 0.01))
     partitions = rng.choice((1, 1, 1, 2, 3))
@@ -107,7 +115,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
             patience_s=rng.choice((0.3, 1.0, 2.0)),
             linger=rng.choice((0.0, 0.5, 1.0)),
         ),
-        clients=[rng.choice(list(clients)) for _ in range(rng.randint(2, 4))],
+        clients=[rng.choice(drawn) for _ in range(rng.randint(2, 4))] + _contexts(seed),
         operations=rng.choice((20, 40, 60)),
         faults={kind: rng.uniform(0.1, 1.0) for kind in kinds},
         nemeses=rng.choice((1, 1, 2, 3)),
@@ -116,6 +124,10 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
         kept=draw_kept(seed, partitions),
         in_memory={each: _from_memory(memory) for each in range(partitions) if memory.random() < IN_MEMORY},
     )
+
+
+def _contexts(seed: int) -> list[str]:
+    return [CONTEXTS] * Random(f"contexts {seed}").choice((1, 1, 2)) if seed >= CONTEXTS_FROM else []
 
 
 def _from_memory(rng: Random) -> Policies:

@@ -13,7 +13,7 @@ from random import Random
 from waltz_log.client import Transaction, WaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.simulation import deposed_faults, feeding_client, outbox_client, reading_clients, replica_faults
+from waltz_log.testing.simulation import context_client, deposed_faults, feeding_client, outbox_client, reading_clients, replica_faults
 from waltz_log.testing.simulation.checkers import check
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, resolve, run_client
 from waltz_log.testing.simulation.faults import FAULTS
@@ -26,7 +26,7 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 
 __all__ = ["Outcome", "run"]
 
-REGISTERED = (deposed_faults, feeding_client, outbox_client, reading_clients, replica_faults)
+REGISTERED = (context_client, deposed_faults, feeding_client, outbox_client, reading_clients, replica_faults)
 """Modules whose kinds and faults are there because they are imported."""
 
 HEAL_BOUND_S = 12.0
