@@ -217,8 +217,8 @@ class Chaos:
         else:
             assert planned == done + 1, f"batch {planned} is not between its plan and its checkpoint, which is at {done}"
 
-    def _arguments(self, checkpoint: Path, trigger: str = "50 milliseconds") -> list[str]:
-        limit = self._rng.choice((20, 75, 300, 1000))
+    def _arguments(self, checkpoint: Path, trigger: str = "50 milliseconds", limits: Sequence[int] = (20, 75, 300, 1000)) -> list[str]:
+        limit = self._rng.choice(limits)
         return [
             *(f"--cluster={self._cluster.cluster}", f"--table={self.table}", f"--checkpoint={checkpoint}"),
             *(f"--trigger={trigger}", f"--max-transactions-per-trigger={limit}", "--verbose"),
@@ -274,12 +274,16 @@ class Chaos:
             self.told.checkpoints["older"] += 1
 
     def _race(self) -> None:
-        """Two drivers land what is left, each with a checkpoint of its own."""
+        """Two drivers land what is left, each with a checkpoint of its own; in batches that are larger the longer the log has become."""
         with SyncWaltzClient(self._cluster.cluster) as client:
             for number in range(300):
                 client.append_nowait(number % self._partitions, b"the last %d" % number)
             client.flush()
-        racing = [submit(INGEST, *self._arguments(place, "available-now"), log=self._log) for place in (self.checkpoint, self._directory / "rival")]
+        with ClusterInspector(self._cluster.cluster) as inspector:
+            transactions = sum(bound.high_water_mark + 1 for bound in inspector.bounds().values())
+        limits = [max(300, transactions // batches) for batches in (100, 30)]
+        places = (self.checkpoint, self._directory / "rival")
+        racing = [submit(INGEST, *self._arguments(place, "available-now", limits), log=self._log) for place in places]
         try:
             codes = [driver.wait(PATIENCE_S) for driver in racing]
         finally:
