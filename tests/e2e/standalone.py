@@ -115,7 +115,7 @@ class StandaloneSpark:
             with urllib.request.urlopen(f"http://{HOST}:{self._web}/json/", timeout=5) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
-        except OSError:
+        except (OSError, json.JSONDecodeError):  # nobody there yet, or a master that serves its first page at every address
             return None
 
     def executors(self) -> list[psutil.Process]:
