@@ -68,15 +68,19 @@ class RangeReads:
         try:
             found = await self._offload(call, *arguments)
         except (OSError, WaltzError) as error:
-            if cuts != self._log.cuts or first < self._log.first_id:
+            if self._was_cut(cuts) or first < self._log.first_id:
                 raise self._gone(first) from None
             log.error("read failed", partition=self._log.partition, error=str(error))
             if isinstance(error, WaltzError):
                 raise
             raise StorageFailed(partition=self._log.partition, reason=f"cannot read: {error}") from None
-        if cuts != self._log.cuts:
+        if self._was_cut(cuts):
             raise self._gone(first)
         return found
+
+    def _was_cut(self, cuts: int) -> bool:
+        """Whether the log was cut since it told `cuts`, or was being cut then."""
+        return cuts != self._log.cuts or cuts % 2 == 1
 
     def _gone(self, first: int) -> OutOfRange:
         """The log was cut while it was read."""

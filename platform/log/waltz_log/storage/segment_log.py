@@ -69,7 +69,8 @@ class SegmentLog:
         self.tail = Tail(active.next_id - 1, active.first, active.size)
         self.failed: StorageFailed | None = None
         self.cuts = 0
-        """How often ids were cut away at the end. Who copies while it rises may hold what is not there any more."""
+        """Rises when ids are about to be cut away at the end and again when they are: odd while it is done. Who copies while it is odd or rises may
+        hold what is not there any more."""
         self._clock = clock
         self.segment_bytes = segment_bytes
         self._preallocate_bytes = preallocate_bytes
@@ -242,8 +243,7 @@ class SegmentLog:
         self.sync()
         if not self.first_id - 1 <= last_id <= self.tail.last_id:
             raise OutOfRange(partition=self.partition, asked=last_id, first=self.first_id - 1, last=self.tail.last_id)
-        with self.writing():
-            self.cuts += 1
+        with self.writing(), self._cutting():
             while len(self._firsts) > 1 and self._firsts[-1] > last_id:
                 gone = self._firsts[-1]
                 self._active.close()
@@ -254,6 +254,14 @@ class SegmentLog:
             if self.tail.last_id > last_id:
                 self._active.cut(last_id)
                 self._advance()
+
+    @contextmanager
+    def _cutting(self) -> Iterator[None]:
+        self.cuts += 1
+        try:
+            yield
+        finally:
+            self.cuts += 1
 
     def trim(self, first_id: int) -> None:
         """Removes the segments that hold nothing from the id on, oldest first, each durably before the next. The last one stays; where it too holds
@@ -271,8 +279,7 @@ class SegmentLog:
         other."""
         if first_id <= self._active.next_id:
             raise OutOfRange(partition=self.partition, asked=first_id, first=self.first_id, last=self.tail.last_id)
-        with self.writing():
-            self.cuts += 1
+        with self.writing(), self._cutting():
             announce(self.files.disk, self.directory, first_id)
             self._active.close()
             try:

@@ -35,6 +35,7 @@ from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.ranges import RangeReads
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.network import MemoryNetwork
@@ -518,6 +519,28 @@ async def test_a_late_truncation_of_the_session_does_not_cut_what_was_acknowledg
         await bench.truncate(1, 3)
     assert await bench.truncate(1, 8) == 8, "nothing to cut is no harm"
     assert [part.last_transaction_id for part in await bench.read(1, 4, 8)] == [8]
+
+
+async def test_a_read_that_meets_a_cut_under_way_is_told_what_is_gone_and_not_of_damage(bench: Bench) -> None:
+    await bench.append(1, block(0, [b"a"] * 10))
+    store = await bench.node.partition(0)
+    segment, met = store.log._active, []  # where the cut is: between the files and what the log tells of them
+    cut = segment.cut
+
+    def met_by_a_reader(last_id: int) -> None:
+        cut(last_id)
+        with capture_logs() as logs, pytest.raises(OutOfRange) as caught:
+            step = RangeReads(store.log, run_in_place).runs(5, 9, 1 << 20).asend(None)
+            while True:
+                step.send(None)  # without the event loop, which waits for the cut
+        met.append((caught.value.asked, [entry["event"] for entry in logs]))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(segment, "cut", met_by_a_reader)
+        assert await bench.truncate(1, 4) == 4
+    assert met == [(5, [])]
+    await bench.clean(1, 4)
+    assert [part.last_transaction_id for part in await bench.read(1, 0, 4)] == [4], "and read again when it is over"
 
 
 async def test_a_stream_of_the_recovery_brings_nothing_once_the_replica_is_clean(bench: Bench) -> None:
