@@ -21,7 +21,8 @@ from waltz_delta.settings import DeadLetterSettings, DecodeSettings, LandingSett
 from waltz_log.errors import InvalidSetting
 
 COLUMNS = (
-    "a INT, s STRING, d DATE, t TIMESTAMP, m DECIMAL(5,2), b BOOLEAN, f DOUBLE, l ARRAY<INT>, n STRUCT<x: INT NOT NULL>, y BINARY, r STRING NOT NULL"
+    "a INT, s STRING, d DATE, t TIMESTAMP, m DECIMAL(5,2), b BOOLEAN, f DOUBLE, l ARRAY<INT>, n STRUCT<x: INT NOT NULL>, y BINARY, "
+    "k MAP<STRING, ARRAY<STRUCT<m: DECIMAL(4,2)>>>, r STRING NOT NULL"
 )
 JSON = DecodeSettings(format="json", columns=COLUMNS)
 
@@ -35,6 +36,12 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ('{"r": "x", "d": "2026-01-02"}', {"r": "x", "d": dt.date(2026, 1, 2)}),
     ('{"r": "x", "a": null, "n": null}', {"r": "x"}),
     ('{"r": "first", "r": "last"}', {"r": "last"}),
+    ('{"r": "12e45678", "m": 1}', {"r": "12e45678", "m": Decimal("1.00")}),
+    ('{"r": "\\\\", "s": "a \\"1e99999\\" b", "m": 12.5e0}', {"r": "\\", "s": 'a "1e99999" b', "m": Decimal("12.50")}),
+    ('{"r": "x", "m": 1e-999}', {"r": "x", "m": Decimal("0.00")}),
+    ('{"r": "x", "m": 2e0000000}', {"r": "x", "m": Decimal("2.00")}),
+    ('{"r": "x", "m": "1e-00002"}', {"r": "x", "m": Decimal("0.01")}),
+    ('{"r": "x", "k": {"q": [{"m": 1.25}]}}', {"r": "x", "k": {"q": [(Decimal("1.25"),)]}}),
 ]
 BAD: list[tuple[bytes | None, str]] = [
     (b"", "is not one JSON object"),
@@ -73,6 +80,17 @@ BAD: list[tuple[bytes | None, str]] = [
     (b'{"r": "x", "n": 5}', "n is not STRUCT<X:INT>"),
     (b'{"r": "x", "n": {"x": "q"}}', "a value is not of its declared type"),
     (b'{"r": "x", "y": "not base64!"}', "y is not BINARY"),
+    (b'{"r": "x", "m": 1e9999999999}', "a number has an exponent of more than three digits"),
+    (b'{"r": "x", "m": 12.3E+0999999999}', "a number has an exponent of more than three digits"),
+    (b'{"r": "x", "m": -1e-100000000}', "a number has an exponent of more than three digits"),
+    (b'{"m": 1e999999999, "r": "\\"", "m": 1}', "a number has an exponent of more than three digits"),
+    (b'{"r": "x", "q": {"undeclared": 1e999999999}}', "a number has an exponent of more than three digits"),
+    (b'{"r": "x", "m": "1e999999999"}', "a number has an exponent of more than three digits"),
+    (b'{"r": "x", "m": "\\u0031\\u00659999999\\u0039\\u0039"}', "a number has an exponent of more than three digits"),
+    ('{"r": "x", "m": "1e٩٩٩٩٩٩٩٩٩"}'.encode(), "a number has an exponent of more than three digits"),
+    (b'{"r": "x", "k": {"q": [{"m": "1e999999999"}]}}', "a number has an exponent of more than three digits"),
+    (b'{"m": "1e999999999", "r": oops}', "is not one JSON object"),
+    (b'{"r": "x", "m": 1e999}', "m is not DECIMAL(5,2)"),
     (b"{}", "r is missing or null"),
     (b'{"R": "x"}', "r is missing or null"),
     (b'{"r": null}', "r is missing or null"),
@@ -100,7 +118,7 @@ def test_json_is_decoded_strictly_and_every_refusal_says_why(spark: Any) -> None
     assert told == {len(GOOD) + n: reason for n, (_, reason) in enumerate(BAD)}
 
 
-JSON_NAMES = {"a", "s", "d", "t", "m", "b", "f", "l", "n", "y", "r"}
+JSON_NAMES = {"a", "s", "d", "t", "m", "b", "f", "l", "n", "y", "k", "r"}
 
 
 def test_data_is_decoded_once_though_what_fails_is_counted(spark: Any) -> None:
@@ -109,7 +127,9 @@ def test_data_is_decoded_once_though_what_fails_is_counted(spark: Any) -> None:
 
     told = io.StringIO()
     with redirect_stdout(told):
-        Way(output(JSON), dead_letters=True).good(raw(spark, [b"{}"]), Observation()).explain()
+        Way(output(DecodeSettings(format="json", columns="a INT, r STRING NOT NULL")), dead_letters=True).good(
+            raw(spark, [b"{}"]), Observation()
+        ).explain()
         shape(raw(spark, [b"{}"]), schema="r STRING").explain()
     assert told.getvalue().count("from_json") == 2
 

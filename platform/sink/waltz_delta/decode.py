@@ -2,8 +2,9 @@
 
 What does not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null. In JSON besides: bytes that are not
 UTF-8; text that is not one JSON object (nothing may follow it, also nothing made to close what it is read in; no comments or NaN); a value that
-is not of the declared type or does not fit into it. As Spark reads JSON, a STRING takes any value as its text, a TIMESTAMP also a number of
-seconds, and a DECIMAL is rounded to its scale. In Avro and Protobuf: what Spark's own functions refuse.
+is not of the declared type or does not fit into it; where a DECIMAL is declared, a number with an exponent of more than three digits. As Spark reads
+JSON, a STRING takes any value as its text, a TIMESTAMP also a number of seconds, and a DECIMAL is rounded to its scale. In Avro and Protobuf: what
+Spark's own functions refuse.
 
 Fields keep the names they have in the data; the columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and what else the source was
 asked for) stand beside them, so a field may not be called like one of those. Sources: Spark's documentation of `from_json`, `from_avro` and
@@ -24,6 +25,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, Stru
 
 from waltz_delta import internal
 from waltz_delta.batch import PARTITION, ROW, TRANSACTION_ID
+from waltz_delta.decode_numbers import as_text, endless_number, endless_string, may_be_endless
 from waltz_delta.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
 
@@ -117,7 +119,9 @@ def _json(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
     element = StructType([*found.fields, StructField(SEAL, BooleanType())])
     outer = StructType([StructField(SEAL, ArrayType(element)), StructField(PROBLEM, StringType())])
     text = f.col("data").cast("string")
-    value = f.from_json(f.concat(f.lit(f'{{"{SEAL}":['), text, f.lit(f',{{"{SEAL}":true}}]}}')), outer, _JSON)
+    value = f.from_json(_sealed(text), outer, _JSON)
+    unread, too_long = _endless(text, found)
+    value = f.when(~(unread | too_long), value) if as_text(found) is not None else value
     read, raw = f.col(VALUE), f.col(DATA).cast("string")
     one, first = read[SEAL], f.get(read[SEAL], f.lit(0))
     single = (f.size(one) == 2) & f.get(one, f.lit(1))[SEAL]
@@ -125,6 +129,7 @@ def _json(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
     reason = (
         f.when(f.col(DATA).isNull(), "no data")
         .when(~f.is_valid_utf8(raw), "is not UTF-8")
+        .when(_endless(raw, found)[1], "a number has an exponent of more than three digits")
         .when(~f.coalesce(single, f.lit(False)) | first.isNull(), "is not one JSON object")
     )
     for field in found.fields:  # looked at only where something is wrong
@@ -132,6 +137,21 @@ def _json(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
         path = "$['" + field.name.replace("'", "\\'") + "']"
         reason = reason.when(f.get_json_object(raw, path).isNotNull() & first[field.name].isNull(), told)
     return value, f.when(~f.coalesce(good, f.lit(False)), reason.otherwise("a value is not of its declared type"))
+
+
+def _sealed(text: Column) -> Column:
+    return f.concat(f.lit(f'{{"{SEAL}":['), text, f.lit(f',{{"{SEAL}":true}}]}}'))
+
+
+def _endless(text: Column, columns: StructType) -> tuple[Column, Column]:
+    """Of text at whose DECIMALs Spark's parser might go on and on: whether it cannot be read even so, and whether the parser would."""
+    witness = as_text(columns)
+    if witness is None:
+        return f.lit(False), f.lit(False)
+    kind = ArrayType(witness)
+    read = f.from_json(_sealed(text), StructType([StructField(SEAL, kind), StructField(PROBLEM, StringType())]), _JSON)
+    suspect, told = may_be_endless(text), endless_number(text) | endless_string(read[SEAL], kind)
+    return suspect & read[PROBLEM].isNotNull(), suspect & told
 
 
 def _kind(kind: DataType) -> str:
