@@ -37,6 +37,8 @@ DELTA_VERSION = "4.4.0"
 OBSERVED_WITHIN_S = 10.0
 """Spark tells what it counted just after the job, from another thread. Beyond this the caller looks for itself."""
 
+_CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
+
 _CONFLICTS = (
     conflicts.ConcurrentAppendException,
     conflicts.ConcurrentDeleteDeleteException,
@@ -67,11 +69,10 @@ class TableTransaction:
     fails."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark._jvm
-        self._jvm = jvm
+        self._java = _Java(spark)
         self._session: Any = spark._jsparkSession
-        _activate(self._jvm, self._session)
-        self._log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session, path)
+        _activate(self._java, self._session)
+        self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(self._session, path)
         self._transaction = self._log.startTransaction()
         self._versions: dict[str, int] | None = None
 
@@ -94,31 +95,33 @@ class TableTransaction:
         """All identifiers, without a conflict check. Read from the last commit's checksum file where it has them: rebuilding the table's state for
         them, as Delta does, costs as much as writing a small batch."""
         if self._versions is None:
-            convert = self._jvm.scala.jdk.javaapi.CollectionConverters
             snapshot = self._transaction.snapshot()
             checksum = snapshot.checksumOpt()
             if checksum.isDefined() and checksum.get().setTransactions().isDefined():
-                listed = convert.asJava(checksum.get().setTransactions().get())
-                self._versions = {str(found.appId()): int(found.version()) for found in listed}
+                listed = self._java(_CONVERTERS).asJava(checksum.get().setTransactions().get())
+                self._versions = {str(found.appId()): int(found.version()) for found in _each(listed)}
             else:
-                self._versions = dict(convert.asJava(snapshot.transactions()))
+                self._versions = self._pairs(snapshot.transactions())
         return self._versions
 
     def versions_at(self, version: int) -> dict[str, int]:
         """All identifiers as they were at an older version of the table."""
         usual = [getattr(self._log, f"getSnapshotAt$default${n}")() for n in (2, 3, 4)]
-        convert = self._jvm.scala.jdk.javaapi.CollectionConverters
-        return dict(convert.asJava(self._log.getSnapshotAt(version, *usual).transactions()))
+        return self._pairs(self._log.getSnapshotAt(version, *usual).transactions())
+
+    def _pairs(self, versions: Any) -> dict[str, int]:
+        entries = self._java("java.util.ArrayList")(self._java(_CONVERTERS).asJava(versions).entrySet())
+        return {str(each.getKey()): int(each.getValue()) for each in _each(entries)}
 
     def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Version and `commitInfo` of the newest commits, from the newest back, as far as the log's files tell; it is their first line."""
-        hadoop = self._jvm.org.apache.hadoop.fs
+        file = self._java("org.apache.hadoop.fs.Path")
         files = self._log.logPath().getFileSystem(self._session.sessionState().newHadoopConf())
         for version in range(self.read_version, max(-1, self.read_version - count), -1):
-            place = hadoop.Path(self._log.logPath(), f"{version:020d}.json")
+            place = file(self._log.logPath(), f"{version:020d}.json")
             if not files.exists(place):
                 return
-            reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(files.open(place), "UTF-8"))
+            reader = self._java("java.io.BufferedReader")(self._java("java.io.InputStreamReader")(files.open(place), "UTF-8"))
             try:
                 yield version, json.loads(reader.readLine()).get("commitInfo") or {}
             finally:
@@ -134,48 +137,64 @@ class TableTransaction:
 
     def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> Any:
         """Writes the rows' files, which nobody sees before `commit` names them. The schema must fit; where there is no table, the commit makes it."""
-        sql, none = self._jvm.org.apache.spark.sql, self._option(None)
-        options = sql.delta.DeltaOptions(self._jvm.PythonUtils.toScalaMap({}), self._session.sessionState().conf())
-        writer = sql.delta.commands.WriteIntoDelta(
+        none, scala = self._option(None), self._java("org.apache.spark.api.python.PythonUtils")
+        options = self._java("org.apache.spark.sql.delta.DeltaOptions")(scala.toScalaMap({}), self._session.sessionState().conf())
+        writer = self._java("org.apache.spark.sql.delta.commands.WriteIntoDelta")(
             self._log,
-            sql.SaveMode.Append,
+            self._java("org.apache.spark.sql.SaveMode").Append,
             options,
-            self._jvm.PythonUtils.toSeq(list(partition_by)),
-            self._jvm.PythonUtils.toScalaMap(dict(properties)),
+            scala.toSeq(list(partition_by)),
+            scala.toScalaMap(dict(properties)),
             rows._jdf,
             none,
             none,
             False,
         )
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(writer.write(self._transaction, self._session, none, False))
+        return self._java(_CONVERTERS).asJava(writer.write(self._transaction, self._session, none, False))
 
     def mark(self, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
         """Identifiers alone."""
-        return self.commit((), versions, query=query, batch=batch, metadata=metadata)
+        return self.commit(None, versions, query=query, batch=batch, metadata=metadata)
 
     def commit(self, written: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
-        """What `write` gave, and identifiers, in one commit. Gives the table version."""
-        delta = self._jvm.org.apache.spark.sql.delta
-        together = self._jvm.java.util.ArrayList()
-        for action in written:
-            together.add(action)
+        """What `write` gave, None for nothing, and identifiers, in one commit. Gives the table version."""
+        together, transaction = self._java("java.util.ArrayList")(), self._java("org.apache.spark.sql.delta.actions.SetTransaction")
+        if written is not None:
+            together.addAll(written)
         now = self._option(int(time.time() * 1000))
         for name, version in sorted(versions.items()):
-            together.add(delta.actions.SetTransaction(name, version, now))
-        mode = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-        operation = delta.DeltaOperations.StreamingUpdate(mode, query, batch, self._option(metadata))
-        sequence = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(together).toSeq()
+            together.add(transaction(name, version, now))
+        mode = self._java("org.apache.spark.sql.streaming.OutputMode").Append()
+        operation = self._java("org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")(mode, query, batch, self._option(metadata))
+        sequence = self._java(_CONVERTERS).asScala(together).toSeq()
         return int(self._transaction.commit(sequence, operation))
 
     def _option(self, value: Any) -> Any:
-        option = self._jvm.scala.Option
+        option = self._java("scala.Option")
         return option.empty() if value is None else option.apply(value)
 
 
-def _activate(jvm: Any, session: Any) -> None:
+class _Java:
+    """Classes by their full names. `jvm.org.apache…` asks the JVM for each part of the name, which then looks through all of its jars for a class
+    called `org`: that made a sixth of what a small batch costs the driver."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm
+        self._client = jvm._gateway_client
+
+    def __call__(self, name: str) -> Any:
+        return JavaClass(name, self._client)
+
+
+def _each(listed: Any) -> Iterator[Any]:
+    """Of a Java list. Going through it as Python does ends with an exception in Java, which PySpark translates with forty questions to the JVM."""
+    return (listed.get(place) for place in range(listed.size()))
+
+
+def _activate(java: _Java, session: Any) -> None:
     """Makes the session the one of this thread, which Delta asks for where it rebuilds a table's state: after a commit without a checksum, as a
     killed writer leaves it. Each Python thread has a thread of the JVM, and only the one that made the session has one from the start."""
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
+    java("org.apache.spark.sql.classic.SparkSession").setActiveSession(session)
 
 
 def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:
@@ -219,10 +238,10 @@ def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | N
     None outside of a streaming query, and for a query over several streams."""
     context = batch.sparkSession.sparkContext
     query_id = context.getLocalProperty("sql.streaming.queryId")
-    jvm: Any = context._jvm
     if not query_id:
         return None
-    query = batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
+    identifier = _Java(batch.sparkSession)("java.util.UUID").fromString(query_id)
+    query = batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
     if query is None:
         return None
     found: list[str | None] = []
