@@ -30,9 +30,9 @@ from waltz_log.testing.local import LocalCluster
 
 __all__ = ["growth", "is_flat", "soak"]
 
-PARTITIONS = 2
+PARTITIONS = 1
 APPENDS_PER_S = 20
-"""Enough for every trigger to find something: what is weighed grows with the number of batches, not of rows."""
+"""Enough for every trigger to find something: what is weighed grows with the number of batches, not of rows or of tasks in one."""
 WARM_UP_SHARE = 0.2
 """Caches of plans, of file listings and of table states fill up first; they are bounded, and full within hundreds of batches."""
 

@@ -30,7 +30,7 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
-TABLE_BATCHES = 500
+TABLE_BATCHES = 250
 """Then comes the next table. Delta lists the log's folder for each commit, and a local file system looks at every file in it: with three thousand
 commits of one day that is a third of a batch's time. (Expired logs are removed by whole days.)"""
 
