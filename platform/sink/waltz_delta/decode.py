@@ -3,8 +3,8 @@
 What does not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null. In JSON besides: bytes that are not
 UTF-8; text that is not one JSON object (nothing may follow it, also nothing made to close what it is read in; no comments or NaN); a value that
 is not of the declared type or does not fit into it; where a DECIMAL is declared, a number with an exponent of more than three digits. As Spark reads
-JSON, a STRING takes any value as its text, a TIMESTAMP also a number of seconds, and a DECIMAL is rounded to its scale. In Avro and Protobuf: what
-Spark's own functions refuse.
+JSON, a STRING takes any value as its text (a number with a fraction as a double shows it), a TIMESTAMP also a number of seconds, and a DECIMAL is
+rounded to its scale. In Avro and Protobuf: what Spark's own functions refuse.
 
 Fields keep the names they have in the data; the columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and what else the source was
 asked for) stand beside them, so a field may not be called like one of those. Sources: Spark's documentation of `from_json`, `from_avro` and
