@@ -9,14 +9,14 @@ import base64
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from waltz_log.cli.exit_codes import OK
 from waltz_log.client import ClientSettings, TopicHandle, WaltzClient
-from waltz_log.errors import InvalidSetting
+from waltz_log.errors import InvalidSetting, OutOfRange
 
 __all__ = ["Place", "append", "read"]
 
@@ -107,14 +107,20 @@ async def _of_log(client: WaltzClient, place: Place, after: int | None, *, compa
     if compacted:
         raise InvalidSetting(name="--compacted", reason="is for topics: --topic namespace/name", nearest=None)
     mark = await client.high_water_mark(place.partition)
-    position = -1 if after is None else after
-    if position >= mark and not follow:
-        return
-    async with aclosing(client.feed(place.partition, position)) as feed:
-        async for each in feed:
-            yield _Row(place.partition, each.transaction_id, each.timestamp_ms, each.header, None, each.data)
-            if each.transaction_id >= mark and not follow:
-                return
+    partition, start = place.partition, -1 if after is None else after
+
+    async def read(positions: Mapping[int, int]) -> AsyncGenerator[_Row, None]:
+        if positions[partition] >= mark and not follow:
+            return
+        async with aclosing(client.feed(partition, positions[partition])) as feed:
+            async for each in feed:
+                yield _Row(partition, each.transaction_id, each.timestamp_ms, each.header, None, each.data)
+                if each.transaction_id >= mark and not follow:
+                    return
+
+    async with aclosing(_from_what_is_kept(read, {partition: start}, {partition: partition}) if after is None else read({partition: start})) as rows:
+        async for row in rows:
+            yield row
 
 
 async def _of_topic(topic: TopicHandle, place: Place, after: int | None, *, compacted: bool, follow: bool) -> AsyncGenerator[_Row, None]:
@@ -127,12 +133,39 @@ async def _of_topic(topic: TopicHandle, place: Place, after: int | None, *, comp
     if partition is None and after is not None:
         raise InvalidSetting(name="--after", reason="wants --partition: each partition has ids of its own", nearest=None)
     marks = await topic.high_water_marks()
-    position = -1 if after is None else after
-    feed = topic.feed(partition, position, compacted=compacted, until=None if follow else marks)
-    async with aclosing(feed):
-        async for record in feed:
-            if key is None or record.key == key:
-                yield _Row(record.partition, record.transaction_id, record.timestamp_ms, record.header, record.key, record.value)
+    until = None if follow else marks
+
+    async def read(positions: Mapping[int, int]) -> AsyncGenerator[_Row, None]:
+        async with aclosing(topic.feed(partition, positions, compacted=compacted, until=until)) as feed:
+            async for each in feed:
+                yield _Row(each.partition, each.transaction_id, each.timestamp_ms, each.header, each.key, each.value)
+
+    start = dict.fromkeys(range(topic.partitions) if partition is None else (partition,), -1 if after is None else after)
+    log_partitions = {topic.log_partition(each): each for each in start}
+    async with aclosing(_from_what_is_kept(read, start, log_partitions) if after is None else read(start)) as rows:
+        async for row in rows:
+            if key is None or row.key == key:
+                yield row
+
+
+async def _from_what_is_kept(
+    read: Callable[[Mapping[int, int]], AsyncGenerator[_Row, None]], positions: dict[int, int], of_log: Mapping[int, int]
+) -> AsyncGenerator[_Row, None]:
+    """From the first transaction that each partition still has, and says so where that is not the first there was. What is trimmed while it is read
+    is an error. `of_log`: the partitions by those of the log, which errors name."""
+    while True:
+        try:
+            async with aclosing(read(positions)) as rows:
+                async for row in rows:
+                    yield row
+                    positions[row.partition] = row.transaction_id
+            return
+        except OutOfRange as error:
+            partition = of_log.get(error.partition)
+            if partition is None or positions[partition] != -1 or error.first <= 0:
+                raise
+            positions[partition] = error.first - 1
+            print(f"partition {partition} begins at transaction {error.first}: retention removed what came before", file=sys.stderr)
 
 
 def _told(row: _Row, output: str) -> str:

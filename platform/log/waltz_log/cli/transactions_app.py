@@ -42,7 +42,9 @@ def read(
     topic: TopicOption = None,
     key: Key = None,
     partition: Partition = None,
-    after: Annotated[int | None, typer.Option(min=-1, help="The last transaction that is not wanted.")] = None,
+    after: Annotated[
+        int | None, typer.Option(min=-1, help="The last transaction that is not wanted; without it from the first that retention left.")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended from now on.")] = False,
     compacted: Annotated[bool, typer.Option("--compacted", help="Of a compaction topic: the latest value of each key, then the log.")] = False,

@@ -10,10 +10,12 @@ import pytest
 
 from waltz_log.cli import transactions
 from waltz_log.cli.transactions import Place
-from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.client import ClientSettings, Transaction, WaltzClient
+from waltz_log.errors import OutOfRange
 from waltz_log.testing import InMemoryCluster
 
 AS_USUAL: dict[str, Any] = {"principal": None, "timeout_s": 10.0}
+READ: dict[str, Any] = {"after": None, "limit": None, "follow": False, "compacted": False, "output": "table"}
 
 
 @pytest.fixture
@@ -37,8 +39,7 @@ async def append(data: str | None, place: Place, *, delete: bool = False) -> Non
 
 async def read(place: Place, capsys: pytest.CaptureFixture[str], **options: Any) -> list[str]:
     capsys.readouterr()
-    chosen: dict[str, Any] = {"after": None, "limit": None, "follow": False, "compacted": False, "output": "table"}
-    assert await transactions.read("", place, **(chosen | options), **AS_USUAL) == 0
+    assert await transactions.read("", place, **(READ | options), **AS_USUAL) == 0
     return [line for line in capsys.readouterr().out.splitlines() if " header=" in line or line.startswith("{")]  # servers log there too
 
 
@@ -66,3 +67,39 @@ async def test_a_topic_is_read_to_where_it_ends_now(cluster: InMemoryCluster, ca
     assert "key=b value b" in line
     partition = int(line.split()[0])
     assert await read(Place("shop/orders", None, partition), capsys, after=100) == []
+
+
+async def test_reading_begins_where_retention_left_off_and_what_is_trimmed_meanwhile_is_told(
+    cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.create_topic("shop/orders", 2)
+    for number in range(8):
+        await append(f"value {number}", Place("shop/orders", None, number % 2))
+    feed, kept = WaltzClient.feed_batches, {0: 0, 1: 2}  # by partition of the log: what its replicas have left
+
+    async def trimmed(client: WaltzClient, partition: int, after: int = -1, data: bool = True) -> AsyncIterator[list[Transaction]]:
+        if after + 1 < kept[partition]:
+            raise OutOfRange(partition=partition, asked=after + 1, first=kept[partition], last=3)
+        async for batch in feed(client, partition, after, data):
+            for each in batch:
+                yield [each]
+                if each.transaction_id + 1 < kept[partition]:
+                    raise OutOfRange(partition=partition, asked=each.transaction_id + 1, first=kept[partition], last=3)
+
+    monkeypatch.setattr(WaltzClient, "feed_batches", trimmed)
+    both = sorted(line.rsplit(" ", 1)[1] for line in await read(Place("shop/orders", None, None), capsys))
+    assert both == ["0", "2", "4", "5", "6", "7"], "1 and 3 were the first two of the second partition"
+    assert len(await read(Place(None, None, 1), capsys)) == 2
+    assert await transactions.read("", Place(None, None, 1), **{**READ, "limit": 1}, **AS_USUAL) == 0
+    assert "partition 1 begins at transaction 2: retention removed what came before" in capsys.readouterr().err
+    with pytest.raises(OutOfRange, match="asked=1 first=2"):
+        await read(Place(None, None, 1), capsys, after=0)
+
+    async def trimmed_meanwhile(*arguments: Any, **options: Any) -> AsyncIterator[list[Transaction]]:
+        async for batch in trimmed(*arguments, **options):
+            yield batch
+            kept[0] = 3
+
+    monkeypatch.setattr(WaltzClient, "feed_batches", trimmed_meanwhile)
+    with pytest.raises(OutOfRange, match="asked=1 first=3"):
+        await read(Place(None, None, 0), capsys)
