@@ -139,6 +139,10 @@ class SyncWaltzClient:
         return self._client.parameters
 
     @property
+    def settings(self) -> ClientSettings:
+        return self._client.settings
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -278,9 +282,16 @@ class SyncWaltzClient:
     def feed_batches(self, partition: int, after: int = -1, data: bool = True) -> Generator[list[Transaction], None, None]:
         yield from self._background.iterate(self._client.feed_batches(partition, after, data))
 
-    def follow(self, partition: int, apply: Callable[[list[Transaction]], None], after: int = -1) -> SyncFollower:
-        """`apply` runs in the client's thread, in turn with transactional functions."""
-        return self.following(self._background.call(self._client.follow(partition, apply, after)))
+    def follow(
+        self, partition: int, apply: Callable[[list[Transaction]], None], after: int = -1, again: Callable[[Exception], int | None] | None = None
+    ) -> SyncFollower:
+        """As `WaltzClient.follow`. `apply` and `again` run in the client's thread, in turn with transactional functions."""
+
+        async def asked(error: Exception) -> int | None:
+            assert again is not None
+            return again(error)
+
+        return self.following(self._background.call(self._client.follow(partition, apply, after, None if again is None else asked)))
 
     def following(self, follower: Follower) -> SyncFollower:
         """A follower of the client's thread, for code that blocks."""

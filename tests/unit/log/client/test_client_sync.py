@@ -182,6 +182,33 @@ def test_blocking_transactions_need_no_lock_around_their_state(scripted: Scripte
         follower.close()
 
 
+def test_a_blocking_follower_is_asked_where_to_go_on_after_its_application_failed(scripted: Scripted) -> None:
+    with scripted.client() as client:
+        seen: list[int] = []
+
+        def apply(batch: list[Transaction]) -> None:
+            for each in batch:
+                if each.data == b"bad" and each.transaction_id not in asked:
+                    raise ValueError(f"cannot apply {each.transaction_id}")
+                seen.append(each.transaction_id)
+
+        asked: list[int] = []
+
+        def again(error: Exception) -> int | None:
+            asked.append(int(str(error).split()[-1]))
+            return asked[-1] - 1 if asked[-1] < 3 else None
+
+        follower = client.follow(0, apply, again=again)
+        for data in (b"a", b"bad", b"b", b"bad"):
+            client.append(0, data)
+            if data == b"b":
+                follower.wait(2, timeout_s=5)
+        with pytest.raises(ValueError, match="cannot apply 3"):
+            follower.wait(3, timeout_s=5)
+        assert (seen, asked) == ([0, 1, 2], [1, 3])
+        assert client.settings.append_timeout_s > 0
+
+
 def test_blocking_transactions_that_tell_their_locks_run_once_each(scripted: Scripted) -> None:
     with scripted.client() as client:
         count = runs = 0
