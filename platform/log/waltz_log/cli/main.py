@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before anything imports grpc, which reads it once
+from waltz_log.cli.grpc_environment import GRPC_ENVIRONMENT
+
+os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 
 import typer
 from typer.exceptions import TyperException

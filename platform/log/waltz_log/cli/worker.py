@@ -19,7 +19,9 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # before anything imports grpc, which reads it once
+from waltz_log.cli.grpc_environment import GRPC_ENVIRONMENT
+
+os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 
 import structlog
 
