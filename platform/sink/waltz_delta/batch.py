@@ -91,5 +91,5 @@ def batch_range(batch: DataFrame, batch_id: int | None) -> BatchRange:
 def above(batch: DataFrame, marks: Mapping[int, int]) -> DataFrame:
     """The rows above the given marks; partitions not named pass whole."""
     # As one text: every operation on a column is a question to the JVM or several, and there may be hundreds of partitions.
-    known = [f"NOT ({PARTITION} = {partition} AND {TRANSACTION_ID} <= {mark})" for partition, mark in sorted(marks.items())]
+    known = [f"NOT (`{PARTITION}` = {partition} AND `{TRANSACTION_ID}` <= {mark})" for partition, mark in sorted(marks.items())]
     return batch.where(" AND ".join(known)) if known else batch
