@@ -20,6 +20,7 @@ PORTION = 50
 FAILED_ONCE = {
     19: "a replica that was waited for in recovery had come back at another address",
     134: "the answer for a part of a frame had come before the connection broke",
+    100325: "a replica was taken away just after another lost its disk: those assigned since had no majority that knew the log",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""
 

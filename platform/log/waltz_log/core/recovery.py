@@ -2,7 +2,8 @@
 
 Pure: the shell asks replicas and carries out what is decided here. Three rules are stricter than the original (docs/decisions/0002):
 a replica whose own session is below the one recorded for it votes nothing *and counts as absent*; a replica is recorded as clean only once it holds
-everything up to the resolved mark; the vote is over the replicas of the old metadata, not over those assigned now.
+everything up to the resolved mark; the vote is over the replicas of the old metadata, not over those assigned now, and it is they who
+open the session.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "committed_mark",
     "lost",
     "majority",
+    "members",
     "next_metadata",
     "resolve",
 ]
@@ -123,6 +125,12 @@ def next_metadata(current: PartitionMetadata, assigned: Iterable[str], clean: It
         else:
             states[name] = known
     return PartitionMetadata(current.generation, current.session, states)
+
+
+def members(metadata: PartitionMetadata, assigned: tuple[str, ...]) -> tuple[str, ...]:
+    """The replicas that open the next session: those of the last one as long as its mark must be voted. Who is being removed may be needed for that,
+    and who was assigned since holds nothing; the session after it is theirs."""
+    return assigned if closed_at(metadata) is not None or not metadata.replicas else tuple(sorted(metadata.replicas))
 
 
 def closed_metadata(current: PartitionMetadata, complete: Iterable[str], high_water_mark: int) -> PartitionMetadata:

@@ -74,7 +74,11 @@ class Renewal:
     async def _renewed(self) -> bool:
         """False where this is not a good moment; nothing happened then."""
         store = self._store
-        if store.live < majority(len(store.assigned)) or not await self._coordinator_answers():
+        # Those that were assigned may have changed since somebody made sure of them: a majority of the new ones, too, must be able to go on at once.
+        for names in (store.assigned, self._assigned):
+            if len(store.live.intersection(names)) < majority(len(names)):
+                return False
+        if not await self._coordinator_answers():
             return False
         await self._append.hold()
         try:

@@ -1,10 +1,11 @@
 """A store session: one owner writing one partition to its replicas (seeds/waltz_server.md, Store Partition Object, Recovery Procedure).
 
 `open` raises the session number by compare-and-set, recovers, and returns once a majority of the assigned replicas is clean at the resolved mark and
-the metadata says so. Blocks that are appended reach every replica in order; a block is committed when a majority of the *assigned* replicas has it on
-disk. The session ends only when it is fenced or closed: while no majority answers, blocks wait, and replicas that come back get what they lack.
-`renew` goes on under the next session number without its callers noticing more than a pause. Where a topic's policy wants it (`flushing`), replicas
-also say what they received and sync it later; `received` is the mark of that, and nothing but answers to appends looks at it.
+the metadata says so; of those of the session before, where that one must be voted (`core.recovery.members`). Blocks that are appended reach every
+replica in order; a block is committed when a majority of the *assigned* replicas has it on disk. The session ends only when it is fenced or closed:
+while no majority answers, blocks wait, and replicas that come back get what they lack. `renew` goes on under the next session number without its
+callers noticing more than a pause. Where a topic's policy wants it (`flushing`), replicas also say what they received and sync it later; `received`
+is the mark of that, and nothing but answers to appends looks at it.
 
 Invariants: ids are dense; the committed mark never falls; a replica's acknowledgement counts only after the metadata records it as clean.
 """
@@ -23,7 +24,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.recovery import closed_metadata, committed_mark, majority, next_metadata
+from waltz_log.core.recovery import closed_metadata, committed_mark, majority, members, next_metadata
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.memory import PartitionMemory
@@ -109,7 +110,7 @@ class StoreSession:
         # 1. new session id, by compare-and-set
         before = self.before = await self._take_session()
         self.first_transaction_id = (await read_retained(self.coordinator, self.partition)).first
-        await self._establish(before, await self.wanted_replicas())
+        await self._establish(before, members(before, await self.wanted_replicas()))
         log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
         return self.committed
 
@@ -368,9 +369,9 @@ class StoreSession:
     # ---- the next session of the same owner ------------------------------------------------------------------------------------------------------
 
     @property
-    def live(self) -> int:
-        """How many replicas follow closely."""
-        return sum(replica.live for replica in self._replicas.values())
+    def live(self) -> frozenset[str]:
+        """The replicas that follow closely."""
+        return frozenset(name for name, replica in self._replicas.items() if replica.live)
 
     async def renew(self, assigned: tuple[str, ...]) -> bool:
         """Closes the session in order and goes on in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller appends

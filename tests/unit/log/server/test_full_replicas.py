@@ -79,11 +79,13 @@ def test_replicas_that_had_no_room_to_recover_take_appends_when_they_have_recove
         for name in ("storage-3", "storage-4"):
             await cluster.start_storage(name)
         _fill(cluster, "storage-3", "storage-4")
-        replaced = ReplicaAssignment({0: ("storage-0", "storage-3", "storage-4")})
-        await cluster.ensemble.session().set(paths.REPLICAS, replaced.to_bytes(), -1)
+        more = ReplicaAssignment({0: ("storage-0", "storage-1", "storage-2", "storage-3", "storage-4")})
+        await cluster.ensemble.session().set(paths.REPLICAS, more.to_bytes(), -1)
         await _until(lambda: _states(cluster).count("full") == 2)
         _empty(cluster, "storage-3", "storage-4")
-        await _until(lambda: _states(cluster).count("live") == 3)
+        await _until(lambda: _states(cluster).count("live") == 5)
+        for name in ("storage-1", "storage-2"):
+            await cluster.kill_storage(name)
         assert (await client.append(0, b"next")).transaction_id == 5
         await client.close()
         await cluster.stop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 import pytest
 
 from waltz_log.cli.replicas import change_replicas
-from waltz_log.client import WaltzClient
+from waltz_log.client import Transaction, WaltzClient
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.replica_change import ReplicaChange, clean_members
 from waltz_log.errors import InvalidRequest, Unavailable
@@ -142,3 +143,46 @@ def test_a_change_that_was_interrupted_goes_on_and_another_one_waits_for_it() ->
         await cluster.stop()
 
     run_in_virtual_time(run())
+
+
+def test_a_replica_that_was_taken_away_gives_what_only_it_and_one_other_still_hold() -> None:
+    """Between the look at the replicas and the change of one of them, another lost its disk, and the owner died: of those that are assigned now, one
+    has something. The session before decides with its own replicas, and the new ones take over when a majority of them can."""
+
+    async def run() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        await cluster.start_storage("storage-3")
+        client = await cluster.connect()
+        for _ in range(5):
+            await client.append(0, b"acknowledged")
+        await cluster.kill_server("server-0")
+        await cluster.kill_storage("storage-0")
+        wanted = ("storage-0", "storage-2", "storage-3")
+        await cluster.ensemble.session().set(REPLICAS, ReplicaAssignment({0: wanted}).to_bytes(), -1)
+        await cluster.start_server("server-0")
+        assert (await client.append(0, b"next")).transaction_id == 5, "which the two that are left of the session before decide"
+        await asyncio.sleep(5)
+        assert await _replicas(cluster) == (wanted, {"storage-1", "storage-2"}), "of the new ones alone one could take appends"
+        del cluster.disks["storage-0"]
+        await cluster.start_storage("storage-0")
+        async with asyncio.timeout(30):
+            while await _replicas(cluster) != (wanted, set(wanted)):
+                await asyncio.sleep(0.1)
+        await cluster.kill_storage("storage-2")
+        assert (await client.append(0, b"last")).transaction_id == 6
+        found = [transaction.data async for transaction in _first(client, 7)]
+        assert found == [b"acknowledged"] * 5 + [b"next", b"last"]
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
+
+
+async def _first(client: WaltzClient, count: int) -> AsyncGenerator[Transaction, None]:
+    async with aclosing(client.feed(0)) as feed:
+        async for transaction in feed:
+            yield transaction
+            count -= 1
+            if count == 0:
+                return
