@@ -119,19 +119,18 @@ def _json(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
     element = StructType([*found.fields, StructField(SEAL, BooleanType())])
     outer = StructType([StructField(SEAL, ArrayType(element)), StructField(PROBLEM, StringType())])
     text = f.col("data").cast("string")
-    value = f.from_json(_sealed(text), outer, _JSON)
-    unread, too_long = _endless(text, found)
-    value = f.when(~(unread | too_long), value) if as_text(found) is not None else value
+    value, witness = f.from_json(_sealed(text), outer, _JSON), as_text(found)
+    if witness is not None:
+        unread, too_long = _endless(text, witness)
+        value = f.when(~(unread | too_long), value)
     read, raw = f.col(VALUE), f.col(DATA).cast("string")
     one, first = read[SEAL], f.get(read[SEAL], f.lit(0))
     single = (f.size(one) == 2) & f.get(one, f.lit(1))[SEAL]
     good = f.is_valid_utf8(raw) & read[PROBLEM].isNull() & single & first.isNotNull()
-    reason = (
-        f.when(f.col(DATA).isNull(), "no data")
-        .when(~f.is_valid_utf8(raw), "is not UTF-8")
-        .when(_endless(raw, found)[1], "a number has an exponent of more than three digits")
-        .when(~f.coalesce(single, f.lit(False)) | first.isNull(), "is not one JSON object")
-    )
+    reason = f.when(f.col(DATA).isNull(), "no data").when(~f.is_valid_utf8(raw), "is not UTF-8")
+    if witness is not None:
+        reason = reason.when(_endless(raw, witness)[1], "a number has an exponent of more than three digits")
+    reason = reason.when(~f.coalesce(single, f.lit(False)) | first.isNull(), "is not one JSON object")
     for field in found.fields:  # looked at only where something is wrong
         told = f"{field.name} is not {_kind(field.dataType)}"
         path = "$['" + field.name.replace("'", "\\'") + "']"
@@ -143,11 +142,9 @@ def _sealed(text: Column) -> Column:
     return f.concat(f.lit(f'{{"{SEAL}":['), text, f.lit(f',{{"{SEAL}":true}}]}}'))
 
 
-def _endless(text: Column, columns: StructType) -> tuple[Column, Column]:
-    """Of text at whose DECIMALs Spark's parser might go on and on: whether it cannot be read even so, and whether the parser would."""
-    witness = as_text(columns)
-    if witness is None:
-        return f.lit(False), f.lit(False)
+def _endless(text: Column, witness: DataType) -> tuple[Column, Column]:
+    """Of text at whose DECIMALs Spark's parser might go on and on: whether it cannot be read even so, and whether the parser would. `witness`: the
+    columns as `as_text` gave them."""
     kind = ArrayType(witness)
     read = f.from_json(_sealed(text), StructType([StructField(SEAL, kind), StructField(PROBLEM, StringType())]), _JSON)
     suspect, told = may_be_endless(text), endless_number(text) | endless_string(read[SEAL], kind)

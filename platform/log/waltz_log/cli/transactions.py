@@ -118,7 +118,7 @@ async def _of_log(client: WaltzClient, place: Place, after: int | None, *, compa
                 if each.transaction_id >= mark and not follow:
                     return
 
-    async with aclosing(_from_what_is_kept(read, {partition: start}, {partition: partition}) if after is None else read({partition: start})) as rows:
+    async with aclosing(_from_what_is_kept(read, {partition: start}, {partition: partition}, asked=after is not None)) as rows:
         async for row in rows:
             yield row
 
@@ -142,17 +142,17 @@ async def _of_topic(topic: TopicHandle, place: Place, after: int | None, *, comp
 
     start = dict.fromkeys(range(topic.partitions) if partition is None else (partition,), -1 if after is None else after)
     log_partitions = {topic.log_partition(each): each for each in start}
-    async with aclosing(_from_what_is_kept(read, start, log_partitions) if after is None else read(start)) as rows:
+    async with aclosing(_from_what_is_kept(read, start, log_partitions, asked=after is not None)) as rows:
         async for row in rows:
             if key is None or row.key == key:
                 yield row
 
 
 async def _from_what_is_kept(
-    read: Callable[[Mapping[int, int]], AsyncGenerator[_Row, None]], positions: dict[int, int], of_log: Mapping[int, int]
+    read: Callable[[Mapping[int, int]], AsyncGenerator[_Row, None]], positions: dict[int, int], of_log: Mapping[int, int], *, asked: bool
 ) -> AsyncGenerator[_Row, None]:
     """From the first transaction that each partition still has, and says so where that is not the first there was. What is trimmed while it is read
-    is an error. `of_log`: the partitions by those of the log, which errors name."""
+    is an error, and so is what was asked for and is not there. `of_log`: the partitions by those of the log, which errors name."""
     while True:
         try:
             async with aclosing(read(positions)) as rows:
@@ -162,7 +162,7 @@ async def _from_what_is_kept(
             return
         except OutOfRange as error:
             partition = of_log.get(error.partition)
-            if partition is None or positions[partition] != -1 or error.first <= 0:
+            if asked or partition is None or positions[partition] != -1 or error.first <= 0:
                 raise
             positions[partition] = error.first - 1
             print(f"partition {partition} begins at transaction {error.first}: retention removed what came before", file=sys.stderr)

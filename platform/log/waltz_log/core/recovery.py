@@ -23,8 +23,8 @@ __all__ = [
     "committed_mark",
     "lost",
     "majority",
-    "members",
     "next_metadata",
+    "opening_replicas",
     "resolve",
 ]
 
@@ -127,7 +127,7 @@ def next_metadata(current: PartitionMetadata, assigned: Iterable[str], clean: It
     return PartitionMetadata(current.generation, current.session, states)
 
 
-def members(metadata: PartitionMetadata, assigned: tuple[str, ...]) -> tuple[str, ...]:
+def opening_replicas(metadata: PartitionMetadata, assigned: tuple[str, ...]) -> tuple[str, ...]:
     """The replicas that open the next session: those of the last one as long as its mark must be voted. Who is being removed may be needed for that,
     and who was assigned since holds nothing; the session after it is theirs."""
     return assigned if closed_at(metadata) is not None or not metadata.replicas else tuple(sorted(metadata.replicas))

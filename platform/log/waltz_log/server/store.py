@@ -1,11 +1,11 @@
 """A store session: one owner writing one partition to its replicas (seeds/waltz_server.md, Store Partition Object, Recovery Procedure).
 
 `open` raises the session number by compare-and-set, recovers, and returns once a majority of the assigned replicas is clean at the resolved mark and
-the metadata says so; of those of the session before, where that one must be voted (`core.recovery.members`). Blocks that are appended reach every
-replica in order; a block is committed when a majority of the *assigned* replicas has it on disk. The session ends only when it is fenced or closed:
-while no majority answers, blocks wait, and replicas that come back get what they lack. `renew` goes on under the next session number without its
-callers noticing more than a pause. Where a topic's policy wants it (`flushing`), replicas also say what they received and sync it later; `received`
-is the mark of that, and nothing but answers to appends looks at it.
+the metadata says so; of those of the session before, where that one must be voted (`core.recovery.opening_replicas`). Blocks that are appended reach
+every replica in order; a block is committed when a majority of the *assigned* replicas has it on disk. The session ends only when it is fenced or
+closed: while no majority answers, blocks wait, and replicas that come back get what they lack. `renew` goes on under the next session number without
+its callers noticing more than a pause. Where a topic's policy wants it (`flushing`), replicas also say what they received and sync it later;
+`received` is the mark of that, and nothing but answers to appends looks at it.
 
 Invariants: ids are dense; the committed mark never falls; a replica's acknowledgement counts only after the metadata records it as clean.
 """
@@ -24,7 +24,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.recovery import closed_metadata, committed_mark, majority, members, next_metadata
+from waltz_log.core.recovery import closed_metadata, committed_mark, majority, next_metadata, opening_replicas
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.memory import PartitionMemory
@@ -110,7 +110,7 @@ class StoreSession:
         # 1. new session id, by compare-and-set
         before = self.before = await self._take_session()
         self.first_transaction_id = (await read_retained(self.coordinator, self.partition)).first
-        await self._establish(before, members(before, await self.wanted_replicas()))
+        await self._establish(before, opening_replicas(before, await self.wanted_replicas()))
         log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
         return self.committed
 

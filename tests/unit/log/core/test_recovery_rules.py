@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
-from waltz_log.core.recovery import ReplicaReport, classify, closed_at, closed_metadata, committed_mark, majority, members, next_metadata, resolve
+from waltz_log.core.recovery import (
+    ReplicaReport,
+    classify,
+    closed_at,
+    closed_metadata,
+    committed_mark,
+    majority,
+    next_metadata,
+    opening_replicas,
+    resolve,
+)
 
 U = None
 
@@ -297,9 +307,9 @@ def test_a_session_that_ended_in_order_is_closed_for_those_who_have_it_all_and_f
         "away": ReplicaState(8, 70),
     }
     assert closed_at(closed) == 120
-    assert members(open_session, ("new", "newer")) == tuple(sorted(open_session.replicas)), "what must be voted is for those who were there"
-    assert members(closed, ("new", "newer")) == ("new", "newer")
-    assert members(PartitionMetadata(1, 0, {}), ("new", "newer")) == ("new", "newer")
+    assert opening_replicas(open_session, ("new", "newer")) == tuple(sorted(open_session.replicas)), "what must be voted is for those who were there"
+    assert opening_replicas(closed, ("new", "newer")) == ("new", "newer")
+    assert opening_replicas(PartitionMetadata(1, 0, {}), ("new", "newer")) == ("new", "newer")
     # a session begun since that recorded nobody changes nothing ...
     assert closed_at(PartitionMetadata(4, 10, closed.replicas)) == 120
     # ... and one that did is open again, whatever stands in the states of older ones
