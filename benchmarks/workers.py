@@ -28,7 +28,7 @@ from waltz_log.zookeeper.survey import survey
 __all__ = ["run"]
 
 WINDOW = 16_000
-ROUNDS = 4
+ROUNDS = 10
 STORAGES = 3
 CURVE = (1, 2, 4)
 CURVE_PARTITIONS = 16
@@ -47,13 +47,14 @@ def _cluster(directory: Path, workers: int, partitions: int) -> LocalCluster:
 
 
 def _against_one(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> Measurement:
-    """Rates of both kinds of cluster in turns; those of each round are compared with each other."""
+    """Rates of both kinds of cluster in turns, each first in every other round; those of each round are compared with each other."""
     assert worker_of(0, 2) != worker_of(1, 2), "each of the two partitions has a worker of its own"
     prepare([WINDOW])
     with ExitStack() as clusters:
         one, two = (clusters.enter_context(_cluster(directory / f"workers_{workers}", workers, 2)) for workers in (1, 2))
-        rounds = [[asyncio.run(_load(cluster, workload.pipelined // 5, 2)) for cluster in (one, two)] for _ in range(ROUNDS)]
+        rounds = [_round(one, two, workload.pipelined // 5, turned=bool(number % 2)) for number in range(ROUNDS)]
     rates = [[load.rate for load, _ in each] for each in rounds]
+    ratios = [second / first for first, second in rates]
     spent_us = [[float(spent["cpu_us_per_txn"]) for _, spent in each] for each in rounds]
     told = {
         "workers": 2,
@@ -61,6 +62,7 @@ def _against_one(directory: Path, workload: Workload, conditions: Mapping[str, A
         "servers": 1,
         "in_flight": WINDOW,
         "rounds": ROUNDS,
+        "ratios": f"{min(ratios):.2f} to {max(ratios):.2f}",
         "txn_per_s": round(median(second for _, second in rates)),
         "txn_per_s_of_one": round(median(first for first, _ in rates)),
         "cpu_us_per_txn": round(median(second for _, second in spent_us), 1),
@@ -69,7 +71,13 @@ def _against_one(directory: Path, workload: Workload, conditions: Mapping[str, A
         "cpu_us": rounds[-1][1][1]["cpu_us"],
         "cpu_us_of_one": rounds[-1][0][1]["cpu_us"],
     }
-    return Measurement("workers.append", median(second / first for first, second in rates), "ratio", {**conditions, **told})
+    return Measurement("workers.append", median(ratios), "ratio", {**conditions, **told})
+
+
+def _round(one: LocalCluster, two: LocalCluster, count: int, *, turned: bool) -> list[tuple[Load, Mapping[str, Any]]]:
+    """Of one and of two workers, in this order, whichever ran first."""
+    found = [asyncio.run(_load(cluster, count, 2)) for cluster in ((two, one) if turned else (one, two))]
+    return found[::-1] if turned else found
 
 
 async def _load(cluster: LocalCluster, count: int, partitions: int) -> tuple[Load, Mapping[str, Any]]:

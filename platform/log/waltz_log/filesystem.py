@@ -67,6 +67,9 @@ class _OpenFile:
             for offset in range(start, size, len(ZEROS)):
                 self.write(offset, ZEROS[: size - offset])
 
+    def uncache(self, start: int, end: int) -> None:
+        os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:

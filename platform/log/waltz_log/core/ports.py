@@ -49,6 +49,11 @@ class DiskFile(Protocol):
         but the data to record. Where the file was shorter it is `size` long then, zeros at its end. `OSError` where there is not enough space."""
         ...
 
+    def uncache(self, start: int, end: int) -> None:
+        """Advice: nobody is expected to read these bytes soon, so what is synced of them need not stay in the system's memory. Changes nothing that
+        can be seen but time."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -225,6 +225,10 @@ class PooledFile:
                 raise
             self._dirty = False
 
+    def uncache(self, start: int, end: int) -> None:
+        with self._used() as file:
+            file.uncache(start, end)
+
     def close(self) -> None:
         """By its owner: nothing more is written, and nothing is synced."""
         self._pool.forget(self.path)

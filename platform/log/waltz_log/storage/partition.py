@@ -92,7 +92,7 @@ class PartitionStore:
         """Opens the log. Raises `CorruptData` or `StorageFailed`, which is then all there is to say of the partition."""
         settings, control = shared.settings, shared.control
         known_good = control.mark(partition).local_low_water_mark
-        opening = partial(SegmentLog.open, files=shared.files, preallocate_bytes=settings.preallocate_bytes)
+        opening = partial(SegmentLog.open, files=shared.files, preallocate_bytes=settings.preallocate_bytes, cached_bytes=settings.cached_bytes)
         key = control.header.cluster_key
         found = await shared.offload(opening, shared.files.disk, shared.clock, key, partition, settings.segment_bytes, known_good)
         log.info("partition open", partition=partition, first=found.first_id, last=found.tail.last_id, segments=found.segments)

@@ -29,6 +29,9 @@ from waltz_log.storage.times import SegmentTimes
 __all__ = ["KINDS", "ActiveSegment", "NoSpace", "create_files", "put_file", "read_header", "segment_path", "taking_space"]
 
 TIMES_SYNC_MS: Final = 1000
+UNCACHED_BYTES: Final = 2 << 20
+"""Let go in pieces of so much: few calls, and never a part of what the system holds as one piece (a huge page)."""
+
 KINDS: Final = (INDEX, TIMES, DATA)
 """In the order in which their names appear. The data file's name is what makes the segment, so it comes last."""
 
@@ -76,6 +79,10 @@ def put_file(disk: Disk, path: str, content: bytes) -> None:
         file.close()
 
 
+def _rounded_down(size: int) -> int:
+    return size // UNCACHED_BYTES * UNCACHED_BYTES
+
+
 def read_header(file: DiskFile, key: UUID, partition: int, first_transaction_id: int, where: str) -> SegmentHeader:
     header = SegmentHeader.from_bytes(file.read(0, FILE_HEADER_BYTES), where)
     header.expect(key, partition, first_transaction_id, where)
@@ -113,6 +120,8 @@ class ActiveSegment:
         self._index_due = False
         self._times_due = False
         self._times_synced_ms: int | None = None
+        self._cached_from = _rounded_down(size)
+        """Below it the data file is not in the system's memory, or because somebody reads there."""
 
     def append(self, blocks: Sequence[Block], allocate_to: int, *, sync: bool = True) -> None:
         """Writes the blocks, which follow on what is there, with one write and one sync. They are on the medium when it returns; without `sync` they
@@ -157,6 +166,14 @@ class ActiveSegment:
         self._entries = []
         self._index_due |= self.synced_id // CHECKPOINT_TRANSACTIONS < self.next_id // CHECKPOINT_TRANSACTIONS
         self.synced_id, self.synced_size = self.next_id, self.size
+
+    def uncache(self, cached_bytes: int) -> None:
+        """Lets the system's memory go of what is on the medium but for the last `cached_bytes`, so that what is written next takes the same memory
+        again instead of memory that has to be found."""
+        end = _rounded_down(self.synced_size - cached_bytes)
+        if end > self._cached_from:
+            self._data.uncache(self._cached_from, end)
+            self._cached_from = end
 
     @property
     def held_bytes(self) -> int:
@@ -217,6 +234,7 @@ class ActiveSegment:
         self._times.sync()
         self.size = self.synced_size = self.allocated = size
         self.next_id = self.synced_id = last_transaction_id + 1
+        self._cached_from = min(self._cached_from, _rounded_down(size))
 
     def settle(self) -> None:
         """Nothing is written to the files any more; readers go on with them."""

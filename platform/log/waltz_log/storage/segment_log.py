@@ -60,6 +60,7 @@ class SegmentLog:
         partition: int,
         segment_bytes: int,
         preallocate_bytes: int,
+        cached_bytes: int | None,
         firsts: Sequence[int],
         active: ActiveSegment,
     ) -> None:
@@ -74,6 +75,7 @@ class SegmentLog:
         self._clock = clock
         self.segment_bytes = segment_bytes
         self._preallocate_bytes = preallocate_bytes
+        self._cached_bytes = cached_bytes
         self._firsts = tuple(firsts)
         self._active = active
         self._full = False
@@ -94,9 +96,11 @@ class SegmentLog:
         *,
         files: OpenFiles | None = None,
         preallocate_bytes: int = 0,
+        cached_bytes: int | None = None,
     ) -> SegmentLog:
         """Opens what is there, or makes an empty log. `known_good`: the local low-water mark; `files`: what bounds the open files, shared with other
-        logs; `preallocate_bytes`: space is taken in steps of so much, 0 for as it is needed. Raises `CorruptData` where acknowledged transactions
+        logs; `preallocate_bytes`: space is taken in steps of so much, 0 for as it is needed; `cached_bytes`: how much of the end of what is written
+        stays in the system's memory, None for as the system likes. Raises `CorruptData` where acknowledged transactions
         are not whole, `StorageFailed` where the disk does not do what it must, `StorageFull` where it has no room for what is to be made: that can
         be tried again."""
         directory = str(partition)
@@ -114,7 +118,7 @@ class SegmentLog:
                 create_files(disk, directory, SegmentHeader(clock.now_ms(), key, partition, 0))
                 firsts = [0]
             active = open_last(files, directory, key, partition, firsts[-1], known_good)
-            return cls(files, clock, key, partition, segment_bytes, preallocate_bytes, firsts, active)
+            return cls(files, clock, key, partition, segment_bytes, preallocate_bytes, cached_bytes, firsts, active)
         except OSError as error:
             files.forget_directory(directory)
             if isinstance(error, NoSpace):
@@ -192,6 +196,7 @@ class SegmentLog:
                     end = self._active.size + sum(len(block.records) for block in group)
                     self._active.append(group, self._allocate_to(end), sync=sync)
                     self._advance()
+            self._uncache()
 
     def sync(self) -> None:
         """All that is written is on the medium when it returns. Raises `StorageFull`, after which it can be tried again, and `StorageFailed`."""
@@ -199,6 +204,11 @@ class SegmentLog:
             with self.writing():
                 self._active.sync()
                 self._advance()
+                self._uncache()
+
+    def _uncache(self) -> None:
+        if self._cached_bytes is not None:
+            self._active.uncache(self._cached_bytes)
 
     @property
     def written_id(self) -> int:

@@ -51,6 +51,13 @@ class StorageSettings(Settings):
         "some MiB spare the file system work at every sync, a third of its time for small appends, at the price of writing all bytes twice and of up "
         "to one step for each partition; measure before you set it.",
     )
+    cached_bytes: int = Field(
+        default=8 * 1024 * 1024,
+        ge=0,
+        description="How much of the end of each partition stays in the system's page cache once it is on disk; what is read is cached besides, as "
+        "the system likes. Servers keep what was just appended themselves, so this is for readers and replicas that are some seconds behind; more "
+        "where many lag a little on a slow disk, at the price of memory that every append has to find anew.",
+    )
     open_files_max: int = Field(
         default=512,
         ge=16,

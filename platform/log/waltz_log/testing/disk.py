@@ -293,6 +293,11 @@ class _OpenFile:
         if missing > 0:
             self._put(size, None)
 
+    def uncache(self, start: int, end: int) -> None:
+        self._usable()
+        if not 0 <= start <= end <= self._file.now.size:
+            raise OSError(errno.EINVAL, "not within the file", self._path)
+
     def close(self) -> None:
         self._open = False
 
