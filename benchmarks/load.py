@@ -19,7 +19,6 @@ from functools import cache
 from typing import Any, Protocol
 
 from benchmarks.setting import DATA_BYTES, LOCK_NAME, LOCKS
-from waltz_log.allocator import keep_freed_memory
 from waltz_log.client import Lock
 
 __all__ = ["Appending", "Load", "lock_cycle", "offered", "pipelined", "prepare", "single"]
@@ -60,9 +59,7 @@ def lock_cycle(window: int) -> list[tuple[Lock]]:
 
 
 def prepare(windows: Sequence[int]) -> None:
-    """What docs/performance.md tells an application that appends much to do at its start. Makes the locks and tells the garbage collector to leave
-    them alone: what is measured is not the walk over the load's own objects; and keeps freed memory for the next frame."""
-    keep_freed_memory()
+    """Makes the locks and tells the garbage collector to leave them alone: what is measured is not the walk over the load's own objects."""
     for window in windows:
         lock_cycle(window)
     gc.collect()

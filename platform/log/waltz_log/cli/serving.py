@@ -11,8 +11,6 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from waltz_log.allocator import keep_freed_memory
-
 __all__ = ["either", "say_ready", "serve"]
 
 
@@ -51,5 +49,4 @@ def serve(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
             loop.add_signal_handler(number, asked, number)
         await run(stop)
 
-    keep_freed_memory()
     asyncio.run(main())

@@ -25,7 +25,6 @@ os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 
 import structlog
 
-from waltz_log.allocator import keep_freed_memory
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK, exit_code_of
 from waltz_log.cli.logs import configure_logs
@@ -48,7 +47,6 @@ AGAIN_PAUSE_S = 0.5
 def main() -> None:
     end, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     if _end_with(supervisor):
-        keep_freed_memory()
         sys.exit(asyncio.run(_main(end)))
 
 
