@@ -77,7 +77,8 @@ def merges(spark: SparkSession, cluster: str, key: str, folder: Path, partitions
         sink.write(found)
         times.append(time.perf_counter() - start_s)
     held = spark.read.format("delta").load(str(folder / "table")).count()
-    return {"took_s": sum(times[1:]), "first_s": times[0], "rows": batch * count, "rows_per_batch": batch, "table_rows": held}
+    counts = {"rows": batch * count, "rows_per_batch": batch, "keys": each * partitions, "table_rows": held}
+    return {"took_s": sum(times[1:]), "first_s": times[0], **counts}
 
 
 def main() -> None:
@@ -97,6 +98,7 @@ def main() -> None:
     found = {
         "append": appends(spark, arguments.cluster, key, latest, folder, arguments.batch),
         "merge": merges(spark, arguments.cluster, key, folder / "merge", len(marks), log_rows // 2, log_rows // 8, 2),
+        "log_rows": log_rows,
         "spark": spark.version,
     }
     spark.stop()
