@@ -72,6 +72,7 @@ class End:
         kind = message.kind if isinstance(message, Encoded) else type(message)
         if not issubclass(kind, self._send_type):
             raise TypeError(f"expected {self._send_type.__name__}, got {kind.__name__}")
+        since_s = asyncio.get_running_loop().time()
         await self.connection.network.pause()
         while self._unread >= QUEUE_MESSAGES and not self._cannot_send():
             self._writer = asyncio.get_running_loop().create_future()
@@ -79,7 +80,7 @@ class End:
         if self._cannot_send():
             raise self.error or ConnectionLost(address=self._peer, reason="stream ended")
         self._unread += 1
-        self.connection.network.observe(self.connection, self.host, message)
+        self.connection.network.observe(self.connection, self.host, message, since_s)
         data = message.SerializeToString()
         self.transmit(data)
         self.connection.repeat(self, data)

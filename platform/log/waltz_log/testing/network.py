@@ -93,7 +93,7 @@ class MemoryHost:
             return connection.caller
         data = None if request is None else request.SerializeToString()
         if request is not None:
-            network.observe(connection, self.name, request)
+            network.observe(connection, self.name, request, asyncio.get_running_loop().time())
         connection.start(data)
         if links is not None and data is not None and method.kind == "call" and links.rng.random() < links.weather.duplication:
             connection.repeat_call(data, links.rng.uniform(0, links.weather.duplicate_late_s))
@@ -119,8 +119,9 @@ class MemoryNetwork:
         self.links = links
         self.services: dict[str, tuple[dict[Method, Any], Context]] = {}
         self.connections: dict[int, Connection] = {}
-        self.observer: Callable[[Connection, str, Any], None] | None = None
-        """Told of every message that is sent, with the connection and who sends it."""
+        self.observer: Callable[[Connection, str, Any, float], None] | None = None
+        """Told of every message that is sent: the connection, who sends it, the message, and since when it was to be sent: a peer that does not read
+        holds messages up, and what they say is of then."""
         self.defects: list[str] = []
         """What handlers raised that is no `WaltzError`."""
         self._delay_s = delay_s
@@ -203,9 +204,9 @@ class MemoryNetwork:
     async def pause(self) -> None:
         await asyncio.sleep(0 if self._delay_s is None else self._delay_s())
 
-    def observe(self, connection: Connection, host: str, message: Any) -> None:
+    def observe(self, connection: Connection, host: str, message: Any, since_s: float) -> None:
         if self.observer is not None:
-            OUTSIDE.copy().run(self.observer, connection, host, message.decoded() if isinstance(message, Encoded) else message)
+            OUTSIDE.copy().run(self.observer, connection, host, message.decoded() if isinstance(message, Encoded) else message, since_s)
 
 
 _network: Network = MemoryNetwork()

@@ -97,7 +97,8 @@ class MarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A storage node told an owner that it has everything up to here on disk, and up to `received` at least in memory."""
+    """A storage node told an owner that it has everything up to here on disk, and up to `received` at least in memory.
+    `at_s` is when it said so, which may be before the owner had room for it."""
 
     at_s: float
     storage: str

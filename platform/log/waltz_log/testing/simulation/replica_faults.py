@@ -37,11 +37,13 @@ async def flip_a_bit(world: World, rng: Random) -> None:
             return
         disk = world.disks[name]
         path = rng.choice(files)
+        partition = int(path.partition("/")[0])
+        before = await world.stored(name, partition, 1 << 40)
+        if not disk.exists(path):  # trimmed, or the replica moved away, while it was looked at
+            return
         content = bytearray(disk.content(path))
         at = rng.randrange(len(content))
         content[at] ^= 1 << rng.randrange(8)
-        partition = int(path.partition("/")[0])
-        before = await world.stored(name, partition, 1 << 40)
         disk.replace(path, bytes(content))
         world.rotten.add(name)
         world.trace.add(name, f"a bit of {path} flips at {at}")

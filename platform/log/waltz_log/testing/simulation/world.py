@@ -86,7 +86,7 @@ class World:
 
     # ---- seeing ------------------------------------------------------------------------------------------------------------------------------------
 
-    def _observe(self, connection: Connection, host: str, message: Any) -> None:
+    def _observe(self, connection: Connection, host: str, message: Any, since_s: float) -> None:
         self.upkeep_seen.observe(self.now_s, connection, message)
         if isinstance(message, pb.ReplicateRequest):
             if message.WhichOneof("kind") == "open":
@@ -100,7 +100,7 @@ class World:
             received = last
             if isinstance(message, pb.ReplicateResponse) and message.HasField("received_transaction_id"):
                 received = int(message.received_transaction_id)
-            self.history.acknowledgements.append(Acknowledgement(self.now_s, host, life, partition, last, received))
+            self.history.acknowledgements.append(Acknowledgement(since_s, host, life, partition, last, received))
 
     def _written(self, path: str, data: bytes, expected: int | None, version: int) -> None:
         self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))
