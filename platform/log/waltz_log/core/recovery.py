@@ -1,9 +1,9 @@
 """Decides, from what replicas report, what the log of a partition is when a new store session opens (seeds/waltz_server.md, Recovery Procedure).
 
-Pure: the shell asks replicas and carries out what is decided here. Three rules are stricter than the original (docs/decisions/0002):
+Pure: the shell asks replicas and carries out what is decided here. Four rules are stricter than the original (docs/decisions/0002 and 0018):
 a replica whose own session is below the one recorded for it votes nothing *and counts as absent*; a replica is recorded as clean only once it holds
 everything up to the resolved mark; the vote is over the replicas of the old metadata, not over those assigned now, and it is they who
-open the session.
+open the session; what was decided is recorded before any replica is told.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "closed_at",
     "closed_metadata",
     "committed_mark",
+    "decided_metadata",
     "lost",
     "majority",
     "next_metadata",
@@ -127,10 +128,36 @@ def next_metadata(current: PartitionMetadata, assigned: Iterable[str], clean: It
     return PartitionMetadata(current.generation, current.session, states)
 
 
+def decided_metadata(current: PartitionMetadata, holders: Iterable[str], mark: int) -> PartitionMetadata:
+    """The metadata once the mark of the old session is decided, before any replica is told of it: whatever becomes of this session, the next one
+    finds the mark here and does not vote again, with other replicas present and to another end. `holders`: those that hold everything up to the mark,
+    a majority; any one of them is enough to go on from. Nothing changes where the mark is there already, or where this session has members: then it
+    is theirs."""
+    if closed_at(current) is not None or any(state.session == current.session for state in current.replicas.values()):
+        return current
+    members = set(holders)
+    states = {
+        name: ReplicaState(state.session, mark)
+        if name in members and (state.closing_high_water_mark is None or state.closing_high_water_mark < mark)
+        else state
+        for name, state in current.replicas.items()
+    }
+    return PartitionMetadata(current.generation, current.session, states)
+
+
 def opening_replicas(metadata: PartitionMetadata, assigned: tuple[str, ...]) -> tuple[str, ...]:
-    """The replicas that open the next session: those of the last one as long as its mark must be voted. Who is being removed may be needed for that,
-    and who was assigned since holds nothing; the session after it is theirs."""
-    return assigned if closed_at(metadata) is not None or not metadata.replicas else tuple(sorted(metadata.replicas))
+    """The replicas that open the next session: those assigned, where the mark is known and a majority of them holds it; else those of the last one.
+    Who is being removed may be needed, for the vote or to copy from, and who was assigned since may hold nothing; the session after it is theirs."""
+    if not metadata.replicas or sum(name in _closed(metadata) for name in assigned) >= majority(len(assigned)):
+        return assigned
+    return tuple(sorted(metadata.replicas))
+
+
+def _closed(metadata: PartitionMetadata) -> dict[str, int]:
+    """Members of the newest session that had any of which it is known that they hold everything up to its mark, and the mark."""
+    newest = max((state.session for state in metadata.replicas.values()), default=-1)
+    marks = {name: state.closing_high_water_mark for name, state in metadata.replicas.items() if state.session == newest >= 0}
+    return {name: mark for name, mark in marks.items() if mark is not None}
 
 
 def closed_metadata(current: PartitionMetadata, complete: Iterable[str], high_water_mark: int) -> PartitionMetadata:
@@ -148,12 +175,9 @@ def closed_at(metadata: PartitionMetadata) -> int | None:
     """Where the last session that had members closed in good order; None where it did not, and its mark must be voted.
 
     Recovery writes a closing mark only into states of sessions older than the one it makes clean, so within the newest recorded session one can come
-    from `closed_metadata` alone. A session that was begun since and recorded nobody has committed nothing."""
-    newest = max((state.session for state in metadata.replicas.values()), default=-1)
-    for state in metadata.replicas.values():
-        if state.session == newest and state.closing_high_water_mark is not None:
-            return state.closing_high_water_mark if newest >= 0 else None
-    return None
+    from `closed_metadata` alone, or from `decided_metadata`: a recovery that went no further. A session that was begun since and recorded nobody has
+    committed nothing."""
+    return next(iter(_closed(metadata).values()), None)
 
 
 def committed_mark(acknowledged: Mapping[str, int], assigned: int) -> int | None:

@@ -143,6 +143,7 @@ class ReplicaSession:
         last = await self._copy_until_resolved(last)
         resolved = recovery.resolved
         assert resolved is not None
+        await store.decide(recovery)
         if store.resolved != resolved:
             store.resolved_at(resolved)
         # Others may have relied on what it lost: it is clean when it holds all that was committed, not only what the session began with.

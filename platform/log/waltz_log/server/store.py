@@ -24,7 +24,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.recovery import closed_metadata, committed_mark, majority, next_metadata, opening_replicas
+from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.memory import PartitionMemory
@@ -164,6 +164,13 @@ class StoreSession:
             if version is not None:
                 self.session, self._metadata, self._metadata_version = mine.session, mine, version
                 return found
+
+    async def decide(self, recovery: Recovery) -> None:
+        """Returns once the metadata says which mark the recovery decided. Replicas are told of it after that and not before: none of them ever goes
+        back behind a mark that it was told."""
+        assert recovery.resolved is not None
+        async with self._metadata_lock:
+            await self._write_metadata(decided_metadata(self._metadata, recovery.holders, recovery.resolved))
 
     def resolved_at(self, high_water_mark: int) -> None:
         """The recovery decided the mark: the log goes on from here."""

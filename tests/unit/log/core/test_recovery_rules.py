@@ -16,6 +16,7 @@ from waltz_log.core.recovery import (
     closed_at,
     closed_metadata,
     committed_mark,
+    decided_metadata,
     majority,
     next_metadata,
     opening_replicas,
@@ -308,12 +309,40 @@ def test_a_session_that_ended_in_order_is_closed_for_those_who_have_it_all_and_f
     }
     assert closed_at(closed) == 120
     assert opening_replicas(open_session, ("new", "newer")) == tuple(sorted(open_session.replicas)), "what must be voted is for those who were there"
-    assert opening_replicas(closed, ("new", "newer")) == ("new", "newer")
+    assert opening_replicas(closed, ("a", "b", "new")) == ("a", "b", "new")
+    assert opening_replicas(closed, ("a", "new", "newer")) == tuple(sorted(closed.replicas)), "too few of them hold what was committed"
+    assert opening_replicas(closed, ("b", "away", "lags")) == tuple(sorted(closed.replicas)), "what one that was away holds is not known"
     assert opening_replicas(PartitionMetadata(1, 0, {}), ("new", "newer")) == ("new", "newer")
     # a session begun since that recorded nobody changes nothing ...
     assert closed_at(PartitionMetadata(4, 10, closed.replicas)) == 120
     # ... and one that did is open again, whatever stands in the states of older ones
     assert closed_at(next_metadata(PartitionMetadata(4, 10, closed.replicas), closed.replicas, ["a", "lags"], 120)) is None
+
+
+def test_a_mark_that_was_decided_is_found_by_the_next_session_and_voted_no_more() -> None:
+    old = {"a": ReplicaState(2, None), "b": ReplicaState(2, None), "c": ReplicaState(1, -1)}
+    begun = PartitionMetadata(3, 3, old)
+    decided = decided_metadata(begun, ["a", "c", "new"], 37)
+    assert decided.replicas == {"a": ReplicaState(2, 37), "b": ReplicaState(2, None), "c": ReplicaState(1, 37)}
+    assert (decided.generation, decided.session) == (3, 3)
+    assert closed_at(decided) == 37
+    # the next session, begun with other replicas present: nothing is decided again
+    again = PartitionMetadata(4, 4, decided.replicas)
+    assert decided_metadata(again, ["b"], 27) == again
+    assert opening_replicas(again, ("a", "b", "new")) == ("a", "b", "c")
+    assert next_metadata(again, ["a", "b", "c"], ["b", "c"], 37).replicas == {
+        "a": ReplicaState(2, 37),
+        "b": ReplicaState(4, None),
+        "c": ReplicaState(4, None),
+    }
+
+
+def test_nothing_is_decided_of_a_session_that_has_members() -> None:
+    """A replica that comes late knows the mark the session began with, above which much may be committed."""
+    open_session = PartitionMetadata(3, 4, {"a": ReplicaState(4, None), "b": ReplicaState(4, None), "late": ReplicaState(3, 180)})
+    assert decided_metadata(open_session, ["a", "b", "late"], 180) == open_session
+    first = PartitionMetadata(1, 1, {})
+    assert decided_metadata(first, ["a", "b"], -1) == first
 
 
 def test_what_recovery_records_of_older_sessions_is_no_closing_in_order() -> None:
