@@ -80,24 +80,15 @@ async def single(client: Appending, count: int) -> Load:
 
 
 async def pipelined(client: Appending, count: int, *, window: int, partitions: Sequence[int] = (0,)) -> Load:
-    """`window` transactions in flight, spread evenly over the partitions. Each partition has a producer of its own, which waits for its own answers
-    alone: none is held up because another partition is slower."""
-    lanes = len(partitions)
-    latencies_ms: list[float] = []
-    began_s = time.perf_counter()
-    async with asyncio.TaskGroup() as producers:
-        for lane, partition in enumerate(partitions):
-            share = count // lanes + (lane < count % lanes)
-            producers.create_task(_produce(client, partition, share, window // lanes, lock_cycle(window), latencies_ms))
-    return Load(count, time.perf_counter() - began_s, latencies_ms)
-
-
-async def _produce(client: Appending, partition: int, count: int, window: int, locks: Sequence[tuple[Lock]], latencies_ms: list[float]) -> None:
-    keys = len(locks)
+    """`window` transactions in flight, spread evenly over the partitions."""
+    locks = lock_cycle(window)
+    keys, lanes = len(locks), len(partitions)
     data = bytes(range(DATA_BYTES))
     flying: deque[asyncio.Future[Any]] = deque()
+    latencies_ms: list[float] = []
+    began_s = time.perf_counter()
     for number in range(count):
-        future = await client.append_nowait(partition, data, write_locks=locks[number % keys])
+        future = await client.append_nowait(partitions[number % lanes], data, write_locks=locks[number // lanes % keys])
         if number % SAMPLE_EVERY == 0:
             future.add_done_callback(_timing(latencies_ms, time.perf_counter()))
         flying.append(future)
@@ -105,6 +96,7 @@ async def _produce(client: Appending, partition: int, count: int, window: int, l
             await flying.popleft()
     while flying:
         await flying.popleft()
+    return Load(count, time.perf_counter() - began_s, latencies_ms)
 
 
 async def offered(client: Appending, count: int, *, rate: float) -> Load:
