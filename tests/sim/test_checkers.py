@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from waltz_log.client import Transaction
-from waltz_log.core.metadata import PartitionMetadata
+from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.testing.simulation.checkers import CHECKERS, check
 from waltz_log.testing.simulation.history import (
     Acknowledgement,
@@ -16,6 +16,7 @@ from waltz_log.testing.simulation.history import (
     Evidence,
     History,
     MarkSeen,
+    MarkTold,
     MemoryLost,
     MetadataWrite,
     Seen,
@@ -172,6 +173,16 @@ def _session_goes_back(evidence: Evidence) -> None:
     evidence.history.metadata.append(MetadataWrite(1.0, "/store/partition/0", PartitionMetadata(1, 0, {}).to_bytes(), 0, 1))
 
 
+def _told_and_not_recorded(evidence: Evidence) -> None:
+    recorded = PartitionMetadata(1, 3, {"x": ReplicaState(2, None), "y": ReplicaState(2, None)}).to_bytes()
+    evidence.history.marks_told.append(MarkTold(1.0, 0, "x", 3, 7, recorded))
+
+
+def _told_another_mark(evidence: Evidence) -> None:
+    recorded = PartitionMetadata(1, 3, {"x": ReplicaState(2, 5), "y": ReplicaState(2, None)}).to_bytes()
+    evidence.history.marks_told.append(MarkTold(1.0, 0, "x", 3, 7, recorded))
+
+
 def _never_answered(evidence: Evidence) -> None:
     evidence.history.attempts[3].outcome, evidence.history.attempts[3].answers = "pending", 0
 
@@ -211,6 +222,8 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_told_before_a_majority_received, "nobody_reads_above_the_majority"),
     (_blind_write, "metadata_is_compared_and_set"),
     (_session_goes_back, "metadata_is_compared_and_set"),
+    (_told_and_not_recorded, "marks_told_are_recorded"),
+    (_told_another_mark, "marks_told_are_recorded"),
     (_never_answered, "clients_keep_their_word"),
     (_answered_late, "clients_keep_their_word"),
     (_complaint, "nobody_complains"),

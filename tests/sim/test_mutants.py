@@ -20,6 +20,7 @@ NOTICED_BY = {
     "mount_does_not_wait": "rejected_is_not_in_the_log",
     "resent_without_resolving": "nothing_is_in_the_log_twice",
     "metadata_written_blindly": "metadata_is_compared_and_set",
+    "told_before_it_is_recorded": "marks_told_are_recorded",
 }
 
 

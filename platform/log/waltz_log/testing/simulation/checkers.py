@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from waltz_log.client import Transaction
 from waltz_log.core.metadata import ASSIGNMENT, Assignment, PartitionMetadata
-from waltz_log.core.recovery import majority
+from waltz_log.core.recovery import closed_at, majority
 from waltz_log.testing.simulation.history import Attempt, Evidence, number_of
 from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
 
@@ -327,6 +327,17 @@ def metadata_is_compared_and_set(evidence: Evidence) -> Iterator[str]:
                 owners[partition] = owned.generation
 
 
+def marks_told_are_recorded(evidence: Evidence) -> Iterator[str]:
+    """15: a replica is told no mark of which the next recovery would not know: it is recorded as where the old session ended, or the session has
+    members. Of owners that nobody has followed yet; what others say, replicas refuse."""
+    for told in evidence.history.marks_told:
+        found = PartitionMetadata.from_bytes(told.recorded)
+        has_members = any(state.session == told.session for state in found.replicas.values())
+        if found.replicas and found.session == told.session and not has_members and closed_at(found) != told.mark:
+            where = f"partition={told.partition} replica={told.replica} session={told.session}"
+            yield f"told {told.mark} at {told.at_s:.3f}, and recorded was {closed_at(found)}: {where}"
+
+
 def clients_keep_their_word(evidence: Evidence) -> Iterator[str]:
     """22: every append is answered once, at its deadline at the latest."""
     for attempt in evidence.history.attempts:
@@ -369,6 +380,7 @@ CHECKERS: Mapping[str, Checker] = {
         a_failed_sync_is_final,
         received_is_synced_in_time,
         metadata_is_compared_and_set,
+        marks_told_are_recorded,
         *KEPT_CHECKERS,
         clients_keep_their_word,
         nobody_complains,

@@ -120,6 +120,18 @@ class MetadataWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkTold:
+    """An owner told a replica the mark of its session. `recorded`: the partition's metadata then."""
+
+    at_s: float
+    partition: int
+    replica: str
+    session: int
+    mark: int
+    recorded: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOpened:
     at_s: float
     partition: int
@@ -150,6 +162,7 @@ class History:
     marks: list[MarkSeen] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     metadata: list[MetadataWrite] = field(default_factory=list)
+    marks_told: list[MarkTold] = field(default_factory=list)
     sessions: list[SessionOpened] = field(default_factory=list)
     syncs_failed: list[SyncFailed] = field(default_factory=list)
     memory_lost: list[MemoryLost] = field(default_factory=list)

@@ -176,6 +176,16 @@ def metadata_written_blindly() -> None:
     original: Any = change(MemoryEnsemble, "set", blind)
 
 
+@bug
+def told_before_it_is_recorded() -> None:
+    """A replica is told the mark that a recovery decided before the metadata is."""
+
+    async def decide(_self: StoreSession, _recovery: recovery.Recovery) -> None:
+        return
+
+    change(StoreSession, "decide", decide)
+
+
 # ---- retention and compaction
 # ------------------------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.links import Links
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import SlowOffload
-from waltz_log.testing.simulation.history import Acknowledgement, History, MemoryLost, MetadataWrite, SessionOpened
+from waltz_log.testing.simulation.history import Acknowledgement, History, MarkTold, MemoryLost, MetadataWrite, SessionOpened
 from waltz_log.testing.simulation.mix import Mix
 from waltz_log.testing.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
 from waltz_log.testing.simulation.trace import Trace
@@ -72,6 +72,7 @@ class World:
         self.resolved: dict[int, asyncio.Event] = {}
         """By partition: set when a recovery has decided. Whoever waits for the next one puts it there."""
         self._partition_of: dict[int, int] = {}
+        self._recorded: dict[str, bytes] = {}
         self._life = 0
         self._supervisors: dict[str, asyncio.Task[None]] = {}
         self.coordinator: Coordinator = self.ensemble.session()
@@ -93,6 +94,10 @@ class World:
                 self._partition_of[connection.original] = message.open.partition
         elif isinstance(message, pb.OpenRequest):
             self._partition_of[connection.original] = message.partition
+        elif isinstance(message, pb.LowWaterMarkRequest):
+            if host in self.servers and (recorded := self._recorded.get(paths.partition_path(message.partition))) is not None:
+                told = MarkTold(since_s, message.partition, connection.address, message.session, message.low_water_mark, recorded)
+                self.history.marks_told.append(told)
         elif isinstance(message, pb.ReplicateResponse | pb.OpenResponse):
             life = self.lives.get(connection.address, 0)
             partition = self._partition_of[connection.original]
@@ -103,6 +108,7 @@ class World:
             self.history.acknowledgements.append(Acknowledgement(since_s, host, life, partition, last, received))
 
     def _written(self, path: str, data: bytes, expected: int | None, version: int) -> None:
+        self._recorded[path] = data
         self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))
 
     def _logged(self, event: str, facts: MutableMapping[str, Any]) -> None:
