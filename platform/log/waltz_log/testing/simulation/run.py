@@ -181,6 +181,8 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         for number, unknown in list(actor.unknown.items()):
             # Of a client that died: another process asks on its behalf.
             await resolve(reader, client, attempts[number], unknown)
+    if world.mix.in_memory:  # what was told to be received can be read once its period is over
+        await asyncio.sleep(max(policies.flush_period_ms for policies in world.mix.in_memory.values()) / 1000 + _late_s(world.mix))
     logs: dict[int, list[Transaction]] = {}
     replicas: dict[int, dict[str, bytes | str]] = {}
     for partition in range(world.mix.partitions):
