@@ -20,11 +20,11 @@ PORTION = 50
 FAILED_ONCE = {
     19: "a replica that was waited for in recovery had come back at another address",
     134: "the answer for a part of a frame had come before the connection broke",
-    300417: "an acknowledgement was taken for one of when its owner had room for it, not of when it was made",
-    303131: "the run read a topic acknowledged from memory before its last period was over",
-    302143: "two sessions in a row voted and told different marks: a replica that was told the higher one could not come back",
-    300207: "the fault of rotten bits met a segment that was trimmed while it looked at it",
     100325: "a replica was taken away just after another lost its disk: those assigned since had no majority that knew the log",
+    300207: "the fault of rotten bits met a segment that was trimmed while it looked at it",
+    300417: "an acknowledgement was taken for one of when its owner had room for it, not of when it was made",
+    302143: "two sessions in a row voted and told different marks: a replica that was told the higher one could not come back",
+    303131: "the run read a topic acknowledged from memory before its last period was over",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""
 

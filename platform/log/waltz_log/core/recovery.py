@@ -148,9 +148,8 @@ def decided_metadata(current: PartitionMetadata, holders: Iterable[str], mark: i
 def opening_replicas(metadata: PartitionMetadata, assigned: tuple[str, ...]) -> tuple[str, ...]:
     """The replicas that open the next session: those assigned, where the mark is known and a majority of them holds it; else those of the last one.
     Who is being removed may be needed, for the vote or to copy from, and who was assigned since may hold nothing; the session after it is theirs."""
-    if not metadata.replicas or sum(name in _closed(metadata) for name in assigned) >= majority(len(assigned)):
-        return assigned
-    return tuple(sorted(metadata.replicas))
+    holding = _closed(metadata).keys() & set(assigned)
+    return assigned if not metadata.replicas or len(holding) >= majority(len(assigned)) else tuple(sorted(metadata.replicas))
 
 
 def _closed(metadata: PartitionMetadata) -> dict[str, int]:
@@ -172,7 +171,7 @@ def closed_metadata(current: PartitionMetadata, complete: Iterable[str], high_wa
 
 
 def closed_at(metadata: PartitionMetadata) -> int | None:
-    """Where the last session that had members closed in good order; None where it did not, and its mark must be voted.
+    """Where the last session that had members closed in good order, or was decided to end; None where neither is known, and its mark must be voted.
 
     Recovery writes a closing mark only into states of sessions older than the one it makes clean, so within the newest recorded session one can come
     from `closed_metadata` alone, or from `decided_metadata`: a recovery that went no further. A session that was begun since and recorded nobody has

@@ -88,11 +88,6 @@ class Recovery:
         """Returns when the mark is decided or somebody is ahead of `level`. Undecidable, it waits: for a replica to come or to copy."""
         await self.changed.wait_for(lambda: self.resolved is not None or self.usher(name, level) is not None)
 
-    @property
-    def holders(self) -> list[str]:
-        """Replicas that hold everything up to the decided mark."""
-        return [] if self.resolved is None else self.source(self.resolved)
-
     def source(self, level: int) -> list[str]:
         """Replicas that reach `level`."""
         return sorted(name for name, reached in self._levels.items() if reached >= level)

@@ -168,9 +168,10 @@ class StoreSession:
     async def decide(self, recovery: Recovery) -> None:
         """Returns once the metadata says which mark the recovery decided. Replicas are told of it after that and not before: none of them ever goes
         back behind a mark that it was told."""
-        assert recovery.resolved is not None
+        mark = recovery.resolved
+        assert mark is not None
         async with self._metadata_lock:
-            await self._write_metadata(decided_metadata(self._metadata, recovery.holders, recovery.resolved))
+            await self._write_metadata(decided_metadata(self._metadata, recovery.source(mark), mark))
 
     def resolved_at(self, high_water_mark: int) -> None:
         """The recovery decided the mark: the log goes on from here."""

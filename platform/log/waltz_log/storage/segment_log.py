@@ -100,9 +100,9 @@ class SegmentLog:
     ) -> SegmentLog:
         """Opens what is there, or makes an empty log. `known_good`: the local low-water mark; `files`: what bounds the open files, shared with other
         logs; `preallocate_bytes`: space is taken in steps of so much, 0 for as it is needed; `cached_bytes`: how much of the end of what is written
-        stays in the system's memory, None for as the system likes. Raises `CorruptData` where acknowledged transactions
-        are not whole, `StorageFailed` where the disk does not do what it must, `StorageFull` where it has no room for what is to be made: that can
-        be tried again."""
+        stays in the system's memory, None for as the system likes. Raises `CorruptData` where acknowledged transactions are not whole,
+        `StorageFailed` where the disk does not do what it must, `StorageFull` where it has no room for what is to be made, which can be
+        tried again."""
         directory = str(partition)
         files = files or OpenFiles(disk, OPEN_FILES_MAX)
         try:

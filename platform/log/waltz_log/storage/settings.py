@@ -55,8 +55,8 @@ class StorageSettings(Settings):
         default=8 * 1024 * 1024,
         ge=0,
         description="How much of the end of each partition stays in the system's page cache once it is on disk; what is read is cached besides, as "
-        "the system likes. Servers keep what was just appended themselves, so this is for readers and replicas that are some seconds behind; more "
-        "where many lag a little on a slow disk, at the price of memory that every append has to find anew.",
+        "the system likes. Servers keep what was just appended themselves, so this is for readers and replicas that lag behind them; more where "
+        "many do on a slow disk, at the price of so much memory for each partition that is written to.",
     )
     open_files_max: int = Field(
         default=512,

@@ -181,8 +181,9 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         for number, unknown in list(actor.unknown.items()):
             # Of a client that died: another process asks on its behalf.
             await resolve(reader, client, attempts[number], unknown)
-    if world.mix.in_memory:  # what was told to be received can be read once its period is over
-        await asyncio.sleep(max(policies.flush_period_ms for policies in world.mix.in_memory.values()) / 1000 + _late_s(world.mix))
+    loss_window_s = {each: policies.flush_period_ms / 1000 + _late_s(world.mix) for each, policies in world.mix.in_memory.items()}
+    if loss_window_s:  # what was told to be received can be read once its period is over
+        await asyncio.sleep(max(loss_window_s.values()))
     logs: dict[int, list[Transaction]] = {}
     replicas: dict[int, dict[str, bytes | str]] = {}
     for partition in range(world.mix.partitions):
@@ -207,7 +208,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         kept=kept_evidence,
         clocks_kept="clock" not in world.mix.faults,
         longest_pause_s=2.0 if "client-pause" in world.mix.faults else 0.0,
-        loss_window_s={each: policies.flush_period_ms / 1000 + _late_s(world.mix) for each, policies in world.mix.in_memory.items()},
+        loss_window_s=loss_window_s,
     )
 
 

@@ -72,7 +72,6 @@ class World:
         self.resolved: dict[int, asyncio.Event] = {}
         """By partition: set when a recovery has decided. Whoever waits for the next one puts it there."""
         self._partition_of: dict[int, int] = {}
-        self._recorded: dict[str, bytes] = {}
         self._life = 0
         self._supervisors: dict[str, asyncio.Task[None]] = {}
         self.coordinator: Coordinator = self.ensemble.session()
@@ -95,8 +94,8 @@ class World:
         elif isinstance(message, pb.OpenRequest):
             self._partition_of[connection.original] = message.partition
         elif isinstance(message, pb.LowWaterMarkRequest):
-            if host in self.servers and (recorded := self._recorded.get(paths.partition_path(message.partition))) is not None:
-                told = MarkTold(since_s, message.partition, connection.address, message.session, message.low_water_mark, recorded)
+            if host in self.servers and (recorded := self.ensemble.get(paths.partition_path(message.partition))) is not None:
+                told = MarkTold(since_s, message.partition, connection.address, message.session, message.low_water_mark, recorded.data)
                 self.history.marks_told.append(told)
         elif isinstance(message, pb.ReplicateResponse | pb.OpenResponse):
             life = self.lives.get(connection.address, 0)
@@ -108,7 +107,6 @@ class World:
             self.history.acknowledgements.append(Acknowledgement(since_s, host, life, partition, last, received))
 
     def _written(self, path: str, data: bytes, expected: int | None, version: int) -> None:
-        self._recorded[path] = data
         self.history.metadata.append(MetadataWrite(self.now_s, path, data, expected, version))
 
     def _logged(self, event: str, facts: MutableMapping[str, Any]) -> None:
