@@ -1,6 +1,6 @@
 """How a serving process lives: until SIGTERM or SIGINT asks it to stop in good order; a second one ends it at once.
 
-A node says on stdout when it serves (`ready ...`, one line), so that whoever started it can wait for that.
+A node says on stdout when it serves (`ready ...`, one line), so that whoever started it can wait for that. Its event loop is libuv's (decision 19).
 """
 
 from __future__ import annotations
@@ -8,10 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any, TypeVar
 
-__all__ = ["either", "say_ready", "serve"]
+import uvloop
+
+__all__ = ["either", "run", "say_ready", "serve"]
+
+T = TypeVar("T")
 
 
 def say_ready(what: str, **facts: object) -> None:
@@ -33,8 +38,14 @@ async def either(*events: Awaitable[object]) -> None:
                 await task
 
 
-def serve(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Runs `run(stop)` in an event loop of its own; `stop` is set by the first signal."""
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`, in the event loop of serving processes."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+def serve(life: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Runs `life(stop)` in an event loop of its own; `stop` is set by the first signal."""
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -47,6 +58,6 @@ def serve(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked, number)
-        await run(stop)
+        await life(stop)
 
-    asyncio.run(main())
+    run(main())

@@ -28,7 +28,7 @@ import structlog
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK, exit_code_of
 from waltz_log.cli.logs import configure_logs
-from waltz_log.cli.serving import either
+from waltz_log.cli.serving import either, run
 from waltz_log.cli.worker_link import READY, ROOM, Link, Orders
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.rpc.forwarding import WorkerNetwork
@@ -47,7 +47,7 @@ AGAIN_PAUSE_S = 0.5
 def main() -> None:
     end, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     if _end_with(supervisor):
-        sys.exit(asyncio.run(_main(end)))
+        sys.exit(run(_main(end)))
 
 
 def _end_with(supervisor: int) -> bool:

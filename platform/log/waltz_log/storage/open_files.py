@@ -11,8 +11,6 @@ Blocks. Any thread.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Lock
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -116,17 +114,18 @@ class PooledFile:
         self._stale: list[DiskFile] = []
         self._opening = Lock()
 
-    @contextmanager
-    def _used(self) -> Iterator[DiskFile]:
-        file = self._take()
-        try:
-            yield file
-        finally:
-            with self._pool._lock:
-                self._users -= 1
-                ended, self._stale = (self._stale, []) if not self._users else ([], self._stale)
-            for each in ended:
-                self._pool._close(each)
+    def __enter__(self) -> DiskFile:
+        """The open file, which stays open until the exit; any number of users at once."""
+        return self._take()
+
+    def __exit__(self, *_: object) -> None:
+        with self._pool._lock:
+            self._users -= 1
+            if self._users or not self._stale:
+                return
+            ended, self._stale = self._stale, []
+        for each in ended:
+            self._pool._close(each)
 
     def _take(self) -> DiskFile:
         pool = self._pool
@@ -193,30 +192,30 @@ class PooledFile:
     # ---- the port --------------------------------------------------------------------------------------------------------------------------------
 
     def size(self) -> int:
-        with self._used() as file:
+        with self as file:
             return file.size()
 
     def read(self, offset: int, length: int) -> bytes:
-        with self._used() as file:
+        with self as file:
             return file.read(offset, length)
 
     def write(self, offset: int, data: bytes) -> None:
-        with self._used() as file:
+        with self as file:
             self._change()
             file.write(offset, data)
 
     def truncate(self, size: int) -> None:
-        with self._used() as file:
+        with self as file:
             self._change()
             file.truncate(size)
 
     def allocate(self, size: int) -> None:
-        with self._used() as file:
+        with self as file:
             self._change()
             file.allocate(size)
 
     def sync(self) -> None:
-        with self._used() as file:
+        with self as file:
             self._change()
             try:
                 file.sync()
@@ -226,7 +225,7 @@ class PooledFile:
             self._dirty = False
 
     def uncache(self, start: int, end: int) -> None:
-        with self._used() as file:
+        with self as file:
             file.uncache(start, end)
 
     def close(self) -> None:
