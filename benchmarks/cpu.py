@@ -1,6 +1,7 @@
 """Processor time by kind of process: what a transaction costs, whoever else uses the machine.
 
-Rates of a machine that is shared are not comparable from one minute to the next; this is, but for what a cold cache costs.
+Rates of a machine that is shared are not comparable from one minute to the next; this is, but for what a cold cache costs and for the pace of the
+processor itself, which is told with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.pace import pace_ns
 from waltz_log.testing.local import LocalCluster
 
 __all__ = ["Processors"]
@@ -24,7 +26,7 @@ class Processors:
         nodes = {name: psutil.Process(pids[name]) for name in (*cluster.server_names, *cluster.storage_names)}
         self._processes = {name: [process, *process.children(recursive=True)] for name, process in nodes.items()}
         """Of each node, with its workers."""
-        self._started_s = self._spent_s()
+        self.start()
 
     def each_s(self) -> dict[str, float]:
         """Spent by each node since its start."""
@@ -38,10 +40,13 @@ class Processors:
         return found
 
     def start(self) -> None:
+        self._pace_ns = pace_ns()
         self._started_s = self._spent_s()
 
     def conditions(self, transactions: int) -> Mapping[str, Any]:
-        """Since `start`: microseconds a transaction, all together and by kind of process; those of all servers and of all storage nodes together."""
+        """Since `start`: microseconds a transaction, all together and by kind of process; those of all servers and of all storage nodes together; and
+        the pace of the processor, the mean of before and after."""
         spent_us = {kind: (now - self._started_s[kind]) * 1e6 / transactions for kind, now in self._spent_s().items()}
         told = ", ".join(f"{kind} {value:.1f}" for kind, value in spent_us.items())
-        return {"cpu_us_per_txn": round(sum(spent_us.values()), 1), "cpu_us": told}
+        pace = round((self._pace_ns + pace_ns()) / 2)
+        return {"cpu_us_per_txn": round(sum(spent_us.values()), 1), "cpu_us": told, "pace_ns": pace}

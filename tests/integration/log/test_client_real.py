@@ -67,6 +67,22 @@ def test_another_root_holds_no_cluster(cluster: LocalCluster) -> None:
     assert time.monotonic() - began_s < 10
 
 
+async def test_a_window_full_of_conflicts_is_told_at_once_and_holds_up_nobody(cluster: LocalCluster) -> None:
+    """Each of thousands of transactions is looked up among what two clients wrote. A server that looked through it all for each stood still for half
+    a minute, and told nobody anything meanwhile."""
+    drafts = [Draft(b"turn", write_locks=[Lock("turn", number)]) for number in range(6000)]
+    async with WaltzClient.open(cluster.cluster) as ann, WaltzClient.open(cluster.cluster) as bob:
+        for client in (ann, bob):
+            assert all(isinstance(outcome, Receipt) for outcome in await client.append_many(0, drafts))
+        began_s = time.monotonic()
+        again = asyncio.ensure_future(ann.append_many(0, drafts))
+        await asyncio.sleep(0.05)
+        await bob.append(0, b"meanwhile")
+        assert time.monotonic() - began_s < 5
+        assert any(isinstance(outcome, LockConflict) for outcome in await again)
+        assert time.monotonic() - began_s < 10
+
+
 class Appender:
     """Appends numbered transactions in bursts and notes what it was told of each."""
 
