@@ -15,7 +15,7 @@ from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.zookeeper.cluster import create_cluster
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
-from waltz_log.zookeeper.survey import PartitionState, ServerState, StorageState, Survey, survey
+from waltz_log.zookeeper.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +24,9 @@ __all__ = ["create", "show", "status"]
 
 LOOK_EVERY_S = 0.1
 """While waiting for a cluster to be ready."""
+
+PATIENCE_MAX_S = 10.0
+"""For one answer while waiting. A node that all its clients make busy answers late; asked with the same short patience each time, it never would."""
 
 HOT_LOCKS_SHOWN = 4
 """In the table; JSON has more."""
@@ -54,10 +57,12 @@ async def status(address: str, *, output: str, wait_s: float, served: bool, time
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
     network = GrpcNetwork()
     try:
+        patience_s = CALL_TIMEOUT_S
         found = await survey(coordinator, network, address)
         while wait_s and not enough(found) and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S)
-            found = await survey(coordinator, network, address)
+            patience_s = min(patience_s * 1.5, PATIENCE_MAX_S)
+            found = await survey(coordinator, network, address, call_timeout_s=patience_s)
     finally:
         await coordinator.close()
     if output == "json":

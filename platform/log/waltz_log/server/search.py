@@ -21,6 +21,10 @@ from waltz_log.server.store import StoreSession
 
 __all__ = ["Search"]
 
+BLOCKS_A_TURN = 16
+"""Looked through before everybody else has a turn, some 2 ms where they are small. Blocks of memory need no wait, so a search of thousands of them
+would keep the event loop from all other work of the server for as long as it takes."""
+
 
 class Search:
     """`searched_to`: all above the request's `since` up to here was looked at. `trimmed`: the log begins later than that."""
@@ -49,11 +53,15 @@ class Search:
 
     async def _run(self, store: StoreSession, mark: int, until: float) -> None:
         loop = asyncio.get_running_loop()
+        looked = 0
         async with aclosing(_headers(store, self.searched_to + 1, mark)) as runs:
             async for first_id, headers in runs:
                 self._take(first_id, headers)
                 if loop.time() >= until:
                     break
+                looked += 1
+                if looked % BLOCKS_A_TURN == 0:
+                    await asyncio.sleep(0)
 
     def _take(self, first_id: int, headers: npt.NDArray[np.void]) -> None:
         asked, found = self._request, self._found

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
@@ -18,10 +19,14 @@ from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 
-__all__ = ["PartitionState", "ServerState", "StorageState", "Survey", "survey"]
+__all__ = ["CALL_TIMEOUT_S", "PartitionState", "ServerState", "StorageState", "Survey", "survey"]
 
 CALL_TIMEOUT_S = 2.0
-"""One question to one node; all are asked at once."""
+"""One question to one node, for whoever wants to know how it is now; all are asked at once."""
+
+
+Ask: TypeAlias = "Callable[[str, Method, Any], Awaitable[Any | None]]"
+"""Of an address; None where no answer came in time."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,9 @@ def _silent(status: dict[str, Any]) -> list[int]:
     return [each["worker"] for each in status.get("workers", ()) if not each["answers"]]
 
 
-async def survey(coordinator: Coordinator, network: Network, address: str) -> Survey:
-    """Raises `ClusterUnavailable` where no cluster is there."""
+async def survey(coordinator: Coordinator, network: Network, address: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> Survey:
+    """A node that takes longer than `call_timeout_s` counts as one that does not answer. Raises `ClusterUnavailable` where no cluster is there."""
+    ask = partial(_ask, network, call_timeout_s)
     node = await coordinator.get(paths.CLUSTER)
     if node is None:
         raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
@@ -118,9 +124,9 @@ async def survey(coordinator: Coordinator, network: Network, address: str) -> Su
     nodes = [StorageNodeEntry.from_bytes(each.data) if each else None for each in await _all(coordinator, paths.STORAGE_NODES, names)]
     metadata = await asyncio.gather(*(coordinator.get(paths.partition_path(partition)) for partition in range(cluster.partitions)))
     bounds, servers, storages = await asyncio.gather(
-        _bounds(network, cluster, assignment),
-        asyncio.gather(*(_server(network, cluster, entry) for entry in entries)),
-        asyncio.gather(*(_storage(network, cluster, name, entry) for name, entry in zip(names, nodes, strict=True))),
+        _bounds(ask, cluster, assignment),
+        asyncio.gather(*(_server(ask, cluster, entry) for entry in entries)),
+        asyncio.gather(*(_storage(ask, cluster, name, entry) for name, entry in zip(names, nodes, strict=True))),
     )
     states = []
     for partition in range(cluster.partitions):
@@ -145,34 +151,34 @@ async def _all(coordinator: Coordinator, folder: str, names: Iterable[str]) -> l
     return await asyncio.gather(*(coordinator.get(f"{folder}/{name}") for name in names))
 
 
-async def _ask(network: Network, address: str, method: Method, request: Any) -> Any | None:
+async def _ask(network: Network, timeout_s: float, address: str, method: Method, request: Any) -> Any | None:
     channel = network.connect(address)
     try:
-        return await channel.call(method, request, timeout_s=CALL_TIMEOUT_S)
+        return await channel.call(method, request, timeout_s=timeout_s)
     except WaltzError:
         return None
     finally:
         await channel.close()
 
 
-async def _bounds(network: Network, cluster: ClusterParameters, assignment: Assignment) -> dict[int, int]:
+async def _bounds(ask: Ask, cluster: ClusterParameters, assignment: Assignment) -> dict[int, int]:
     owned: dict[str, list[int]] = {}
     for partition in range(cluster.partitions):
         address = assignment.address_of(partition)
         if address is not None:
             owned.setdefault(address, []).append(partition)
     requests = [(address, pb.BoundRequest(partitions=numbers, cluster_key=cluster.key.bytes)) for address, numbers in owned.items()]
-    answers = await asyncio.gather(*(_ask(network, address, methods.BOUND, request) for address, request in requests))
+    answers = await asyncio.gather(*(ask(address, methods.BOUND, request) for address, request in requests))
     return {bound.partition: bound.high_water_mark for answer in answers if answer is not None for bound in answer.bounds}
 
 
-async def _server(network: Network, cluster: ClusterParameters, entry: ServerEntry) -> ServerState:
-    told = _status(cluster, await _ask(network, entry.address, methods.SERVER_STATUS, pb.ServerStatusRequest()))
+async def _server(ask: Ask, cluster: ClusterParameters, entry: ServerEntry) -> ServerState:
+    told = _status(cluster, await ask(entry.address, methods.SERVER_STATUS, pb.ServerStatusRequest()))
     return ServerState(entry.server_id, entry.address, told is not None, told or {})
 
 
-async def _storage(network: Network, cluster: ClusterParameters, name: str, entry: StorageNodeEntry | None) -> StorageState:
-    told = _status(cluster, await _ask(network, entry.address, methods.STORAGE_STATUS, pb.StorageStatusRequest())) if entry else None
+async def _storage(ask: Ask, cluster: ClusterParameters, name: str, entry: StorageNodeEntry | None) -> StorageState:
+    told = _status(cluster, await ask(entry.address, methods.STORAGE_STATUS, pb.StorageStatusRequest())) if entry else None
     return StorageState(name, entry.address if entry else None, told is not None, told or {})
 
 
