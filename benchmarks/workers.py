@@ -84,7 +84,6 @@ async def _load(cluster: LocalCluster, count: int, partitions: int) -> tuple[Loa
     async with WaltzClient.open(cluster.cluster) as client:
         await pipelined(client, count // 5, window=WINDOW, partitions=range(partitions))
         processors = Processors(cluster)
-        processors.start()
         load = await pipelined(client, count, window=WINDOW, partitions=range(partitions))
     return load, processors.conditions(load.count)
 

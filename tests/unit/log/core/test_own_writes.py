@@ -21,7 +21,7 @@ ONE_WRITE = st.tuples(st.integers(0, 12), st.booleans(), st.lists(st.integers(0,
 FRAME = st.tuples(st.integers(1, 3), st.one_of(st.lists(TRANSACTION, min_size=1, max_size=6), st.lists(ONE_WRITE, min_size=1, max_size=6)))
 
 
-@given(st.lists(FRAME, max_size=20), st.sampled_from([4, 131_072]), st.sampled_from([6, 1000]))
+@given(st.lists(FRAME, max_size=20), st.sampled_from([2, 4, 131_072]), st.sampled_from([6, 1000]))
 @settings(max_examples=120, deadline=None)
 def test_own_writes_are_known_and_no_write_of_another_is_missed(frames: list[tuple], locks_kept: int, entries_max: int) -> None:  # type: ignore[type-arg]
     with pytest.MonkeyPatch.context() as patch:
