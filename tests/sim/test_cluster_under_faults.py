@@ -25,6 +25,7 @@ FAILED_ONCE = {
     300417: "an acknowledgement was taken for one of when its owner had room for it, not of when it was made",
     302143: "two sessions in a row voted and told different marks: a replica that was told the higher one could not come back",
     303131: "the run read a topic acknowledged from memory before its last period was over",
+    510570: "an append that its client made before it heard of the new owner was judged as if it had known what that one began with",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""
 

@@ -62,15 +62,12 @@ class OwnWrites:
             self._forgotten = oldest.last_id
 
     def by_others(self, lock: int, client_id: int, mark: int, writer: int) -> int:
-        """The last id above the mark under which another client wrote the lock, -1 where none did. `writer`: its last writer, which is the answer
-        where not all above the mark is remembered."""
-        if mark < self._forgotten:
-            return writer
+        """The last id above the mark under which another client wrote the lock, -1 where none did. `writer`: its last writer. Up to what is forgotten
+        anybody may have written it; above that, what is in no frame noted is of the frame being judged, which is the client's own."""
         self._enter()
-        last = self._last.get(lock)
-        if last is None:
-            return -1
+        last = self._last.get(lock, client_id)
         found = self._others.get(lock, -1) if last & CLIENT_MASK == client_id else last >> CLIENT_BITS
+        found = max(found, min(writer, self._forgotten))
         return found if found > mark else -1
 
     def _enter(self) -> None:

@@ -81,6 +81,17 @@ def test_what_was_found_out_for_one_client_is_not_taken_for_another() -> None:
     assert table.judge([0], read, [7], 3, 2, b"\1").rejected == [(0, 1)]
 
 
+def test_below_what_is_remembered_the_floor_is_the_reason_and_not_what_the_client_wrote_itself() -> None:
+    """A transaction that was on its way when its partition was handed over: somebody else may have written up to the floor, nobody did after it."""
+    table = LockTable(floor=13, entries_max=100)
+    assert table.judge([13], ONE, [7], 14, 1, b"\1").accepted == [0]
+    assert table.judge([12], ONE, [7], 15, 1, b"\1").rejected == [(0, 13)], "14 is its own"
+    assert table.judge([14], ONE, [7], 15, 2).accepted == [0]
+    assert table.judge([12], ONE, [7], 16, 1, b"\1").rejected == [(0, 15)]
+    assert table.judge([15], ONE, [7], 16, 1, b"\1").accepted == [0]
+    assert table.judge([12], ONE, [7], 17, 1, b"\1").rejected == [(0, 15)], "16 is its own, 15 is not"
+
+
 def test_an_append_lock_of_another_is_a_write() -> None:
     table = LockTable(floor=0, entries_max=100)
     assert table.judge([0], b"\0\0\1", [7], 1, 2).accepted == [0]

@@ -20,9 +20,6 @@ __all__ = ["CHECKERS", "check", "judge_exactly"]
 
 Checker: TypeAlias = Callable[[Evidence], Iterable[str]]
 
-DEPOSED_HEARD_S = 3.0
-"""How long a client may send to an owner that is none any more."""
-
 ANSWER_LATE_S = 0.25
 """How much later than its deadline an answer may come: timers are exact here, but a process may be stopped when its deadline passes."""
 
@@ -150,16 +147,16 @@ def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
         forgotten = attempt.winner in floors[attempt.partition] or evidence.locks_forgotten
         if not wrote and not forgotten:
             yield f"{where}, which wrote none of {sorted(attempt.checked)}"
-        if attempt.mark is None and not forgotten and not _in_flight_at_a_change(evidence, attempt) and not foreign[attempt.client] & attempt.checked:
+        if attempt.mark is None and not forgotten and not _older_than_its_owner(evidence, attempt) and not foreign[attempt.client] & attempt.checked:
             yield f"{where}, which its own client wrote, and nobody else any of {sorted(attempt.checked)}"
 
 
-def _in_flight_at_a_change(evidence: Evidence, attempt: Attempt) -> bool:
-    """Whether a session opened while it was on its way: who wrote what is not remembered then, though locks may be handed over. Where receipts come
-    before the disks a client's mark lags, also behind a change that it hears of late."""
-    late_s = DEPOSED_HEARD_S if attempt.partition in evidence.loss_window_s else 0.0
+def _older_than_its_owner(evidence: Evidence, attempt: Attempt) -> bool:
+    """Whether a session opened while it was on its way, or at a mark that its client had not heard of: who wrote what up to there is not remembered
+    then, though locks may be handed over, and who waits in line for a lock is told of its newest writer."""
     ended_s = attempt.ended_s or 0.0
-    return any(each.partition == attempt.partition and attempt.started_s - late_s <= each.at_s <= ended_s for each in evidence.history.sessions)
+    opened = [each for each in evidence.history.sessions if each.partition == attempt.partition and each.at_s <= ended_s]
+    return any(each.at_s >= attempt.started_s or (attempt.known is not None and attempt.known < each.high_water_mark) for each in opened)
 
 
 def _floors(evidence: Evidence) -> Mapping[int, set[int]]:

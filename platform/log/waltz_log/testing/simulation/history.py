@@ -55,6 +55,8 @@ class Attempt:
     winner: int | None = None
     resolved: Literal["no", "committed", "absent"] = "no"
     answers: int = 0
+    known: int | None = None
+    """What its client knew to be committed when it handed it over; None where nothing yet."""
     in_memory: bool = False
     """Its receipt said that it was not on disk yet."""
 
