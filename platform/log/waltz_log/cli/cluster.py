@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from dataclasses import asdict
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -26,7 +26,8 @@ LOOK_EVERY_S = 0.1
 """While waiting for a cluster to be ready."""
 
 PATIENCE_MAX_S = 10.0
-"""For one answer while waiting. A node that all its clients make busy answers late; asked with the same short patience each time, it never would."""
+"""For one answer while waiting, and no more than is left of the wait. A node that all its clients make busy answers late; asked with the same short
+patience each time, it never would."""
 
 HOT_LOCKS_SHOWN = 4
 """In the table; JSON has more."""
@@ -53,15 +54,16 @@ async def status(address: str, *, output: str, wait_s: float, served: bool, time
     def enough(found: Survey) -> bool:
         return found.complete if wait_s and not served else found.ready
 
-    deadline = time.monotonic() + wait_s
+    deadline = monotonic() + wait_s
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
     network = GrpcNetwork()
     try:
         patience_s = CALL_TIMEOUT_S
         found = await survey(coordinator, network, address)
-        while wait_s and not enough(found) and time.monotonic() < deadline:
+        while wait_s and not enough(found) and monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S)
-            patience_s = min(patience_s * 1.5, PATIENCE_MAX_S)
+            left_s = deadline - monotonic()
+            patience_s = max(CALL_TIMEOUT_S, min(patience_s * 1.5, PATIENCE_MAX_S, left_s))
             found = await survey(coordinator, network, address, call_timeout_s=patience_s)
     finally:
         await coordinator.close()
