@@ -17,7 +17,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench doctor clean distclean
+.PHONY: help setup check format test test-slow sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -95,6 +95,11 @@ dist: setup ## what spark-submit needs on a cluster, into dist/: wheel, environm
 
 bench: setup ## measurements into benchmarks/latest.json; ONLY=append runs one
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+bench-kafka: setup ## the same load on three Kafka brokers that sync, in turns with the platform; ROUNDS=6
+	@test -f .cache/kafka-jars/COORDINATES || echo "bench-kafka: fetching Kafka's jars (once, 50 MB)"
+	@$(BIN)/python tools/fetch_jars.py kafka
+	$(BIN)/python -m benchmarks.kafka $(if $(ROUNDS),--rounds $(ROUNDS))
 
 doctor: setup ## what this machine offers
 	$(BIN)/waltz doctor

@@ -1,4 +1,5 @@
-"""Appends: one in flight, a thousand, sixteen thousand, over four partitions, at a rate, and under few locks; acknowledged on disk at a majority."""
+"""Appends: one in flight, a thousand, sixteen thousand, over four partitions, at a rate, and under few locks; acknowledged on disk at a majority.
+And in turns with the same way without the platform."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import hot_locks
+from benchmarks import against_bare, hot_locks
 from benchmarks.cpu import Processors
 from benchmarks.floor import BLOCK_BYTES, pipelined_floor, single_floor_ms
 from benchmarks.load import Load, lock_cycle, offered, pipelined, prepare, single
@@ -47,6 +48,7 @@ async def _measure(cluster: LocalCluster, directory: Path, workload: Workload, c
         found.append(measured.compared_with(floor, f"write+fdatasync of {BLOCK_BYTES >> 10} KiB blocks to 3 files in turn, {floor:,.0f} txn/s"))
     found.append(await _offered(cluster, processors, workload, conditions))
     found.append(await hot_locks.measure(cluster.cluster, workload, conditions))
+    found += await against_bare.measure(cluster.cluster, directory, workload, conditions)
     return found
 
 

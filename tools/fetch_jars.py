@@ -1,4 +1,5 @@
-"""Fetches Delta's jars once, with Spark's own resolver, into the folder that `conf/spark-defaults.conf` names.
+"""Fetches jars once, with Spark's own resolver: Delta's into the folder that `conf/spark-defaults.conf` names, and with `kafka` those that
+`make bench-kafka` compares with.
 
 The folder gets its name only when it is whole, so an interrupted run leaves nothing that could be taken for a result. Run by `make setup`, in the
 project's folder.
@@ -11,21 +12,39 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, delta_jars_complete
+from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, jars_complete
 
 TIMEOUT_S = 900
 BYTES_NEEDED = 500_000_000
 
 
-def fetch(project: Path) -> str | None:
+@dataclass(frozen=True)
+class Wanted:
+    """`first`: what the name of one of the jars begins with, without which nothing arrived."""
+
+    whose: str
+    coordinates: str
+    folder: Path
+    first: str
+    again: str
+
+
+DELTA = Wanted("Delta's", DELTA_COORDINATES, DELTA_JARS, "io.delta_delta-spark", "make setup")
+KAFKA_COORDINATES = "org.apache.kafka:kafka_2.13:4.1.0,org.apache.kafka:kafka-tools:4.1.0"
+KAFKA = Wanted("Kafka's", KAFKA_COORDINATES, Path(".cache/kafka-jars"), "org.apache.kafka_kafka_2.13", "make bench-kafka")
+
+
+def fetch(project: Path, wanted: Wanted) -> str | None:
     """What went wrong, in one sentence, or None."""
-    target = project / DELTA_JARS
-    if delta_jars_complete(target):
+    target = project / wanted.folder
+    if jars_complete(target, wanted.coordinates):
         return None
     target.parent.mkdir(parents=True, exist_ok=True)
-    no_space = f"no space for Delta's jars; free {BYTES_NEEDED // 1_000_000} MB and run make setup again"
+    again = f"then run {wanted.again} again"
+    no_space = f"no space for {wanted.whose} jars; free {BYTES_NEEDED // 1_000_000} MB, {again}"
     if shutil.disk_usage(target.parent).free < BYTES_NEEDED:
         return no_space
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as name:
@@ -37,7 +56,7 @@ def fetch(project: Path) -> str | None:
         environment = {key: value for key, value in os.environ.items() if key not in ("SPARK_HOME", "SPARK_CONF_DIR")}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
         environment["PYSPARK_PYTHON"] = sys.executable
-        command = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(empty), "--packages", DELTA_COORDINATES]
+        command = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(empty), "--packages", wanted.coordinates]
         log = target.parent / "resolving.log"
         with log.open("w") as told:
             try:
@@ -51,13 +70,13 @@ def fetch(project: Path) -> str | None:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                return f"Delta's jars did not arrive within {TIMEOUT_S // 60} minutes; check the network and run make setup again (log: {log})"
+                return f"{wanted.whose} jars did not arrive within {TIMEOUT_S // 60} minutes; check the network, {again} (log: {log})"
         jars = work / "ivy" / "jars"
         if "No space left on device" in log.read_text(errors="replace"):
             return no_space
-        if done.returncode != 0 or not list(jars.glob("io.delta_delta-spark*.jar")):
-            return f"Delta's jars could not be fetched; a network to Maven Central is needed once, then run make setup again (log: {log})"
-        (jars / "COORDINATES").write_text(f"{DELTA_COORDINATES}\n")
+        if done.returncode != 0 or not list(jars.glob(f"{wanted.first}*.jar")):
+            return f"{wanted.whose} jars could not be fetched; a network to Maven Central is needed once, {again} (log: {log})"
+        (jars / "COORDINATES").write_text(f"{wanted.coordinates}\n")
         if target.exists():
             shutil.rmtree(target)
         jars.rename(target)
@@ -66,10 +85,11 @@ def fetch(project: Path) -> str | None:
 
 
 def main() -> int:
+    wanted = KAFKA if sys.argv[1:] == ["kafka"] else DELTA
     try:
-        problem = fetch(Path.cwd())
+        problem = fetch(Path.cwd(), wanted)
     except OSError as error:
-        problem = f"Delta's jars could not be kept: {error.strerror} at {error.filename}"
+        problem = f"{wanted.whose} jars could not be kept: {error.strerror} at {error.filename}"
     if problem is not None:
         print(f"setup: {problem}", file=sys.stderr)
     return 0 if problem is None else 1

@@ -30,7 +30,7 @@ __all__ = [
     "check_packages",
     "check_python",
     "check_zookeeper_jars",
-    "delta_jars_complete",
+    "jars_complete",
     "machine_checks",
 ]
 
@@ -130,17 +130,17 @@ def check_zookeeper_jars() -> Check:
     return _guarded("zookeeper", ZooKeeperJarsMissing.advice, look, ZooKeeperJarsMissing)
 
 
-def delta_jars_complete(folder: Path) -> bool:
+def jars_complete(folder: Path, coordinates: str) -> bool:
     """The marker is written last, before the folder gets its name, and holds what it was made for."""
     try:
-        return (folder / "COORDINATES").read_text().strip() == DELTA_COORDINATES
+        return (folder / "COORDINATES").read_text().strip() == coordinates
     except OSError:
         return False
 
 
 def check_delta_jars(project: Path) -> Check:
     folder = project / DELTA_JARS
-    if not delta_jars_complete(folder):
+    if not jars_complete(folder, DELTA_COORDINATES):
         return Check("delta jars", False, f"none of {DELTA_COORDINATES} in {folder}", "run make setup once with a network")
     return Check("delta jars", True, f"{len(list(folder.glob('*.jar')))} in {folder}")
 

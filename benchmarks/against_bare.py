@@ -1,0 +1,63 @@
+"""The platform's appends in turns with the bare way (`bare.py`), so that what the machine does just then concerns both: one in flight, and a full
+window. Ratios of each round, and their median."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.bare import BareClient, bare_cluster
+from benchmarks.load import Appending, pipelined, single
+from benchmarks.measurement import Measurement, percentile
+from benchmarks.setting import Workload
+from waltz_log.client import WaltzClient
+
+__all__ = ["measure"]
+
+ROUNDS = 9
+WINDOW = 16_000
+
+Figure = Callable[[Appending], Awaitable[float]]
+
+
+async def measure(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    """`append.single_of_bare`: of medians, the lower the better. `append.pipelined_of_bare`: of rates, the higher the better."""
+    ones, many = workload.single // 10, workload.pipelined // 5
+
+    async def p50_ms(client: Appending) -> float:
+        return percentile((await single(client, ones)).latencies_ms, 0.5)
+
+    async def rate(client: Appending) -> float:
+        return (await pipelined(client, many, window=WINDOW)).rate
+
+    with bare_cluster(directory / "bare") as address:
+        async with WaltzClient.open(cluster) as platform, BareClient(address) as bare:
+            singles = await _in_turns(platform, bare, p50_ms)
+            rates = await _in_turns(platform, bare, rate)
+    return [
+        _figure("append.single_of_bare", singles, {**conditions, "in_flight": 1}),
+        _figure("append.pipelined_of_bare", rates, {**conditions, "in_flight": WINDOW}),
+    ]
+
+
+async def _in_turns(platform: Appending, bare: Appending, figure: Figure) -> list[tuple[float, float]]:
+    """Of the platform and of the bare way in each round, whichever ran first; one round before them warms up."""
+    rounds = []
+    for number in range(ROUNDS + 1):
+        first, second = (platform, bare) if number % 2 else (bare, platform)
+        found = [await figure(first), await figure(second)]
+        rounds.append((found[0], found[1]) if number % 2 else (found[1], found[0]))
+    return rounds[1:]
+
+
+def _figure(name: str, rounds: list[tuple[float, float]], conditions: Mapping[str, Any]) -> Measurement:
+    ratios = [mine / bare for mine, bare in rounds]
+    told = {
+        "rounds": len(rounds),
+        "ratios": f"{min(ratios):.2f} to {max(ratios):.2f}",
+        "of_platform": float(f"{median(mine for mine, _ in rounds):.3g}"),
+        "of_bare": float(f"{median(bare for _, bare in rounds):.3g}"),
+    }
+    return Measurement(name, median(ratios), "ratio", {**conditions, **told})

@@ -1,0 +1,134 @@
+"""Three Kafka brokers on loopback, as a peer: a quorum of their own (KRaft), replication 3, each batch on disk at two of three before it is answered.
+
+Needs Kafka's jars in a folder. Everything it starts ends with the context.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+
+__all__ = ["KafkaCluster", "Produced", "kafka_cluster"]
+
+BROKERS = 3
+READY_S = 60.0
+RUN_S = 300.0
+HEAP = "-Xmx768m"
+TOPIC = "bench"
+
+_TOLD = re.compile(r"(\d+) records sent, ([\d.]+) records/sec .*?([\d.]+) ms avg latency.* (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th")
+
+
+class Produced:
+    """What Kafka's own performance tool tells at its end. Latencies in whole milliseconds."""
+
+    def __init__(self, told: str) -> None:
+        found = _TOLD.findall(told)
+        if not found:
+            raise RuntimeError(f"Kafka's performance tool told no result: {told[-500:]}")
+        count, rate, mean, p50, _, p99 = found[-1]
+        self.count, self.rate, self.mean_ms, self.p50_ms, self.p99_ms = int(count), float(rate), float(mean), float(p50), float(p99)
+
+
+class KafkaCluster:
+    def __init__(self, jars: Path, directory: Path, addresses: str) -> None:
+        self._jars = jars
+        self._directory = directory
+        self.addresses = addresses
+
+    def create_topic(self, *, partitions: int) -> None:
+        """Each message is flushed where it is kept (`flush.messages=1`), as the platform does; a batch is written at once."""
+        config = ("flush.messages=1", "min.insync.replicas=2")
+        command = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.addresses, "--create", "--topic", TOPIC]
+        command += ["--partitions", str(partitions), "--replication-factor", str(BROKERS)]
+        self._run(*command, *(part for each in config for part in ("--config", each)))
+
+    def produce(self, count: int, *, record_bytes: int, per_s: int, settings: Mapping[str, str | int]) -> Produced:
+        """`per_s` -1: as fast as it goes."""
+        given = [f"{name}={value}" for name, value in {"bootstrap.servers": self.addresses, "acks": "all", **settings}.items()]
+        size = ["--num-records", str(count), "--record-size", str(record_bytes), "--throughput", str(per_s)]
+        return Produced(self._run("org.apache.kafka.tools.ProducerPerformance", "--topic", TOPIC, *size, "--producer-props", *given))
+
+    def _run(self, *arguments: str) -> str:
+        done = subprocess.run(_java(self._jars, *arguments), capture_output=True, text=True, timeout=RUN_S, check=False, cwd=self._directory)
+        if done.returncode != 0:
+            raise RuntimeError(f"{arguments[0]} failed: {(done.stderr or done.stdout)[-500:]}")
+        return done.stdout
+
+
+@contextmanager
+def kafka_cluster(jars: Path, directory: Path) -> Iterator[KafkaCluster]:
+    ports = _free_ports(2 * BROKERS)
+    clients, controllers = ports[:BROKERS], ports[BROKERS:]
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers))
+    with ExitStack() as brokers:
+        for number, (client, controller) in enumerate(zip(clients, controllers, strict=True)):
+            home = directory / f"broker-{number}"
+            home.mkdir(parents=True)
+            properties = home / "server.properties"
+            properties.write_text(
+                "\n".join(
+                    (
+                        "process.roles=broker,controller",
+                        f"node.id={number}",
+                        f"controller.quorum.voters={voters}",
+                        f"listeners=PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+                        f"advertised.listeners=PLAINTEXT://127.0.0.1:{client}",
+                        "controller.listener.names=CONTROLLER",
+                        f"log.dirs={home / 'data'}",
+                        f"offsets.topic.replication.factor={BROKERS}",
+                        "auto.create.topics.enable=false",
+                    )
+                )
+            )
+            format_disk = _java(jars, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(properties))
+            subprocess.run(format_disk, capture_output=True, check=True, cwd=home)
+            brokers.enter_context(_broker(_java(jars, "kafka.Kafka", str(properties)), home))
+        addresses = ",".join(f"127.0.0.1:{port}" for port in clients)
+        cluster = KafkaCluster(jars, directory, addresses)
+        _wait_ready(clients)
+        yield cluster
+
+
+@contextmanager
+def _broker(command: list[str], home: Path) -> Iterator[None]:
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=home)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_ready(ports: list[int]) -> None:
+    deadline_s = time.monotonic() + READY_S
+    for port in ports:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline_s:
+                    raise RuntimeError(f"a Kafka broker did not come up within {READY_S:.0f} s") from None
+                time.sleep(0.2)
+
+
+def _java(jars: Path, *arguments: str) -> list[str]:
+    scala = Path(pyspark.__file__).parent / "jars" / "scala-library-*"  # Spark's resolver leaves out what Spark has
+    return ["java", HEAP, "-cp", f"{jars}/*:{':'.join(map(str, scala.parent.glob(scala.name)))}", *arguments]
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
