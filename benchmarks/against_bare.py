@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks.bare import BareClient, bare_cluster
 from benchmarks.load import Appending, pipelined, single
-from benchmarks.measurement import Measurement, percentile
+from benchmarks.measurement import Measurement, in_turns, percentile
 from benchmarks.setting import Workload
 from waltz_log.client import WaltzClient
 
@@ -37,8 +36,8 @@ async def measure(cluster: str, directory: Path, workload: Workload, conditions:
             singles = await _in_turns(platform, bare, p50_ms)
             rates = await _in_turns(platform, bare, rate)
     return [
-        _figure("append.single_of_bare", singles, {**conditions, "in_flight": 1}),
-        _figure("append.pipelined_of_bare", rates, {**conditions, "in_flight": WINDOW}),
+        in_turns("append.single_of_bare", singles, "bare", {**conditions, "in_flight": 1}),
+        in_turns("append.pipelined_of_bare", rates, "bare", {**conditions, "in_flight": WINDOW}),
     ]
 
 
@@ -50,14 +49,3 @@ async def _in_turns(platform: Appending, bare: Appending, figure: Figure) -> lis
         found = [await figure(first), await figure(second)]
         rounds.append((found[0], found[1]) if number % 2 else (found[1], found[0]))
     return rounds[1:]
-
-
-def _figure(name: str, rounds: list[tuple[float, float]], conditions: Mapping[str, Any]) -> Measurement:
-    ratios = [mine / bare for mine, bare in rounds]
-    told = {
-        "rounds": len(rounds),
-        "ratios": f"{min(ratios):.2f} to {max(ratios):.2f}",
-        "of_platform": float(f"{median(mine for mine, _ in rounds):.3g}"),
-        "of_bare": float(f"{median(bare for _, bare in rounds):.3g}"),
-    }
-    return Measurement(name, median(ratios), "ratio", {**conditions, **told})

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from benchmarks.kafka_cluster import KafkaCluster, kafka_cluster
 from benchmarks.load import Load, offered, pipelined, prepare, single
-from benchmarks.measurement import Measurement, percentile, table, write
+from benchmarks.measurement import Measurement, in_turns, percentile, table, write
 from benchmarks.pace import pace_ns
 from benchmarks.setting import DATA_BYTES, machine_conditions
 from waltz_log.client import WaltzClient
@@ -111,24 +111,14 @@ def measure(directory: Path, rounds: int, jars: Path = JARS) -> list[Measurement
                 if number:
                     found[each.name].append((mine, theirs))
             paces.append(pace_ns())
-    return [_figure(each, found[each.name], {**conditions, "pace_ns": round(median(paces))}) for each in COMPARED]
+    pace = {"pace_ns": round(median(paces))}
+    return [in_turns(each.name, found[each.name], "kafka", {**conditions, **pace, **each.told}) for each in COMPARED]
 
 
 async def _of(platform: LocalCluster, compared: Compared) -> float:
     async with WaltzClient.open(platform.cluster) as client:
         await single(client, 50)
         return await compared.platform(client)
-
-
-def _figure(compared: Compared, rounds: list[tuple[float, float]], conditions: Mapping[str, Any]) -> Measurement:
-    ratios = [mine / theirs for mine, theirs in rounds]
-    told = {
-        "rounds": len(rounds),
-        "ratios": f"{min(ratios):.2f} to {max(ratios):.2f}",
-        "of_platform": float(f"{median(mine for mine, _ in rounds):.4g}"),
-        "of_kafka": float(f"{median(theirs for _, theirs in rounds):.4g}"),
-    }
-    return Measurement(compared.name, median(ratios), "ratio", {**conditions, **compared.told, **told})
 
 
 def main() -> int:

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.table import Table
 
-__all__ = ["Measurement", "merge", "percentile", "read", "table", "write"]
+__all__ = ["Measurement", "in_turns", "merge", "percentile", "read", "table", "write"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,18 @@ class Measurement:
         if self.ratio is not None:
             found |= {"ratio": _rounded(self.ratio), "ratio_to": self.ratio_to}
         return found
+
+
+def in_turns(name: str, rounds: Sequence[tuple[float, float]], other: str, conditions: Mapping[str, Any]) -> Measurement:
+    """The median of the ratios of rounds, in each of which the platform and something else did the same one after the other."""
+    ratios = [mine / theirs for mine, theirs in rounds]
+    told = {
+        "rounds": len(rounds),
+        "ratios": f"{min(ratios):.2f} to {max(ratios):.2f}",
+        "of_platform": _rounded(median(mine for mine, _ in rounds)),
+        f"of_{other}": _rounded(median(theirs for _, theirs in rounds)),
+    }
+    return Measurement(name, median(ratios), "ratio", {**conditions, **told})
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -12,6 +12,7 @@ from benchmarks import against_bare
 from benchmarks.bare import OVERHEAD, BareClient, bare_cluster
 from benchmarks.kafka_cluster import Produced
 from benchmarks.load import lock_cycle
+from benchmarks.measurement import in_turns
 from benchmarks.setting import DATA_BYTES
 
 TOLD = (
@@ -44,7 +45,7 @@ async def test_each_round_has_both_sides_in_their_places_whichever_ran_first() -
     found = await against_bare._in_turns("platform", "bare", figure)  # type: ignore[arg-type]
     assert found == [(3.0, 2.0)] * against_bare.ROUNDS
     assert ran[2:6] == ["platform", "bare", "bare", "platform"]
-    told = against_bare._figure("append.single_of_bare", [(3.0, 2.0), (4.0, 2.0), (2.0, 2.0)], {}).document()
+    told = in_turns("append.single_of_bare", [(3.0, 2.0), (4.0, 2.0), (2.0, 2.0)], "bare", {}).document()
     assert told["value"] == 1.5
     assert told["conditions"] == {"rounds": 3, "ratios": "1.00 to 2.00", "of_platform": 3.0, "of_bare": 2.0}
 
