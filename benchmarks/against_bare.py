@@ -31,7 +31,7 @@ async def measure(cluster: str, directory: Path, workload: Workload, conditions:
     async def rate(client: Appending) -> float:
         return (await pipelined(client, many, window=WINDOW)).rate
 
-    with bare_cluster(directory / "bare") as address:
+    with bare_cluster(directory / "bare-way") as address:
         async with WaltzClient.open(cluster) as platform, BareClient(address) as bare:
             singles = await _in_turns(platform, bare, p50_ms)
             rates = await _in_turns(platform, bare, rate)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections import deque
@@ -89,9 +90,10 @@ class BareClient:
 
 @contextmanager
 def bare_cluster(directory: Path) -> Iterator[str]:
-    """The address of a server with its storages, all of them processes of their own, ended with the context."""
+    """The address of a server with its storages, all of them processes of their own, ended with the context; so is what they wrote."""
     directory.mkdir(parents=True)
     with ExitStack() as processes:
+        processes.callback(shutil.rmtree, directory)
         storages = [processes.enter_context(_process("storage", str(directory / f"{number}.data"))) for number in range(REPLICAS)]
         yield processes.enter_context(_process("server", *storages))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ async def test_the_bare_way_answers_when_a_majority_has_written(tmp_path: Path) 
             async with asyncio.timeout(30):
                 await asyncio.gather(*[await client.append_nowait(0, bytes(DATA_BYTES), write_locks=lock) for _ in range(count)])
             sizes = sorted(path.stat().st_size for path in (tmp_path / "bare").iterdir())
+    assert await asyncio.to_thread(os.listdir, tmp_path) == [], "what it wrote goes with it"
     assert len(sizes) == 3
     assert sizes[1] == sizes[2] == (count + 1) * (len(OVERHEAD) + DATA_BYTES)
 
