@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.bare import BareClient, bare_cluster
 from benchmarks.load import Appending, pipelined, single
@@ -18,7 +18,7 @@ __all__ = ["measure"]
 ROUNDS = 9
 WINDOW = 16_000
 
-Figure = Callable[[Appending], Awaitable[float]]
+C = TypeVar("C")
 
 
 async def measure(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
@@ -33,15 +33,16 @@ async def measure(cluster: str, directory: Path, workload: Workload, conditions:
 
     with bare_cluster(directory / "bare-way") as address:
         async with WaltzClient.open(cluster) as platform, BareClient(address) as bare:
-            singles = await _in_turns(platform, bare, p50_ms)
-            rates = await _in_turns(platform, bare, rate)
+            sides: tuple[Appending, Appending] = platform, bare
+            singles = await _in_turns(*sides, p50_ms)
+            rates = await _in_turns(*sides, rate)
     return [
         in_turns("append.single_of_bare", singles, "bare", {**conditions, "in_flight": 1}),
         in_turns("append.pipelined_of_bare", rates, "bare", {**conditions, "in_flight": WINDOW}),
     ]
 
 
-async def _in_turns(platform: Appending, bare: Appending, figure: Figure) -> list[tuple[float, float]]:
+async def _in_turns(platform: C, bare: C, figure: Callable[[C], Awaitable[float]]) -> list[tuple[float, float]]:
     """Of the platform and of the bare way in each round, whichever ran first; one round before them warms up."""
     rounds = []
     for number in range(ROUNDS + 1):

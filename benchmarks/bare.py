@@ -25,6 +25,7 @@ import uvloop
 
 from benchmarks.setting import DATA_BYTES
 from waltz_log.client import Lock
+from waltz_log.testing import launch
 
 __all__ = ["BareClient", "bare_cluster"]
 
@@ -55,7 +56,16 @@ class BareClient:
         self._channel = _aio.insecure_channel(self._address, options=OPTIONS)
         self._stream = self._channel.stream_stream(METHOD)()
         self._tasks = [asyncio.ensure_future(self._send()), asyncio.ensure_future(self._receive())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
         return self
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A process of the way died, or its disk is full: nobody waits for an answer that cannot come."""
+        error = RuntimeError("the bare way ended" if task.cancelled() else f"the bare way broke: {task.exception()}")
+        for future in (*(each for sent in self._sent for each in sent), *(each for each, _ in self._waiting)):
+            if not future.done():
+                future.set_exception(error)
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
@@ -100,7 +110,9 @@ def bare_cluster(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def _process(*arguments: str) -> Iterator[str]:
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.bare", *arguments], stdout=subprocess.PIPE, text=True) as process:
+    # It ends with this process, whatever ends it.
+    command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), sys.executable, "-m", "benchmarks.bare", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield f"127.0.0.1:{int(process.stdout.readline())}"

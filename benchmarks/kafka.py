@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.kafka_cluster import KafkaCluster, kafka_cluster
-from benchmarks.load import Load, offered, pipelined, prepare, single
+from benchmarks.load import offered, pipelined, prepare, single
 from benchmarks.measurement import Measurement, in_turns, percentile, table, write
 from benchmarks.pace import pace_ns
 from benchmarks.setting import DATA_BYTES, machine_conditions
@@ -60,15 +60,11 @@ async def _rate(client: WaltzClient) -> float:
 
 
 async def _single_ms(client: WaltzClient) -> float:
-    return _half(await single(client, SINGLES))
+    return percentile((await single(client, SINGLES)).latencies_ms, 0.5)
 
 
 async def _p99_ms(client: WaltzClient) -> float:
     return percentile((await offered(client, OFFERED, rate=OFFERED_PER_S)).latencies_ms, 0.99)
-
-
-def _half(load: Load) -> float:
-    return percentile(load.latencies_ms, 0.5)
 
 
 COMPARED = (

@@ -5,15 +5,20 @@ Needs Kafka's jars in a folder. Everything it starts ends with the context.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
+
+from waltz_log.testing import launch
+from waltz_log.zookeeper.java import find_java
 
 __all__ = ["KafkaCluster", "Produced", "kafka_cluster"]
 
@@ -57,10 +62,7 @@ class KafkaCluster:
         return Produced(self._run("org.apache.kafka.tools.ProducerPerformance", "--topic", TOPIC, *size, "--producer-props", *given))
 
     def _run(self, *arguments: str) -> str:
-        done = subprocess.run(_java(self._jars, *arguments), capture_output=True, text=True, timeout=RUN_S, check=False, cwd=self._directory)
-        if done.returncode != 0:
-            raise RuntimeError(f"{arguments[0]} failed: {(done.stderr or done.stdout)[-500:]}")
-        return done.stdout
+        return _finished(_java(self._jars, *arguments), self._directory)
 
 
 @contextmanager
@@ -89,12 +91,23 @@ def kafka_cluster(jars: Path, directory: Path) -> Iterator[KafkaCluster]:
                 )
             )
             format_disk = _java(jars, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(properties))
-            subprocess.run(format_disk, capture_output=True, check=True, cwd=home)
+            _finished(format_disk, home)
             brokers.enter_context(_broker(_java(jars, "kafka.Kafka", str(properties)), home))
         addresses = ",".join(f"127.0.0.1:{port}" for port in clients)
         cluster = KafkaCluster(jars, directory, addresses)
         _wait_ready(clients)
         yield cluster
+
+
+def _finished(command: list[str], directory: Path) -> str:
+    """What it told."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False, cwd=directory)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"a tool of Kafka did not end in time: timeout_s={RUN_S:.0f} command={command[-1]}") from None
+    if done.returncode != 0:
+        raise RuntimeError(f"a tool of Kafka failed: {(done.stderr or done.stdout)[-500:]}")
+    return done.stdout
 
 
 @contextmanager
@@ -123,7 +136,9 @@ def _wait_ready(ports: list[int]) -> None:
 
 def _java(jars: Path, *arguments: str) -> list[str]:
     scala = Path(pyspark.__file__).parent / "jars" / "scala-library-*"  # Spark's resolver leaves out what Spark has
-    return ["java", HEAP, "-cp", f"{jars}/*:{':'.join(map(str, scala.parent.glob(scala.name)))}", *arguments]
+    java, _ = find_java()
+    ends_with_us = (sys.executable, "-I", "-S", launch.__file__, str(os.getpid()))  # whatever ends this process
+    return [*ends_with_us, str(java), HEAP, "-cp", f"{jars}/*:{':'.join(map(str, scala.parent.glob(scala.name)))}", *arguments]
 
 
 def _free_ports(count: int) -> list[int]:

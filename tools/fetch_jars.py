@@ -1,7 +1,7 @@
 """Fetches jars once, with Spark's own resolver: Delta's into the folder that `conf/spark-defaults.conf` names, and with `kafka` those that
 `make bench-kafka` compares with.
 
-The folder gets its name only when it is whole, so an interrupted run leaves nothing that could be taken for a result. Run by `make setup`, in the
+The folder gets its name only when it is whole, so an interrupted run leaves nothing that could be taken for a result. Run by `make`, in the
 project's folder.
 """
 
@@ -91,7 +91,7 @@ def main() -> int:
     except OSError as error:
         problem = f"{wanted.whose} jars could not be kept: {error.strerror} at {error.filename}"
     if problem is not None:
-        print(f"setup: {problem}", file=sys.stderr)
+        print(f"{wanted.again.removeprefix('make ')}: {problem}", file=sys.stderr)
     return 0 if problem is None else 1
 
 

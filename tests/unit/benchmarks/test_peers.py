@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks import against_bare
@@ -37,14 +37,26 @@ async def test_the_bare_way_answers_when_a_majority_has_written(tmp_path: Path) 
     assert sizes[1] == sizes[2] == (count + 1) * (len(OVERHEAD) + DATA_BYTES)
 
 
+async def test_a_bare_way_whose_process_dies_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    with bare_cluster(tmp_path / "bare") as address:
+        async with BareClient(address) as client:
+            await client.append(0, bytes(DATA_BYTES))
+            (server,) = (each for each in psutil.Process().children() if each.cmdline()[-5:-3] == ["benchmarks.bare", "server"])
+            server.kill()
+            with pytest.raises(RuntimeError, match="the bare way broke"):
+                async with asyncio.timeout(30):
+                    while True:
+                        await client.append(0, bytes(DATA_BYTES))
+
+
 async def test_each_round_has_both_sides_in_their_places_whichever_ran_first() -> None:
     ran: list[str] = []
 
-    async def figure(client: Any) -> float:
+    async def figure(client: str) -> float:
         ran.append(client)
         return {"platform": 3.0, "bare": 2.0}[client]
 
-    found = await against_bare._in_turns("platform", "bare", figure)  # type: ignore[arg-type]
+    found = await against_bare._in_turns("platform", "bare", figure)
     assert found == [(3.0, 2.0)] * against_bare.ROUNDS
     assert ran[2:6] == ["platform", "bare", "bare", "platform"]
     told = in_turns("append.single_of_bare", [(3.0, 2.0), (4.0, 2.0), (2.0, 2.0)], "bare", {}).document()
