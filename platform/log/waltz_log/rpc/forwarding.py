@@ -26,8 +26,10 @@ from waltz_log.core.ports import Handler, Listener, Method, Network, Service
 from waltz_log.core.sharding import Shard, worker_of
 from waltz_log.core.wire_peek import peek_int32
 from waltz_log.errors import ProtocolViolation
+from waltz_log.rpc.cancelled import task_is_cancelled
+from waltz_log.rpc.direct import DirectListener
 from waltz_log.rpc.gathering import GATHERED, describing
-from waltz_log.rpc.network import CHANNEL_OPTIONS, EOF, GrpcNetwork, ServedStream, answered, begun, task_is_cancelled
+from waltz_log.rpc.network import CHANNEL_OPTIONS, EOF, GrpcNetwork, ServedStream, answered, begun
 from waltz_log.rpc.routes import route_of
 
 __all__ = ["Forwarded", "WorkerNetwork"]
@@ -58,7 +60,16 @@ class WorkerNetwork(GrpcNetwork):
     """The network port of one worker. `addresses`: the node's, and this worker's own if it has one; `fellows`: what the workers reach each other at,
     in their order; `describe`: what this process tells of itself in the node's statistics."""
 
-    def __init__(self, shard: Shard, addresses: Sequence[str], fellows: Sequence[str], describe: Callable[[], dict[str, Any]] = dict) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        addresses: Sequence[str],
+        fellows: Sequence[str],
+        describe: Callable[[], dict[str, Any]] = dict,
+        *,
+        direct_port: int = 0,
+    ) -> None:
+        super().__init__(direct_port + shard.worker if direct_port > 0 else direct_port)
         self._shard = shard
         self._addresses = [*addresses, fellows[shard.worker]]
         self._fellows = fellows
@@ -69,7 +80,9 @@ class WorkerNetwork(GrpcNetwork):
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
         options = [(name, 1 if name == "grpc.so_reuseport" else value) for name, value in CHANNEL_OPTIONS]
         server = grpc.aio.server(options=options)
-        calls = _Calls(self._shard, self._fellows, describing(service, self._tell), self.forwarded)
+        direct = DirectListener(self._addresses[0], self._direct_port, service)
+        offered = {**describing(service, self._tell), **direct.service}
+        calls = _Calls(self._shard, self._fellows, offered, self.forwarded)
         for group, handlers in calls.grouped().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
         for each in self._addresses:
@@ -79,16 +92,18 @@ class WorkerNetwork(GrpcNetwork):
                 raise OSError(f"cannot listen on {each}: {error}") from None
             if bound == 0:
                 raise OSError(f"cannot listen on {each}")
+        await direct.open()
         await server.start()
-        return _WorkerListener(server, calls, self._addresses[0])
+        return _WorkerListener(server, direct, calls, self._addresses[0])
 
     def _tell(self) -> dict[str, Any]:
         return self._describe() | {"passed_on": asdict(self.forwarded)}
 
 
 class _WorkerListener:
-    def __init__(self, server: grpc.aio.Server, calls: _Calls, address: str) -> None:
+    def __init__(self, server: grpc.aio.Server, direct: DirectListener, calls: _Calls, address: str) -> None:
         self._server = server
+        self._direct = direct
         self._calls = calls
         self._address = address
 
@@ -97,7 +112,7 @@ class _WorkerListener:
         return self._address
 
     async def close(self, grace_s: float = 0.0) -> None:
-        await self._server.stop(grace_s)
+        await asyncio.gather(self._server.stop(grace_s), self._direct.close(grace_s))
         await self._calls.close()
 
 

@@ -11,6 +11,8 @@ __all__ = [
     "BOUND",
     "COMPACT",
     "DESCRIBE",
+    "DIRECT",
+    "DIRECTLY",
     "DROP_VIEW",
     "LOAD_VIEW",
     "LOCATE",
@@ -48,6 +50,7 @@ OPEN = Method("/waltz.Storage/Open", "call", pb.OpenRequest, pb.OpenResponse)
 SET_LOW_WATER_MARK = Method("/waltz.Storage/SetLowWaterMark", "call", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
 TRUNCATE = Method("/waltz.Storage/Truncate", "call", pb.TruncateRequest, pb.TruncateResponse)
 REPLICATE = Method("/waltz.Storage/Replicate", "stream", pb.ReplicateRequest, pb.ReplicateResponse)
+DIRECT = Method("/waltz.Storage/Direct", "call", pb.ReplicateRequest, pb.DirectResponse)
 READ = Method("/waltz.Storage/Read", "read", pb.ReadRequest, pb.ReadResponse)
 LOCATE = Method("/waltz.Storage/Locate", "call", pb.LocateRequest, pb.LocateResponse)
 STORAGE_STATUS = Method("/waltz.Storage/Status", "call", pb.StorageStatusRequest, pb.StorageStatusResponse)
@@ -60,3 +63,6 @@ COMPACT = Method("/waltz.Storage/Compact", "call", pb.CompactRequest, pb.Compact
 READ_VIEW = Method("/waltz.Storage/ReadView", "read", pb.ReadViewRequest, pb.ReadViewResponse)
 LOAD_VIEW = Method("/waltz.Storage/LoadView", "stream", pb.LoadViewRequest, pb.LoadViewResponse)
 DROP_VIEW = Method("/waltz.Storage/DropView", "call", pb.DropViewRequest, pb.DropViewResponse)
+
+DIRECTLY = frozenset({REPLICATE})
+"""Streams that may have a connection of their own beside gRPC (`direct`). `DIRECT` asks for it with the first message of one of them."""

@@ -18,10 +18,12 @@ from waltz_log import errors
 from waltz_log.core.ports import Channel, Handler, Listener, Method, Network, Service, Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
 from waltz_log.rpc.addresses import PORT_MAX
+from waltz_log.rpc.cancelled import task_is_cancelled
+from waltz_log.rpc.direct import ChosenStream, DirectConnections, DirectListener
 from waltz_log.rpc.encoded import serialized
-from waltz_log.rpc.methods import MAX_FRAME_BYTES
+from waltz_log.rpc.methods import DIRECTLY, MAX_FRAME_BYTES
 
-__all__ = ["CHANNEL_OPTIONS", "EOF", "GrpcNetwork", "ServedStream", "answered", "begun", "error_of", "task_is_cancelled"]
+__all__ = ["CHANNEL_OPTIONS", "EOF", "GrpcNetwork", "ServedStream", "answered", "begun", "error_of"]
 
 EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
 
@@ -57,13 +59,6 @@ def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzE
     if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
         return ProtocolViolation(reason=f"{code.name.lower()} from {address}: {details}")
     return ConnectionLost(address=address, reason=f"{code.name.lower()}: {details}")
-
-
-def task_is_cancelled() -> bool:
-    """gRPC tells a call that was cancelled here, or whose channel was closed, as if the task that uses it had been cancelled. This tells
-    them apart."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def begun(call: Any) -> bool:
@@ -182,6 +177,7 @@ class _GrpcChannel:
     def __init__(self, address: str) -> None:
         self._address = address
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._direct = DirectConnections(self)
 
     @property
     def address(self) -> str:
@@ -206,6 +202,11 @@ class _GrpcChannel:
                 method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
             )
             return _CallStream(self._address, self._started(reader, request), half_closed=True)
+        if method in DIRECTLY:
+            return ChosenStream(method, self._direct, lambda: self._stream(method))
+        return self._stream(method)
+
+    def _stream(self, method: Method) -> Stream:
         stub = self._channel.stream_stream(method.name, request_serializer=serialized, response_deserializer=method.response.FromString)
         return _CallStream(self._address, self._started(stub, None), half_closed=False)
 
@@ -216,12 +217,14 @@ class _GrpcChannel:
             raise ConnectionLost(address=self._address, reason=f"the channel was closed here: {error}") from None
 
     async def close(self) -> None:
+        self._direct.close()
         await self._channel.close(None)
 
 
 class _GrpcListener:
-    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+    def __init__(self, server: grpc.aio.Server, direct: DirectListener, address: str) -> None:
         self._server = server
+        self._direct = direct
         self._address = address
 
     @property
@@ -229,7 +232,7 @@ class _GrpcListener:
         return self._address
 
     async def close(self, grace_s: float = 0.0) -> None:
-        await self._server.stop(grace_s)
+        await asyncio.gather(self._server.stop(grace_s), self._direct.close(grace_s))
 
 
 async def answered(method: Method, work: Awaitable[Any], context: Any) -> Any:
@@ -276,7 +279,10 @@ def _guarded(method: Method, handler: Handler) -> Callable[..., Awaitable[Any]]:
 
 
 class GrpcNetwork:
-    """Plain-text gRPC on TCP."""
+    """Plain-text gRPC on TCP, and beside it the connections of `direct`, taken at `direct_port`; 0: at a free one; -1: none are."""
+
+    def __init__(self, direct_port: int = 0) -> None:
+        self._direct_port = direct_port
 
     def connect(self, address: str) -> Channel:
         return _GrpcChannel(address)
@@ -284,13 +290,14 @@ class GrpcNetwork:
     async def serve(self, address: str, service: Service) -> Listener:
         """Raises `OSError` where the address cannot be bound."""
         server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        direct = DirectListener(address, self._direct_port, service)
         grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         make = {
             "call": grpc.unary_unary_rpc_method_handler,
             "read": grpc.unary_stream_rpc_method_handler,
             "stream": grpc.stream_stream_rpc_method_handler,
         }
-        for method, handler in service.items():
+        for method, handler in {**service, **direct.service}.items():
             _, group, name = method.name.split("/")
             grouped.setdefault(group, {})[name] = make[method.kind](
                 _guarded(method, handler),
@@ -308,8 +315,9 @@ class GrpcNetwork:
             raise OSError(f"cannot listen on {address}: {error}") from None
         if port == 0:
             raise OSError(f"cannot listen on {address}")
+        await direct.open()
         await server.start()
-        return _GrpcListener(server, f"{host}:{port}")
+        return _GrpcListener(server, direct, f"{host}:{port}")
 
 
 _network: Network = GrpcNetwork()  # holds the class to the port when types are checked

@@ -1019,6 +1019,27 @@ class ReplicateResponse(_message.Message):
 Global___ReplicateResponse: _TypeAlias = ReplicateResponse  # noqa: Y015
 
 @_typing.final
+class DirectResponse(_message.Message):
+    """Asked with the opening of a Replicate stream: the port where the node takes it as frames on a connection of its own; 0: nowhere, send it here."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: _builtins.int
+    port: _builtins.int
+    def __init__(
+        self,
+        *,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DirectResponse: _TypeAlias = DirectResponse  # noqa: Y015
+
+@_typing.final
 class ReadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

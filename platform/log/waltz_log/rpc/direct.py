@@ -1,0 +1,233 @@
+"""Streams over connections of their own, without gRPC: the way of blocks to replicas, of which a log server sends thousands a second.
+
+The peer is asked over gRPC where it takes such connections (`methods.DIRECT`, routed to the worker that owns the partition like any other call), with
+what is to be the stream's first message. A peer that does not know the question, takes none, or cannot be reached there is served over gRPC: so
+versions can be mixed, and a network that passes the node's one port on is enough, if slower. Errors, half close, cancellation and back-pressure are
+those of every stream (`core.ports.Stream`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from weakref import WeakSet
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from waltz_log import errors
+from waltz_log.core.ports import Channel, Handler, Method, Service, Stream
+from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.cancelled import task_is_cancelled
+from waltz_log.rpc.encoded import serialized
+from waltz_log.rpc.frames import Wire
+
+__all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
+
+log = structlog.get_logger(__name__)
+
+ASK_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 2.0
+
+AGAIN_S = 60.0
+"""After a peer could not be reached directly it is not tried so again for so long: waiting for it would hold up each recovery."""
+
+
+class _DirectStream:
+    """What both ends have in common."""
+
+    def __init__(self, wire: Wire, address: str, decode: Callable[[bytes | bytearray], Any], name: str) -> None:
+        self._wire = wire
+        self._address = address
+        self._decode = decode
+        self._name = name
+
+    async def send(self, message: Any) -> None:
+        if not self._wire.over:
+            await self._wire.send(serialized(message))
+        if self._wire.over:
+            raise self._wire.error(self._address)
+
+    async def receive(self) -> Any | None:
+        data = await self._wire.next()
+        if data is None:
+            if self._wire.finished or self._wire.status == b"":
+                return None
+            raise self._wire.error(self._address)
+        try:
+            return self._decode(data)
+        except DecodeError as error:
+            raise ProtocolViolation(reason=f"not a message of {self._name}: {error}") from None
+
+    async def finish(self) -> None:
+        self._wire.finish()
+
+    async def cancel(self) -> None:
+        self._wire.abort()
+
+
+class _ServedDirectStream(_DirectStream):
+    async def finish(self) -> None:
+        """Nothing to do: the stream finishes when its handler returns."""
+
+    async def cancel(self) -> None:
+        """The caller is told that the call was cancelled."""
+        self._wire.end(errors.encode(ConnectionLost(address=self._address, reason="cancelled by the server")).encode())
+
+
+# ---- the serving end -----------------------------------------------------------------------------------------------------------------------------
+
+
+class DirectListener:
+    """Takes connections for those procedures of a service that are offered directly, if there are any. `address` is the node's: connections are taken
+    at the same host, at `port`, or a free one where that is 0, or nowhere below 0."""
+
+    def __init__(self, address: str, port: int, service: Service) -> None:
+        self._host = address.rpartition(":")[0].strip("[]")
+        self._wanted = -1 if address.startswith("unix:") else port
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._service = {method.name: (method, handler) for method, handler in service.items() if method in methods.DIRECTLY}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wires: WeakSet[Wire] = WeakSet()
+
+    async def open(self) -> None:
+        """Raises `OSError` where it cannot listen."""
+        if self._service and self._wanted >= 0:
+            self._server = await asyncio.get_running_loop().create_server(self._wire, self._host or None, self._wanted)
+            self._port = int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def service(self) -> Service:
+        """What the node offers over gRPC for it."""
+        return {methods.DIRECT: self._tell} if self._service else {}
+
+    def _wire(self) -> Wire:
+        wire = Wire(self._greeted)
+        self._wires.add(wire)
+        return wire
+
+    async def _tell(self, _request: Any) -> Any:
+        return pb.DirectResponse(port=self._port)
+
+    def _greeted(self, wire: Wire, name: str) -> None:
+        found = self._service.get(name)
+        if found is None:
+            wire.end(errors.encode(ProtocolViolation(reason=f"not offered directly: {name}")).encode())
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(wire, *found))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        wire.when_lost = task.cancel
+
+    async def _serve(self, wire: Wire, method: Method, handler: Handler) -> None:
+        stream: Stream = _ServedDirectStream(wire, "the caller", method.request.FromString, method.name)
+        try:
+            wire.end(await _status_of(method, handler(stream)))
+        finally:
+            wire.when_lost = None
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Takes no more, and ends what is not done within the time."""
+        if self._server is not None:
+            self._server.close()
+        if self._tasks and grace_s:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        ending = list(self._tasks)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for wire in self._wires:
+            wire.abort("the node is stopping")
+
+
+async def _status_of(method: Method, work: Awaitable[None]) -> bytes:
+    """As `network.answered`, for a stream that tells its caller an error as it is."""
+    try:
+        await work
+        return b""
+    except WaltzError as error:
+        return errors.encode(error).encode()
+    except asyncio.CancelledError:
+        if task_is_cancelled():
+            raise
+        return errors.encode(ConnectionLost(address="peer", reason="what the call waited for was given up")).encode()
+    except Exception as error:
+        log.exception("call failed", method=method.name)
+        return errors.encode(ConnectionLost(address="peer", reason=f"unknown: {type(error).__name__}: {error}")).encode()
+
+
+# ---- the calling end -----------------------------------------------------------------------------------------------------------------------------
+
+
+class DirectConnections:
+    """Of one channel, whose address also tells the host."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._wires: WeakSet[Wire] = WeakSet()
+        self._closed = False
+        self._not_before = 0.0
+
+    async def open(self, method: Method, opening: Any) -> Stream | None:
+        """None where the peer is not to be had directly. Raises what the question does where the peer does not answer at all."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._not_before:
+            return None
+        try:
+            port = int((await self._channel.call(methods.DIRECT, opening, timeout_s=ASK_TIMEOUT_S)).port)
+        except ProtocolViolation:
+            return None  # an older node; what is wrong with the opening itself it will say again
+        if port <= 0:
+            return None
+        host = self._channel.address.rpartition(":")[0].strip("[]")
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, wire = await loop.create_connection(Wire, host, port)
+        except (OSError, TimeoutError) as error:
+            self._not_before = loop.time() + AGAIN_S
+            log.warning("peer cannot be reached directly", address=self._channel.address, port=port, error=str(error) or "no answer")
+            return None
+        self._wires.add(wire)
+        if self._closed:
+            wire.abort("the channel was closed here")
+        wire.greet(method.name)
+        return _DirectStream(wire, self._channel.address, method.response.FromString, method.name)
+
+    def close(self) -> None:
+        self._closed = True
+        for wire in self._wires:
+            wire.abort("the channel was closed here")
+
+
+class ChosenStream:
+    """A stream whose way is chosen when its first message is known. `otherwise`: over gRPC, as is one that begins without a message."""
+
+    def __init__(self, method: Method, connections: DirectConnections, otherwise: Callable[[], Stream]) -> None:
+        self._method = method
+        self._connections = connections
+        self._otherwise = otherwise
+        self._stream: Stream | None = None
+
+    def _any(self) -> Stream:
+        if self._stream is None:
+            self._stream = self._otherwise()
+        return self._stream
+
+    async def send(self, message: Any) -> None:
+        if self._stream is None:
+            self._stream = await self._connections.open(self._method, message) or self._otherwise()
+        await self._stream.send(message)
+
+    async def receive(self) -> Any | None:
+        return await self._any().receive()
+
+    async def finish(self) -> None:
+        await self._any().finish()
+
+    async def cancel(self) -> None:
+        if self._stream is not None:
+            await self._stream.cancel()

@@ -1,0 +1,272 @@
+"""Frames on one TCP connection that carries one message stream, and nothing else: what blocks travel to replicas in (decision 20).
+
+A frame is a kind (1 byte), a length (4 bytes, big-endian) and so many bytes. The calling end begins with a greeting that names the procedure. Then
+messages go both ways until the caller says END, after which it only receives; the serving end closes with a STATUS. The transport's own flow control
+is the stream's: who does not take messages stops reading, and its peer's `send` waits. Each end asks a peer that has been silent for a while for a
+sign of life, and gives it up where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import cast
+
+from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError, decode, encode
+from waltz_log.rpc.methods import MAX_FRAME_BYTES
+
+__all__ = ["GREETING", "VERSION", "Wire"]
+
+HEAD = Struct(">BI")
+MESSAGE, END, STATUS, PING, PONG = range(5)
+GREETING = 0x57
+"""Kind of the first frame: no protocol that might knock here by mistake begins so."""
+
+VERSION = b"\x01"
+
+ROOM_BYTES = 64 * 1024
+"""What is received lands here; a frame that does not fit gets memory of its own and is received in place."""
+
+GREETING_BYTES_MAX = 256
+
+HELD_BYTES_MAX = 1024 * 1024
+"""Received and not taken: above it nothing more is read."""
+
+UNSENT_BYTES_MAX = 256 * 1024
+"""Written and not taken by the kernel: above it who sends waits."""
+
+JOINED_BYTES = 16 * 1024
+"""Below this a copy costs less than a second buffer."""
+
+SILENCE_S = 10.0
+"""After so long without a byte the peer is asked for a sign of life, and given up after as long again."""
+
+LINGER_S = 10.0
+"""For a peer to take the status: closing at once would reset the connection where it still sends, and the status would be lost."""
+
+
+class Wire(asyncio.BufferedProtocol):
+    """One end. `greeted` (serving end): called with the wire and the procedure's name. `when_lost` is called once, when the connection is gone."""
+
+    def __init__(self, greeted: Callable[[Wire, str], None] | None = None) -> None:
+        self.status: bytes | None = None
+        """What the stream ended with: nothing where it ended in good order, else an encoded `WaltzError`."""
+        self.lost: str | None = None
+        self.finished = False
+        """The other end sends nothing more."""
+        self.when_lost: Callable[[], object] | None = None
+        self._greeted = greeted
+        self._greeting_due = greeted is not None
+        self._ending = False
+        self._room = bytearray(ROOM_BYTES)
+        self._view = memoryview(self._room)
+        self._begin = self._end = 0
+        self._large: tuple[int, bytearray] | None = None
+        self._filled = 0
+        self._messages: deque[bytes | bytearray] = deque()
+        self._held = 0
+        self._reading = True
+        self._receiver: asyncio.Future[None] | None = None
+        self._senders: asyncio.Future[None] | None = None
+        self._heard = self._asked = False
+        self._reason = "connection closed by the peer"
+
+    # ---- as the event loop calls it ------------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._loop = asyncio.get_running_loop()
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self._timer = self._loop.call_later(SILENCE_S, self._look)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            return memoryview(self._large[1])[self._filled :]
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard = True
+        if self._large is not None:
+            self._filled += nbytes
+            kind, data = self._large
+            if self._filled == len(data):
+                self._large = None
+                self._frame(kind, data)
+            return
+        self._end += nbytes
+        while self._end - self._begin >= HEAD.size and not self._transport.is_closing():
+            kind, length = HEAD.unpack_from(self._room, self._begin)
+            if self._refused(kind, length):
+                return
+            start, stop = self._begin + HEAD.size, self._begin + HEAD.size + length
+            if stop <= self._end:
+                self._begin = stop
+                self._frame(kind, bytes(self._view[start:stop]))
+            elif HEAD.size + length > ROOM_BYTES:
+                data = bytearray(length)
+                self._filled = self._end - start
+                data[: self._filled] = self._view[start : self._end]
+                self._large, self._begin = (kind, data), self._end
+            else:
+                break
+        if self._begin:
+            rest = self._end - self._begin
+            if rest:
+                self._room[:rest] = self._view[self._begin : self._end].tobytes()
+            self._begin, self._end = 0, rest
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._senders = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._senders is not None:
+            senders, self._senders = self._senders, None
+            senders.set_result(None)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._timer.cancel()
+        self.lost = self._reason if exc is None or isinstance(exc, ConnectionError) else f"{self._reason}: {exc}"
+        self.resume_writing()
+        self._wake()
+        if self.when_lost is not None:
+            self.when_lost()
+
+    # ---- frames --------------------------------------------------------------------------------------------------------------------------------
+
+    def _refused(self, kind: int, length: int) -> bool:
+        if self._greeting_due:
+            wrong = None if kind == GREETING and length <= GREETING_BYTES_MAX else "a stream begins with a greeting"
+        elif kind > PONG:
+            wrong = f"unknown frame kind={kind}"
+        else:
+            wrong = None if length <= MAX_FRAME_BYTES else f"frame too large: bytes={length} limit={MAX_FRAME_BYTES}"
+        if wrong is not None:
+            self._break(ProtocolViolation(reason=wrong))
+        return wrong is not None
+
+    def _break(self, error: WaltzError) -> None:
+        """Both ends are told."""
+        self.end(encode(error).encode())
+        self.status = encode(error).encode()
+        self._wake()
+
+    def _frame(self, kind: int, data: bytes | bytearray) -> None:
+        if kind == GREETING and self._greeting_due:
+            self._greeting_due = False
+            assert self._greeted is not None
+            if data[:1] == VERSION:
+                self._greeted(self, data[1:].decode("ascii", "replace"))
+            else:
+                self._break(ProtocolViolation(reason=f"unknown version of the framing: {data[:1].hex()}"))
+        elif kind == PING:
+            self._write(PONG, b"")
+        elif kind == PONG or self._ending:
+            return
+        elif kind == MESSAGE:
+            self._messages.append(data)
+            self._held += len(data)
+            if self._held > HELD_BYTES_MAX and self._reading:
+                self._reading = False
+                self._transport.pause_reading()
+            self._wake()
+        elif kind == END:
+            self.finished = True
+            self._wake()
+        elif kind == STATUS:
+            self.status = bytes(data)
+            self._transport.close()
+            self.resume_writing()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
+
+    def _write(self, kind: int, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        head = HEAD.pack(kind, len(data))
+        if len(data) <= JOINED_BYTES:
+            self._transport.write(head + data)
+        else:
+            self._transport.write(head)
+            self._transport.write(data)
+
+    def _look(self) -> None:
+        """Silence while we do not read is ours."""
+        if self._greeting_due or (self._asked and not self._heard and self._reading):
+            self._reason = "peer is silent"
+            self._transport.abort()
+            return
+        self._asked = not self._heard
+        self._heard = False
+        if self._asked:
+            self._write(PING, b"")
+        self._timer = self._loop.call_later(SILENCE_S, self._look)
+
+    # ---- as a stream calls it ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return self.status is not None or self.lost is not None or self._transport.is_closing()
+
+    def greet(self, procedure: str) -> None:
+        self._write(GREETING, VERSION + procedure.encode())
+
+    async def send(self, data: bytes) -> None:
+        """Waits while the peer does not read. To be asked afterwards: `over`."""
+        self._write(MESSAGE, data)
+        while self._senders is not None:
+            await asyncio.shield(self._senders)
+
+    async def next(self) -> bytes | bytearray | None:
+        """The next message; None where there will be none: `finished`, `status` and `lost` say why. For one receiver at a time."""
+        while not self._messages:
+            if self.finished or self.status is not None or self.lost is not None:
+                return None
+            self._receiver = self._loop.create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+        data = self._messages.popleft()
+        self._held -= len(data)
+        if not self._reading and self._held <= HELD_BYTES_MAX // 2:
+            self._reading = True
+            self._asked = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+        return data
+
+    def finish(self) -> None:
+        self._write(END, b"")
+
+    def end(self, status: bytes) -> None:
+        """The serving end's last word. What the peer still sends is read and dropped until it has taken that."""
+        if self._ending or self._transport.is_closing():
+            return
+        self._write(STATUS, status)
+        self._ending = True
+        self._messages.clear()
+        self._held = 0
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
+
+    def abort(self, reason: str = "cancelled") -> None:
+        self._reason = reason
+        self._transport.abort()
+
+    def error(self, address: str) -> WaltzError:
+        """Why nothing more comes, where the stream did not end in good order."""
+        if self.status:
+            told = decode(self.status.decode("utf-8", "replace"))
+            return told if told is not None else ProtocolViolation(reason=f"unknown status from {address}")
+        return ConnectionLost(address=address, reason=self.lost or self._reason if self.status is None else "stream has ended")
