@@ -7,11 +7,13 @@ import errno
 import fcntl
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from waltz_log.core.ports import Disk, DiskFile, Offload
@@ -224,12 +226,16 @@ class ReadOnlyFileSystemDisk(FileSystemDisk):
 class ThreadOffload:
     """Blocking calls on threads of their own, so that a slow disk never takes the threads that something else waits for.
 
-    Bare threads and one queue: a storage node makes one call for each write round, and an executor's own futures and locks cost as much as the rest
-    of the hop. A call that was begun is carried out; one that nobody waits for any more is not begun."""
+    A call wakes one thread, the one that was idle last. Threads that share a queue wake each other to find it empty, and an executor's own futures
+    and locks cost as much as the rest of the hop: a storage node makes a call for each write round. A call that was begun is carried out; one that
+    nobody waits for any more is not begun."""
 
     def __init__(self, threads: int) -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._threads = [Thread(target=self._work, name=f"waltz-disk-{number}", daemon=True) for number in range(threads)]
+        self._turn = Lock()
+        self._waiting: deque[_Call | None] = deque()
+        self._idle: list[SimpleQueue[_Call | None]] = []
+        """One for each thread that waits, which alone takes from it. None ends it."""
+        self._threads = [Thread(target=self._work, args=(SimpleQueue(),), name=f"waltz-disk-{number}", daemon=True) for number in range(threads)]
         self._started = self._closed = False
 
     async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
@@ -241,20 +247,39 @@ class ThreadOffload:
                 thread.start()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        self._calls.put(_Call(loop, done, call, arguments))
+        self._give(_Call(loop, done, call, arguments))
         return await done
 
-    def _work(self) -> None:
-        while (work := self._calls.get()) is not None:
-            work.run()
-            del work  # what it holds must not live until the next one comes
+    def _give(self, work: _Call | None) -> None:
+        with self._turn:
+            if not self._idle:
+                self._waiting.append(work)
+                return
+            idle = self._idle.pop()
+        idle.put(work)
+
+    def _take(self, own: SimpleQueue[_Call | None]) -> None:
+        """What waits longest; the thread is idle where nothing does."""
+        with self._turn:
+            if self._waiting:
+                own.put(self._waiting.popleft())
+            else:
+                self._idle.append(own)
+
+    def _work(self, own: SimpleQueue[_Call | None]) -> None:
+        self._take(own)
+        while (work := own.get()) is not None:
+            tell = work.run()
+            self._take(own)  # before anybody is told: who asks again at once finds this thread, which is warm
+            tell()
+            del work, tell  # what they hold must not live until the next one comes
 
     def close(self) -> None:
         """Returns when all that was asked for is done."""
         self._closed = True
         if self._started:
             for _ in self._threads:
-                self._calls.put(None)
+                self._give(None)
             for thread in self._threads:
                 thread.join()
 
@@ -265,15 +290,18 @@ class _Call(NamedTuple):
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
 
-    def run(self) -> None:
-        if self.done.cancelled():
-            return
+    def run(self) -> Callable[[], None]:
+        """Carries it out, and gives what tells who waits for it."""
         outcome: Any = None
         error: BaseException | None = None
-        try:
-            outcome = self.call(*self.arguments)
-        except BaseException as raised:
-            error = raised
+        if not self.done.cancelled():
+            try:
+                outcome = self.call(*self.arguments)
+            except BaseException as raised:
+                error = raised
+        return partial(self._told, outcome, error)
+
+    def _told(self, outcome: Any, error: BaseException | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
             self.loop.call_soon_threadsafe(self.tell, outcome, error)
 
