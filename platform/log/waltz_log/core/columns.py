@@ -11,8 +11,10 @@ records names the first bad one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
-from struct import Struct
+from itertools import accumulate
+from struct import Struct, pack, unpack
 from typing import Any, Final
 from zlib import crc32
 
@@ -24,12 +26,15 @@ from waltz_log.core.crc_algebra import crc_of_words, shift
 from waltz_log.errors import CorruptData
 
 __all__ = [
+    "FEW_RECORDS",
     "HEADER_DTYPE",
     "assign_ids",
     "header_bytes",
     "headers_array",
+    "index_entries",
     "lengths_array",
     "offsets_array",
+    "senders",
     "slice_block",
     "verify_records",
 ]
@@ -54,6 +59,7 @@ FEW_RECORDS: Final = 96
 _ID = Struct(">q")
 _CHECKSUM = Struct(">I")
 _HEADER = Struct(">qiiiiiiI")
+_SENDER = Struct(">8xii4xi")
 _FIRST_ID = bytes(8)
 
 GROUP_RECORDS: Final = 1024
@@ -76,9 +82,31 @@ def offsets_array(lengths: bytes) -> NDArray[np.int64]:
     return offsets
 
 
+def index_entries(lengths: bytes, start: int) -> tuple[bytes, int]:
+    """i8[n] big-endian: where each record starts when the first one does at `start`; and where the last one ends."""
+    if len(lengths) // 4 < FEW_RECORDS:
+        *starts, end = accumulate(_each(lengths), initial=start)
+        return pack(f">{len(starts)}q", *starts), end
+    offsets = offsets_array(lengths) + start
+    return offsets[:-1].astype(">i8").tobytes(), int(offsets[-1])
+
+
 def headers_array(records: bytes, lengths: bytes) -> NDArray[Any]:
     """HEADER_DTYPE[n], a copy. The framing must be right (`verify_records` checked it); `IndexError` or `ValueError` otherwise."""
     return _rows_at(records, offsets_array(lengths)[:-1], HEADER_BYTES).view(HEADER_DTYPE)
+
+
+def senders(records: bytes, lengths: bytes) -> Iterator[tuple[int, int, int]]:
+    """Client id, generation and sequence of each record, for a few of them. The framing must be right, as for `headers_array`."""
+    start = 0
+    for length in _each(lengths):
+        yield _SENDER.unpack_from(records, start)
+        start += length
+
+
+def _each(lengths: bytes) -> tuple[int, ...]:
+    """Of a few records: a call of numpy costs more than they do."""
+    return unpack(f">{len(lengths) // 4}i", lengths)
 
 
 def header_bytes(records: bytes, lengths: bytes) -> bytes:
@@ -206,7 +234,7 @@ def _verify_one_by_one(records: bytes | memoryview, lengths: bytes, first_transa
     view = memoryview(records)
     total = len(records)
     start = 0
-    for index, length in enumerate(np.frombuffer(lengths, dtype=">i4").tolist()):
+    for index, length in enumerate(_each(lengths)):
         expected = 0 if first_transaction_id is None else first_transaction_id + index
         end = start + length
         if length < RECORD_OVERHEAD_BYTES or end > total:
@@ -257,7 +285,7 @@ def _assign_one_by_one(patched: bytearray, lengths: bytes, first_transaction_id:
     start = 0
     no_id = crc32(_FIRST_ID)
     with memoryview(patched) as view:
-        for index, length in enumerate(np.frombuffer(lengths, dtype=">i4").tolist()):
+        for index, length in enumerate(_each(lengths)):
             closing = start + length - 4
             with_id = _ID.pack(first_transaction_id + index)
             rest = view[start + 8 : closing]

@@ -46,8 +46,12 @@ class _DirectStream:
         self._name = name
 
     async def send(self, message: Any) -> None:
+        data = serialized(message)
+        if len(data) > methods.MAX_FRAME_BYTES:
+            self._wire.abort("a message was too large")
+            raise ProtocolViolation(reason=f"message too large: bytes={len(data)} limit={methods.MAX_FRAME_BYTES}")
         if not self._wire.over:
-            await self._wire.send(serialized(message))
+            await self._wire.send(data)
         if self._wire.over:
             raise self._wire.error(self._address)
 

@@ -34,6 +34,9 @@ GREETING_BYTES_MAX = 256
 HELD_BYTES_MAX = 1024 * 1024
 """Received and not taken: above it nothing more is read."""
 
+MESSAGE_BYTES = 64
+"""What a message takes beside its data, about."""
+
 UNSENT_BYTES_MAX = 256 * 1024
 """Written and not taken by the kernel: above it who sends waits."""
 
@@ -88,18 +91,23 @@ class Wire(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = True
-        if self._large is not None:
+        if self._ending:
+            self._begin = self._end = 0
+        elif self._large is not None:
             self._filled += nbytes
             kind, data = self._large
             if self._filled == len(data):
                 self._large = None
                 self._frame(kind, data)
-            return
-        self._end += nbytes
-        while self._end - self._begin >= HEAD.size and not self._transport.is_closing():
+        else:
+            self._end += nbytes
+            self._take_frames()
+
+    def _take_frames(self) -> None:
+        while self._end - self._begin >= HEAD.size and not self._ending:
             kind, length = HEAD.unpack_from(self._room, self._begin)
             if self._refused(kind, length):
-                return
+                break
             start, stop = self._begin + HEAD.size, self._begin + HEAD.size + length
             if stop <= self._end:
                 self._begin = stop
@@ -111,10 +119,11 @@ class Wire(asyncio.BufferedProtocol):
                 self._large, self._begin = (kind, data), self._end
             else:
                 break
-        if self._begin:
+        if self._ending:
+            self._begin = self._end = 0
+        elif self._begin:
             rest = self._end - self._begin
-            if rest:
-                self._room[:rest] = self._view[self._begin : self._end].tobytes()
+            self._room[:rest] = self._view[self._begin : self._begin + rest].tobytes()
             self._begin, self._end = 0, rest
 
     def eof_received(self) -> bool:
@@ -151,8 +160,9 @@ class Wire(asyncio.BufferedProtocol):
 
     def _break(self, error: WaltzError) -> None:
         """Both ends are told."""
-        self.end(encode(error).encode())
         self.status = encode(error).encode()
+        self.end(self.status)
+        self.resume_writing()
         self._wake()
 
     def _frame(self, kind: int, data: bytes | bytearray) -> None:
@@ -169,7 +179,7 @@ class Wire(asyncio.BufferedProtocol):
             return
         elif kind == MESSAGE:
             self._messages.append(data)
-            self._held += len(data)
+            self._held += len(data) + MESSAGE_BYTES
             if self._held > HELD_BYTES_MAX and self._reading:
                 self._reading = False
                 self._transport.pause_reading()
@@ -198,15 +208,17 @@ class Wire(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def _look(self) -> None:
-        """Silence while we do not read is ours."""
+        """Silence while we do not read is ours, and we say so: what the peer asks waits behind what we do not read."""
         if self._greeting_due or (self._asked and not self._heard and self._reading):
             self._reason = "peer is silent"
             self._transport.abort()
             return
-        self._asked = not self._heard
+        self._asked = not self._heard and self._reading
         self._heard = False
         if self._asked:
             self._write(PING, b"")
+        elif not self._reading:
+            self._write(PONG, b"")
         self._timer = self._loop.call_later(SILENCE_S, self._look)
 
     # ---- as a stream calls it ------------------------------------------------------------------------------------------------------------------
@@ -235,10 +247,9 @@ class Wire(asyncio.BufferedProtocol):
             finally:
                 self._receiver = None
         data = self._messages.popleft()
-        self._held -= len(data)
+        self._held -= len(data) + MESSAGE_BYTES
         if not self._reading and self._held <= HELD_BYTES_MAX // 2:
             self._reading = True
-            self._asked = False
             if not self._transport.is_closing():
                 self._transport.resume_reading()
         return data
@@ -251,9 +262,11 @@ class Wire(asyncio.BufferedProtocol):
         if self._ending or self._transport.is_closing():
             return
         self._write(STATUS, status)
+        self._transport.write_eof()
         self._ending = True
         self._messages.clear()
         self._held = 0
+        self._large = None
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()

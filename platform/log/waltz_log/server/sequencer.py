@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.columns import assign_ids, headers_array, lengths_array, offsets_array, verify_records
-from waltz_log.core.locks import LockTable, unpack_i8
+from waltz_log.core.columns import FEW_RECORDS, assign_ids, headers_array, lengths_array, offsets_array, senders, verify_records
+from waltz_log.core.locks import LockTable, Verdict, unpack_i8
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 
@@ -113,24 +113,55 @@ class Sequencer:
     def _take(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
         """The accepted records of one frame and their lengths, or None. Moves `next_id` past them."""
         appender = frame.appender
-        headers, marks, locks = self._check(frame)
+        self._check(frame)
+        marks, locks, counts, own = unpack_i8(frame.marks), unpack_i8(frame.locks), frame.lock_counts, frame.own
+        few = self._few_in_order(frame) if frame.count < FEW_RECORDS else None
+        if few is not None:
+            appender.last_sequence = few[-1]
+            return self._judged(frame, few, None, self.locks.judge(marks, counts, locks, self.next_id, appender.client_id, own), result)
+        headers = headers_array(frame.records, frame.lengths)
+        if bool((headers["client_id"] != appender.client_id).any()):
+            raise CorruptData(where=_where(appender), offset=0, transaction_id=-1, reason="record of another client")
         sequences = headers["sequence"].astype(np.int64)
         if frame.generation != self.generation or bool((headers["generation"] != self.generation).any()):
             self._refuse(result, appender, sequences, pb.REFUSAL_GENERATION)
             return None
-        counts, own = frame.lock_counts, frame.own
-        lengths = lengths_array(frame.lengths)
-        refused = self._refused(result, appender, sequences, lengths)
+        refused = self._refused(result, appender, sequences, lengths_array(frame.lengths))
         appender.last_sequence = max(appender.last_sequence, int(sequences.max()))
+        remaining = None
         if refused is not None:
             marks, counts, locks = _without(refused, marks, counts, locks)
             remaining = np.flatnonzero(~refused)
             own = bytes([own[position] for position in remaining.tolist()]) if own else own
-        else:
-            remaining = np.arange(frame.count)
-        verdict = self.locks.judge(marks, counts, locks, self.next_id, appender.client_id, own)
+        return self._judged(frame, sequences, remaining, self.locks.judge(marks, counts, locks, self.next_id, appender.client_id, own), result)
+
+    def _few_in_order(self, frame: Frame) -> list[int] | None:
+        """The sequences of a small frame in which nothing is to be refused for itself, as in most; what is wrong with another is told with numpy,
+        which costs more than all the rest does for a few."""
+        client_id, generation, before = frame.appender.client_id, self.generation, frame.appender.last_sequence
+        if frame.generation != generation or len(frame.records) > self._record_length_max:  # all of them are no longer than one may be
+            return None
+        found: list[int] = []
+        for client, of_generation, sequence in senders(frame.records, frame.lengths):
+            if client != client_id or of_generation != generation or sequence <= before:
+                return None
+            found.append(sequence)
+            before = sequence
+        return found
+
+    def _judged(
+        self,
+        frame: Frame,
+        sequences: Sequence[int] | npt.NDArray[np.int64],
+        remaining: npt.NDArray[np.intp] | None,
+        verdict: Verdict,
+        result: Sequenced,
+    ) -> tuple[bytes, bytes] | None:
+        """What the locks leave of a frame. `remaining`: the positions that were judged; None: all."""
+        appender = frame.appender
         for position, winner in verdict.rejected:
-            result.rejected.append((appender, int(sequences[remaining[position]]), winner))
+            at = position if remaining is None else remaining[position]
+            result.rejected.append((appender, int(sequences[at]), winner))
         result.holders.extend(verdict.holders)
         if not verdict.accepted:
             return None
@@ -139,12 +170,14 @@ class Sequencer:
         if len(verdict.accepted) == frame.count:
             result.committed.append((appender, _ranges(sequences, first_id)))
             return frame.records, frame.lengths
-        kept = remaining[np.array(verdict.accepted, dtype=np.int64)]
-        result.committed.append((appender, _ranges(sequences[kept], first_id)))
+        kept = np.array(verdict.accepted, dtype=np.int64)
+        if remaining is not None:
+            kept = remaining[kept]
+        result.committed.append((appender, _ranges(np.asarray(sequences)[kept], first_id)))
         offsets = offsets_array(frame.lengths)
         view = memoryview(frame.records)
         records = b"".join([view[offsets[at] : offsets[at + 1]] for at in kept.tolist()])
-        return records, lengths[kept].astype(">i4").tobytes()
+        return records, lengths_array(frame.lengths)[kept].astype(">i4").tobytes()
 
     def _refused(
         self, result: Sequenced, appender: Appender, sequences: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
@@ -162,26 +195,26 @@ class Sequencer:
                 refused |= mask
         return refused
 
-    def _check(self, frame: Frame) -> tuple[npt.NDArray[np.void], array[int], array[int]]:
-        """Everything a client could get wrong. Raises `CorruptData`: the stream it came on ends, and nothing of the frame is stored."""
-        client_id, count = frame.appender.client_id, frame.count
-        where = f"append of client {client_id}"
+    def _check(self, frame: Frame) -> None:
+        """What a client could get wrong but for what the records say of it. Raises `CorruptData`: the stream it came on ends, and nothing of the
+        frame is stored."""
+        where, count = _where(frame.appender), frame.count
         if count == 0 or len(frame.lengths) != 4 * count or len(frame.marks) != 8 * count or len(frame.locks) % 8:
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason="columns of different lengths")
         if len(frame.own) not in (0, count) or len(frame.lock_counts) not in (0, 3 * count) or sum(frame.lock_counts) * 8 != len(frame.locks):
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason="lock counts and locks differ")
         verify_records(frame.records, frame.lengths, first_transaction_id=None, partition=self.partition, where=where)
-        headers = headers_array(frame.records, frame.lengths)
-        if bool((headers["client_id"] != client_id).any()):
-            raise CorruptData(where=where, offset=0, transaction_id=-1, reason="record of another client")
-        return headers, unpack_i8(frame.marks), unpack_i8(frame.locks)
 
     @staticmethod
     def _refuse(result: Sequenced, appender: Appender, sequences: npt.NDArray[np.int64], reason: int) -> None:
         result.refused.append((appender, [(sequence, reason) for sequence in sequences.tolist()]))
 
 
-def _ranges(sequences: npt.NDArray[np.int64], first_id: int) -> list[tuple[int, int, int]]:
+def _where(appender: Appender) -> str:
+    return f"append of client {appender.client_id}"
+
+
+def _ranges(sequences: Sequence[int] | npt.NDArray[np.int64], first_id: int) -> list[tuple[int, int, int]]:
     """(first sequence, count, first id) for each run of consecutive sequences."""
     if int(sequences[-1] - sequences[0]) == len(sequences) - 1:
         return [(int(sequences[0]), len(sequences), first_id)]

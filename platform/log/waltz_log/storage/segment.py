@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from waltz_log.core.block import Block
-from waltz_log.core.columns import offsets_array
+from waltz_log.core.columns import index_entries
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.core.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, encode_time, file_name
 from waltz_log.errors import CorruptData
@@ -128,8 +128,8 @@ class ActiveSegment:
         are in the system's memory, until `sync` is called. The data file takes space up to `allocate_to` where it does not reach that far yet."""
         lengths = b"".join([block.lengths for block in blocks])
         records = b"".join([block.records for block in blocks]) if len(blocks) > 1 else blocks[0].records
-        offsets = offsets_array(lengths) + self.size
-        assert int(offsets[-1]) == self.size + len(records), "lengths and records were verified to agree"
+        index, end = index_entries(lengths, self.size)
+        assert end == self.size + len(records), "lengths and records were verified to agree"
         entries = b"".join([encode_time(block.first_transaction_id, block.append_time_ms) for block in blocks])
         before = (self.size, self.next_id, self._times_end)
         with taking_space():
@@ -138,9 +138,9 @@ class ActiveSegment:
                 self.allocated = allocate_to
             self._data.write(self.size, records)
             self._times.write(self._times_end, entries)
-        self._entries.append(offsets[:-1].astype(">i8").tobytes())
+        self._entries.append(index)
         self._times_end += len(entries)
-        self.size = int(offsets[-1])
+        self.size = end
         self.allocated = max(self.allocated, self.size)
         self.next_id += len(lengths) // 4
         newest_ms = blocks[-1].append_time_ms

@@ -16,8 +16,10 @@ from waltz_log.core.columns import (
     assign_ids,
     header_bytes,
     headers_array,
+    index_entries,
     lengths_array,
     offsets_array,
+    senders,
     slice_block,
     verify_records,
 )
@@ -85,6 +87,14 @@ def test_whole_blocks_pass_and_their_columns_are_those_of_each_record(data: list
         assert header_bytes(records, lengths)[36 * n : 36 * n + 36] == records[offset : offset + 36]
         offset = end
     assert headers.dtype == HEADER_DTYPE
+    assert list(senders(records, lengths)) == headers[["client_id", "generation", "sequence"]].tolist()
+
+
+@given(st.lists(st.integers(40, 1 << 20), max_size=120), st.integers(0, 1 << 40))
+def test_index_entries_are_the_offsets_of_the_records_in_their_file(sizes: list[int], start: int) -> None:
+    entries, end = index_entries(struct.pack(f">{len(sizes)}i", *sizes), start)
+    assert struct.unpack(f">{len(sizes)}q", entries) == tuple(start + sum(sizes[:n]) for n in range(len(sizes)))
+    assert end == start + sum(sizes)
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(3, 3), (100, 3), (100, 1)])

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from waltz_log.core.columns import verify_records
 from waltz_log.core.records import encode_record
@@ -105,3 +111,37 @@ def test_rot_a_foreign_client_and_torn_columns_end_only_their_own_stream() -> No
         result = _sequencer().sequence([frame, _frame(good, [(0, b"x", 99, [])])], 0)
         assert [appender for appender, _ in result.broken] == [bad]
         assert result.committed == [(good, [(0, 1, 100)])]
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 12), st.sampled_from([b"", b"a", b"bb" * 40, b"c" * 1001]), st.integers(90, 110), st.lists(st.integers(0, 5), max_size=2)
+    ),
+    min_size=1,
+    max_size=6,
+)
+FRAMES = st.lists(st.tuples(ROWS, st.sampled_from([7, 7, 7, 8]), st.sampled_from([2, 2, 2, 1]), st.booleans()), min_size=1, max_size=6)
+
+
+def _outcome(frames: list[tuple[list[tuple[int, bytes, int, list[int]]], int, int, bool]], few: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("waltz_log.server.sequencer.FEW_RECORDS", few)
+    sequencer, clients = _sequencer(), {number: _Client(number) for number in (7, 8)}
+    outcomes = []
+    for rows, number, generation, in_order in frames:
+        made = _frame(clients[number], sorted(rows) if in_order else rows, generation=generation)
+        if rows[0][0] == 12:
+            made.appender = clients[15 - number]  # who is not who wrote the records
+        if rows[0][0] == 11:
+            made.generation = 2  # whatever the records say
+        result = sequencer.sequence([made], 5)
+        told = {name: [(appender.client_id, *rest) for appender, *rest in getattr(result, name)] for name in ("committed", "rejected", "refused")}
+        broken = [(appender.client_id, str(error)) for appender, error in result.broken]
+        block = None if result.block is None else asdict(result.block)
+        outcomes.append((told, broken, block, result.holders, sequencer.next_id, {each.client_id: each.last_sequence for each in clients.values()}))
+    return outcomes
+
+
+@given(FRAMES)
+def test_small_frames_are_judged_as_large_ones_are(frames: list[tuple[list[tuple[int, bytes, int, list[int]]], int, int, bool]]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert _outcome(frames, 96, monkeypatch) == _outcome(frames, 0, monkeypatch)

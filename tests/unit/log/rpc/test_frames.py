@@ -1,0 +1,188 @@
+"""Frames on a bare socket: what strangers, torn streams and silent peers meet."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from waltz_log import errors
+from waltz_log.core.ports import Stream
+from waltz_log.errors import ConnectionLost, ProtocolViolation
+from waltz_log.rpc import frames, methods
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.direct import DirectListener
+from waltz_log.rpc.frames import Wire
+
+PATIENCE_S = 20
+GREETING = b"\x01/waltz.Storage/Replicate"
+
+
+def _frame(kind: int, data: bytes = b"") -> bytes:
+    return struct.pack(">BI", kind, len(data)) + data
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.received: list[Any] = []
+        self.ended: BaseException | None = None
+        self.read_on = asyncio.Event()
+        self.read_on.set()
+
+    async def replicate(self, stream: Stream) -> None:
+        try:
+            while True:
+                await self.read_on.wait()
+                message = await stream.receive()
+                if message is None:
+                    return
+                self.received.append(message)
+                await stream.send(pb.ReplicateResponse(last_transaction_id=len(self.received)))
+        except BaseException as error:
+            self.ended = error
+            raise
+
+
+@asynccontextmanager
+async def _listening() -> AsyncIterator[tuple[_Node, int]]:
+    node = _Node()
+    listener = DirectListener("127.0.0.1:0", 0, {methods.REPLICATE: node.replicate})
+    await listener.open()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield node, (await listener.service[methods.DIRECT](None)).port
+    finally:
+        await listener.close()
+
+
+async def _said(port: int, data: bytes) -> bytes:
+    """All that the node answers until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def _status(data: bytes) -> errors.WaltzError | None:
+    kind, length = struct.unpack_from(">BI", data)
+    assert (kind, length) == (frames.STATUS, len(data) - 5)
+    return errors.decode(data[5:].decode())
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "greeting"),
+        (b"\0" * 100_000, "greeting"),
+        (b"\xff" * 100_000, "greeting"),
+        (_frame(frames.GREETING, b"\x01" * 257), "greeting"),
+        (_frame(frames.GREETING, b"\x02/waltz.Storage/Replicate"), "version"),
+        (_frame(frames.GREETING, b"\x01/waltz.Storage/Open"), "not offered"),
+        (_frame(frames.GREETING, GREETING) + _frame(99, b"x"), "kind=99"),
+        (_frame(frames.GREETING, GREETING) + struct.pack(">BI", frames.MESSAGE, methods.MAX_FRAME_BYTES + 1), "too large"),
+        (_frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE, b"\xff" * 20), "not a message"),
+    ],
+    ids=["http", "zeros", "ones", "long", "version", "unknown", "kind", "large", "garbage"],
+)
+async def test_what_is_wrong_is_answered_with_what_it_is_and_the_connection_ends(data: bytes, word: str) -> None:
+    async with _listening() as (node, port):
+        refused = _status(await _said(port, data))
+        assert isinstance(refused, ProtocolViolation)
+        assert word in str(refused)
+        good = await _said(port, _frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE) + _frame(frames.END))
+        assert good == _frame(frames.MESSAGE, pb.ReplicateResponse(last_transaction_id=len(node.received)).SerializeToString()) + _frame(
+            frames.STATUS
+        )
+
+
+async def test_a_stream_that_comes_byte_by_byte_is_the_same() -> None:
+    sent = [pb.ReplicateRequest(block=pb.Block(records=bytes([n]) * n)) for n in range(1, 40)]
+    data = _frame(frames.GREETING, GREETING) + b"".join(_frame(frames.MESSAGE, each.SerializeToString()) for each in sent) + _frame(frames.END)
+    async with _listening() as (node, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for at in range(len(data)):
+            writer.write(data[at : at + 1])
+            if at % 16 == 0:
+                await asyncio.sleep(0)
+        assert (await reader.read()).endswith(_frame(frames.STATUS))
+        assert node.received == sent
+        writer.close()
+
+
+async def test_a_peer_that_dies_in_the_middle_of_a_frame_ends_the_handler_and_nothing_of_the_frame_arrives() -> None:
+    async with _listening() as (node, port):
+        for torn in (struct.pack(">BI", frames.MESSAGE, 1_000_000) + b"x" * 200_000, b"\0\0"):
+            node.ended, before = None, len(node.received)
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(_frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE) + torn)
+            while len(node.received) == before:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            writer.transport.abort()
+            while node.ended is None:
+                await asyncio.sleep(0.01)
+            assert isinstance(node.ended, asyncio.CancelledError | ConnectionLost)
+            assert len(node.received) == before + 1
+
+
+async def test_who_does_not_greet_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "SILENCE_S", 0.1)
+    async with _listening() as (_, port):
+        assert await _said(port, b"") == b""
+
+
+async def _wire(port: int) -> Wire:
+    _, wire = await asyncio.get_running_loop().create_connection(Wire, "127.0.0.1", port)
+    wire.greet("/waltz.Storage/Replicate")
+    return wire
+
+
+async def test_a_silent_peer_is_asked_for_a_sign_of_life_and_one_that_gives_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "SILENCE_S", 0.4)
+    async with _listening() as (_, port):
+        wire = await _wire(port)
+        await asyncio.sleep(2)
+        await wire.send(b"")
+        assert await wire.next() is not None
+        wire.abort()
+
+
+async def test_a_peer_without_a_sign_of_life_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "SILENCE_S", 0.1)
+    monkeypatch.setattr(frames, "PONG", 200)  # both ends: nobody answers
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    wire = await _wire(silent.sockets[0].getsockname()[1])
+    async with asyncio.timeout(PATIENCE_S):
+        assert await wire.next() is None
+    assert wire.lost == "peer is silent"
+    assert isinstance(wire.error("here"), ConnectionLost)
+    silent.close()
+
+
+async def test_who_does_not_read_for_long_does_not_take_its_peer_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "SILENCE_S", 0.4)
+    async with _listening() as (node, port):
+        node.read_on.clear()
+        wire = await _wire(port)
+        sending = asyncio.ensure_future(_send_all(wire, 40))
+        await asyncio.sleep(2)
+        assert not sending.done()
+        assert node.ended is None
+        node.read_on.set()
+        for _ in range(40):
+            assert await wire.next() is not None
+        await sending
+        wire.abort()
+
+
+async def _send_all(wire: Wire, count: int) -> None:
+    for _ in range(count):
+        await wire.send(pb.ReplicateRequest(block=pb.Block(records=bytes(1 << 20))).SerializeToString())
