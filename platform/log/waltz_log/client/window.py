@@ -34,6 +34,9 @@ AS_KNOWN = -2
 ITEM_OVERHEAD_BYTES = 64
 """What a transaction takes in a frame beyond data and locks: record overhead, length, mark, lock counts, some framing."""
 
+HALVED_BYTES = 64 * 1024
+"""Where more than twice this is pending a frame holds half of it at most."""
+
 NO_LOCKS = b"\0\0\0"
 
 
@@ -147,7 +150,7 @@ class Window:
 
     def pack(self, client_id: int, generation: int, since: int, now: float) -> pb.AppendFrame | None:
         """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None where nothing is left to send."""
-        queue, limit = self.queue, self._frame_bytes
+        queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES))
         items: list[Item | None] = []
         headers: list[int] = []
         bodies: list[bytes] = []
