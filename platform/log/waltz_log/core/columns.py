@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.crc_algebra import crc_of_words, shift
+from waltz_log.core.crc_algebra import crc_of_words, fold, shift
 from waltz_log.errors import CorruptData
 
 __all__ = [
@@ -61,6 +61,7 @@ _CHECKSUM = Struct(">I")
 _HEADER = Struct(">qiiiiiiI")
 _SENDER = Struct(">8xii4xi")
 _FIRST_ID = bytes(8)
+_FOUR_ZEROS = bytes(4)
 
 GROUP_RECORDS: Final = 1024
 """Verified together: enough that the fixed cost of some forty numpy calls hardly counts, and the columns stay within the processor's cache."""
@@ -211,8 +212,12 @@ def _verified_group(records: memoryview, framing: _Framing, first_transaction_id
     if not np.array_equal(shift(crc_of_words(columns), framing.before_end(HEADER_BYTES)) ^ checksums, columns[_DATA_CHECKSUM]):
         return False
     # crc(record) = shift(crc(header + data) ^ the closing bytes as the register meets them, 4) ^ crc(four zero bytes), and then the records after it
-    whole = shift(checksums ^ closing.view("<u4") ^ _before_four_bytes(), framing.ends[-1] + 4 - framing.ends)
-    return int(np.bitwise_xor.reduce(whole)) == crc32(records)
+    ends = checksums ^ closing.view("<u4") ^ _before_four_bytes()
+    if framing.size is None:
+        whole = int(np.bitwise_xor.reduce(shift(ends, framing.ends[-1] + 4 - framing.ends)))
+    else:
+        whole = crc32(_FOUR_ZEROS, fold(ends, framing.size)) ^ crc32(_FOUR_ZEROS)
+    return whole == crc32(records)
 
 
 def _id_words(first: int, count: int) -> NDArray[np.uint32]:

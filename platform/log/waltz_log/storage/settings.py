@@ -40,9 +40,9 @@ class StorageSettings(Settings):
         default=0,
         ge=-1,
         le=65_000,
-        description="Where log servers send blocks on connections of their own, which costs half of what it does over gRPC: this port, or with several "
-        "workers this one and the next ones; 0: free ones; -1: nowhere, blocks come in at `listen` like everything else. Choose -1 where nothing but "
-        "that can be reached, a port where a firewall must know it.",
+        description="Where log servers send blocks on connections of their own, at less cost than over gRPC: this port, or with several workers this "
+        "one and the next ones; 0: free ones; -1: nowhere, blocks come in at `listen` like everything else. Choose -1 where nothing but that can be "
+        "reached, a port where a firewall must know it.",
     )
     segment_bytes: int = Field(
         default=256 * 1024 * 1024,

@@ -23,7 +23,7 @@ from waltz_log.core.columns import (
     slice_block,
     verify_records,
 )
-from waltz_log.core.crc_algebra import crc_of_words, shift
+from waltz_log.core.crc_algebra import crc_of_words, fold, shift
 from waltz_log.core.records import decode_record, encode_record
 from waltz_log.errors import CorruptData
 
@@ -55,6 +55,14 @@ def test_shift_by_the_largest_count_agrees_with_two_halves() -> None:
     assert shift(shift(value, 2**31), 2**31 - 1) == shift(value, 2**32 - 1)
     assert shift(value, 0) == value
     assert shift(value, 2**31) == shift(value, np.array([2**31]))
+
+
+@given(st.integers(1, 40), st.sampled_from([1, 2, 15, 16, 17, 255, 256, 257, 1000, 2048]), st.integers(0, 2**32 - 1))
+@settings(max_examples=60)
+def test_pieces_of_one_size_fold_into_the_checksum_of_the_whole(stride: int, count: int, seed: int) -> None:
+    data = np.random.default_rng(seed).integers(0, 256, stride * count, dtype=np.uint8).tobytes()
+    pieces = np.array([crc32(data[at : at + stride]) for at in range(0, len(data), stride)], dtype=np.uint32)
+    assert fold(pieces, stride) == crc32(data)
 
 
 @given(st.lists(st.binary(min_size=12, max_size=12), min_size=1, max_size=5), st.integers(0, 3))
