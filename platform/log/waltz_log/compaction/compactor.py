@@ -25,7 +25,7 @@ from waltz_log.compaction.index import ENTRY_BYTES, IndexChunk, IndexWriter
 from waltz_log.compaction.manifest import Manifest, ViewFile
 from waltz_log.compaction.settings import CompactionSettings
 from waltz_log.compaction.view import CompactedView
-from waltz_log.core.envelope import split_keyed
+from waltz_log.core.envelope import key_of, split_keyed
 from waltz_log.core.ports import DiskFile
 from waltz_log.core.wal_records import WalRecord, encode_wal_record
 from waltz_log.errors import CorruptData
@@ -103,16 +103,16 @@ class Compactor:
         room = self._settings.key_cache_bytes
         not_keyed, bound = 0, first
         for batch in read(first, until):
-            for record in batch:
-                keyed = split_keyed(record.data)
-                if keyed is None:
+            for transaction_id, _, _, data in batch:
+                key = key_of(data)
+                if key is None:
                     not_keyed += 1
                 else:
-                    if keyed.key not in latest:
-                        room -= len(keyed.key) + ENTRY_BYTES
-                    latest[keyed.key] = record.transaction_id
-                if record.transaction_id != bound:
-                    raise _not_whole(bound, record.transaction_id)
+                    if key not in latest:
+                        room -= len(key) + ENTRY_BYTES
+                    latest[key] = transaction_id
+                if transaction_id != bound:
+                    raise _not_whole(bound, transaction_id)
                 bound += 1
                 if room <= 0:
                     return latest, bound, not_keyed

@@ -19,9 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from waltz_log.compaction.index import IndexChunk, IndexWriter, decode_index, read_index
 from waltz_log.compaction.manifest import METADATA, Manifest, ViewFile
 from waltz_log.core.ports import Disk, DiskFile
@@ -260,7 +257,7 @@ class ViewSnapshot:
 
 def walk_live(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tuple[WalRecord, bytes]]:
     """The live records of a file with their bytes, in order. Raises `CorruptData`."""
-    dead: NDArray[np.bool_] = file.dead
+    dead = file.dead.tobytes()  # a byte each, and looked at in a tenth of the time
     for number, (_, record, whole) in enumerate(walk_records(handle, file, where=where)):
         if not dead[number]:
             yield record, whole

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["ENVELOPE_BYTES", "ENVELOPE_VERSION", "KEY_BYTES_MAX", "Keyed", "pack_keyed", "split_keyed"]
+__all__ = ["ENVELOPE_BYTES", "ENVELOPE_VERSION", "KEY_BYTES_MAX", "Keyed", "key_of", "pack_keyed", "split_keyed"]
 
 ENVELOPE_VERSION: Final = 1
 KEY_BYTES_MAX: Final = 64 * 1024
@@ -37,8 +37,8 @@ def pack_keyed(key: bytes, value: bytes) -> bytes:
     return _START.pack(ENVELOPE_VERSION, len(key)) + key + value
 
 
-def split_keyed(data: bytes) -> Keyed | None:
-    """None where the data does not begin with a key: somebody appended it around the keyed interface."""
+def key_of(data: bytes) -> bytes | None:
+    """The key alone, where the value is not wanted: of a large one there is no copy. None as `split_keyed`."""
     size = len(data)
     if size <= ENVELOPE_BYTES:
         return None
@@ -46,4 +46,10 @@ def split_keyed(data: bytes) -> Keyed | None:
     end = ENVELOPE_BYTES + length
     if version != ENVELOPE_VERSION or not 1 <= length <= KEY_BYTES_MAX or end > size:
         return None
-    return Keyed(data[ENVELOPE_BYTES:end], data[end:])
+    return data[ENVELOPE_BYTES:end]
+
+
+def split_keyed(data: bytes) -> Keyed | None:
+    """None where the data does not begin with a key: somebody appended it around the keyed interface."""
+    key = key_of(data)
+    return None if key is None else Keyed(key, data[ENVELOPE_BYTES + len(key) :])

@@ -27,7 +27,6 @@ _HEADER: Final = Struct("<qiiibBH")
 HEADER_BYTES: Final = _HEADER.size
 _ORIGIN: Final = Struct("<qi")
 """What the value of version 2 begins with: transaction id, header."""
-_CHECKSUM: Final = Struct("<i")
 _CHECKSUM_AT: Final = 8
 _CHECKSUM_MASK: Final = 0x7FFFFFFF
 
@@ -48,9 +47,9 @@ def encode_wal_record(record: WalRecord) -> bytes:
     """Version 2."""
     transaction_id, time_ms, header, key, value = record
     rest = b"".join((key, _ORIGIN.pack(transaction_id, header), value))
-    start = _HEADER.pack(time_ms, 0, len(key), len(rest) - len(key), 0, VERSION, MAGIC)
-    whole = start + rest
-    return whole[:_CHECKSUM_AT] + _CHECKSUM.pack(xxh64_intdigest(whole) & _CHECKSUM_MASK) + whole[_CHECKSUM_AT + 4 :]
+    lengths = len(key), len(rest) - len(key)
+    checksum = xxh64_intdigest(_HEADER.pack(time_ms, 0, *lengths, 0, VERSION, MAGIC) + rest) & _CHECKSUM_MASK
+    return _HEADER.pack(time_ms, checksum, *lengths, 0, VERSION, MAGIC) + rest
 
 
 def decode_wal_record(data: bytes, offset: int, *, where: str) -> tuple[WalRecord, int]:
