@@ -9,6 +9,7 @@ those of every stream (`core.ports.Stream`).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakSet
@@ -31,6 +32,12 @@ log = structlog.get_logger(__name__)
 
 ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
+
+CONNECTIONS_MAX = 256
+"""That one process takes: each holds a descriptor and some memory. The streams of further partitions share gRPC's connections."""
+
+PROMISE_S = 10.0
+"""So long a place is kept for a peer that was told to come."""
 
 AGAIN_S = 60.0
 """After a peer could not be reached directly it is not tried so again for so long: waiting for it would hold up each recovery."""
@@ -96,6 +103,8 @@ class DirectListener:
         self._port = 0
         self._service = {method.name: (method, handler) for method, handler in service.items() if method in methods.DIRECTLY}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._promised: deque[float] = deque()
+        """When the places that are kept are free again."""
         self._wires: WeakSet[Wire] = WeakSet()
 
     async def open(self) -> None:
@@ -115,6 +124,12 @@ class DirectListener:
         return wire
 
     async def _tell(self, _request: Any) -> Any:
+        now = asyncio.get_running_loop().time()
+        while self._promised and self._promised[0] < now:
+            self._promised.popleft()
+        if not self._port or len(self._tasks) + len(self._promised) >= CONNECTIONS_MAX:
+            return pb.DirectResponse()
+        self._promised.append(now + PROMISE_S)
         return pb.DirectResponse(port=self._port)
 
     def _greeted(self, wire: Wire, name: str) -> None:
@@ -122,6 +137,8 @@ class DirectListener:
         if found is None:
             wire.end(errors.encode(ProtocolViolation(reason=f"not offered directly: {name}")).encode())
             return
+        if self._promised:
+            self._promised.popleft()
         task = asyncio.get_running_loop().create_task(self._serve(wire, *found))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -146,6 +163,7 @@ class DirectListener:
         await asyncio.gather(*ending, return_exceptions=True)
         for wire in self._wires:
             wire.abort("the node is stopping")
+        await asyncio.sleep(0)  # the sockets are closed in the loop's next round
 
 
 async def _status_of(method: Method, work: Awaitable[None]) -> bytes:

@@ -26,8 +26,8 @@ GREETING = 0x57
 
 VERSION = b"\x01"
 
-ROOM_BYTES = 64 * 1024
-"""What is received lands here; a frame that does not fit gets memory of its own and is received in place."""
+ROOM_BYTES = 16 * 1024
+"""Of each connection: what is received lands here. A frame that does not fit gets memory of its own and is received in place."""
 
 GREETING_BYTES_MAX = 256
 

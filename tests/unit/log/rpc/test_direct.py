@@ -361,6 +361,38 @@ async def test_a_port_that_cannot_be_reached_is_tried_once_and_again_after_a_whi
         await other.close()
 
 
+async def test_a_node_takes_so_many_and_the_rest_is_served_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "CONNECTIONS_MAX", 3)
+    node = _Node(_count)
+    listener = await GrpcNetwork().serve("127.0.0.1:0", {methods.REPLICATE: node.replicate})
+    channel = GrpcNetwork().connect(listener.address)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            streams = await asyncio.gather(*(_opened(channel) for _ in range(8)))
+            for stream in streams:
+                assert await stream.receive() is not None
+            assert sorted(node.ways) == ["direct"] * 3 + ["grpc"] * 5
+            for stream in streams:
+                await stream.cancel()
+            while node.ways[-1] != "direct":  # when the node has heard of it there is room again
+                assert await (await _opened(channel)).receive() is not None
+    finally:
+        await channel.close()
+        await listener.close()
+
+
+async def test_a_place_that_was_promised_and_not_taken_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(direct, "PROMISE_S", 0.2)
+    listener = direct.DirectListener("127.0.0.1:0", 0, {methods.REPLICATE: _count})
+    await listener.open()
+    tell = listener.service[methods.DIRECT]
+    assert [(await tell(None)).port > 0 for _ in range(3)] == [True, True, False]
+    await asyncio.sleep(0.3)
+    assert (await tell(None)).port > 0
+    await listener.close()
+
+
 async def test_who_begins_without_a_message_is_served_over_grpc() -> None:
     async def play(stream: Stream) -> None:
         await stream.send(pb.ReplicateResponse(last_transaction_id=4))

@@ -158,13 +158,17 @@ async def test_a_silent_peer_is_asked_for_a_sign_of_life_and_one_that_gives_it_i
 async def test_a_peer_without_a_sign_of_life_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "SILENCE_S", 0.1)
     monkeypatch.setattr(frames, "PONG", 200)  # both ends: nobody answers
-    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    kept: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda reader, writer: kept.append(writer), "127.0.0.1", 0)
     wire = await _wire(silent.sockets[0].getsockname()[1])
     async with asyncio.timeout(PATIENCE_S):
         assert await wire.next() is None
     assert wire.lost == "peer is silent"
     assert isinstance(wire.error("here"), ConnectionLost)
     silent.close()
+    for writer in kept:
+        writer.transport.abort()
+    await asyncio.sleep(0)
 
 
 async def test_who_does_not_read_for_long_does_not_take_its_peer_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
