@@ -197,7 +197,7 @@ async def test_a_node_that_stops_ends_its_streams(way: str) -> None:
         stream = await _opened(channel)
         assert await stream.receive() is not None
         await listener.close()
-        assert node.given_up.is_set()
+        await node.given_up.wait()
         with pytest.raises(Unavailable):
             await stream.receive()
         with pytest.raises(Unavailable):
