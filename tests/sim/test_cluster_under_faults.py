@@ -26,6 +26,7 @@ FAILED_ONCE = {
     302143: "two sessions in a row voted and told different marks: a replica that was told the higher one could not come back",
     303131: "the run read a topic acknowledged from memory before its last period was over",
     510570: "an append that its client made before it heard of the new owner was judged as if it had known what that one began with",
+    900817: "a replica was away while it was removed and assigned again, and kept what a vote without it had given to others",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""
 

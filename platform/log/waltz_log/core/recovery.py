@@ -56,7 +56,9 @@ class Classification:
 def classify(recorded: ReplicaState | None, report: ReplicaReport) -> Classification:
     """`recorded`: the state in the metadata as the session found it; None for a replica that was not in it."""
     last = report.last_transaction_id
-    if recorded is None:
+    if recorded is None or recorded.session < 0:
+        # Nobody remembers where a session closed that it was a member of before it was removed, so that what it holds above its own mark may have
+        # been given to others since. It was assigned again meanwhile, and not there: no session has looked at it.
         return Classification(_cut(last, report.low_water_mark), votes=False)
     if report.session < recorded.session:
         return lost(report)
