@@ -236,8 +236,8 @@ def test_a_replica_that_a_session_made_clean_before_it_could_record_it_keeps_wha
 
 
 def test_a_replica_that_was_removed_and_assigned_again_while_it_was_away_is_cut_to_what_it_knows_to_be_clean() -> None:
-    """It was a member of session 2, which closed at 104 without it; then it was removed, and that was forgotten. Assigned again it was recorded as one
-    of which nothing is known, with the mark of that day, 137. What it holds from 105 to 112 others know differently."""
+    """It was a member of session 2, which closed at 104 without it; then it was removed, and that was forgotten. Assigned again it was recorded as
+    one of which nothing is known, with the mark of that day, 137. What it holds from 105 to 112 others know differently."""
     found = classify(ReplicaState(-1, 137), ReplicaReport(2, 43, 112))
     assert (found.truncate_to, found.votes, found.counts_absent) == (43, False, False)
     assert classify(ReplicaState(-1, 137), ReplicaReport(-1, -1, -1)).truncate_to is None
