@@ -12,7 +12,7 @@ Blocks; one at a time for each view.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -35,6 +35,9 @@ __all__ = ["Compactor", "FileWriter", "Folded", "LogRecord", "ReadLog"]
 log = structlog.get_logger(__name__)
 
 WRITE_BYTES: Final = 1 << 20
+
+MERGE_PIECE_BYTES: Final = 4 << 20
+"""Rewritten by one piece of a merge: small enough that a caller that paces the pieces keeps the disk's load even, whatever the size of the files."""
 
 
 class LogRecord(NamedTuple):
@@ -69,14 +72,16 @@ class Compactor:
         begun = self._view.bound
         kept = written = copied = 0
         while self._view.bound < until:
-            step = self._step(read, until, now_ms)
+            step = self.fold_step(read, until, now_ms)
             kept, written = kept + step[0], written + step[1]
             copied += self.merge(now_ms)
         return Folded(self._view.bound - begun, kept, written, copied)
 
     # ---- a step --------------------------------------------------------------------------------------------------------------------------------
 
-    def _step(self, read: ReadLog, until: int, now_ms: int) -> tuple[int, int]:
+    def fold_step(self, read: ReadLog, until: int, now_ms: int) -> tuple[int, int]:
+        """Brings the view towards `until`, as far as the key cache holds the keys, and merges nothing. Returns how many transactions were kept, and
+        the bytes that were written. Raises as `fold` does."""
         manifest = self._view.manifest
         latest, bound, not_keyed = self._gather(read, manifest.bound, until)
         new = manifest.next(bound=bound, not_keyed=manifest.not_keyed + not_keyed)
@@ -139,11 +144,15 @@ class Compactor:
     # ---- merging -------------------------------------------------------------------------------------------------------------------------------
 
     def merge(self, now_ms: int) -> int:
-        """Rewrites what should be. The bytes written."""
-        copied = 0
+        """Rewrites every file that is due. Returns the bytes of records that were written."""
+        return sum(self.merge_pieces(now_ms))
+
+    def merge_pieces(self, now_ms: int) -> Generator[int, None, None]:
+        """The same in pieces of about `MERGE_PIECE_BYTES`: yields the bytes of records that each piece wrote, so that the caller can pace them.
+        Nothing else may change the view until the iterator is exhausted or closed. Closed early, it leaves the view as the last complete rewrite
+        made it. Raises `StorageFailed`, `CorruptData`."""
         while (chosen := self._choose(self._view.manifest, now_ms)) is not None:
-            copied += self._rewrite(*chosen, now_ms)
-        return copied
+            yield from self._rewrite(*chosen, now_ms)
 
     def _choose(self, manifest: Manifest, now_ms: int) -> tuple[int, int] | None:
         """(first, end) of the files to make one of."""
@@ -165,27 +174,33 @@ class Compactor:
         for file in files:
             for at, each in enumerate(self._view.manifest.files):
                 if (each.first, each.commit) == (file.first, file.commit):
-                    self._rewrite(at, at + 1, now_ms)
+                    for _ in self._rewrite(at, at + 1, now_ms):
+                        pass
                     break
         self._view.change(self._view.manifest.next())
 
-    def _rewrite(self, first: int, end: int, now_ms: int) -> int:
+    def _rewrite(self, first: int, end: int, now_ms: int) -> Generator[int, None, None]:
         manifest = self._view.manifest
         new = manifest.next()
         over_ms = now_ms - self._settings.tombstone_retention_s * 1000
         writer = FileWriter(self._view, new.commit, self._settings.segment_bytes, now_ms)
+        piece = 0
         try:
             with self._view.snapshot() as snapshot:
                 for record, whole in snapshot.walk(first, end):
                     if not record.is_tombstone or record.time_ms >= over_ms:
                         writer.put(record, whole)
+                        piece += len(whole)
+                    if piece >= MERGE_PIECE_BYTES:
+                        yield piece
+                        piece = 0
             made = writer.finish()
         except OSError as error:
             raise self._view.fail(error) from error
         finally:
             writer.close()
         self._view.change(replace(new, files=(*manifest.files[:first], *made, *manifest.files[end:])))
-        return sum(file.size_bytes for file in made)
+        yield piece
 
 
 def _not_whole(wanted: int, found: int) -> CorruptData:

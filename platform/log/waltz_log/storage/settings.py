@@ -119,8 +119,9 @@ class StorageSettings(Settings):
     compaction_bytes_per_s: int = Field(
         default=32 * 1024**2,
         ge=1024,
-        description="How fast the log is folded into compacted views, by its bytes and one view at a time. Above what is appended to compaction "
-        "topics, or their views and the trimming of their logs fall behind; below what appends leave of disk and processor.",
+        description="How fast compacted views are made, one view at a time: the bytes of the log that are folded and those of view files that merges "
+        "rewrite count alike. Choose several times what is appended to compaction topics, as each value is rewritten a few times while its view "
+        "grows, or views and the trimming of their logs fall behind; choose less than appends leave of disk and processor.",
     )
     compaction_key_cache_bytes: int = Field(
         default=32 * 1024**2,

@@ -25,6 +25,7 @@ from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import InvalidRequest, OutOfRange, StorageFailed, Unavailable, WaltzError
 from waltz_log.storage.locating import locate
+from waltz_log.storage.pacing import Pace
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.settings import StorageSettings
 from waltz_log.storage.space import DiskSpace
@@ -239,6 +240,7 @@ class Views:
         if entry.view is None:
             entry.view = await self._offload(self._open_for, segments, entry)
         loop, view = asyncio.get_running_loop(), entry.view
+        pace = Pace(self._settings.compaction_bytes_per_s, loop.time())
         while not self._closing.is_set() and entry.wanted is not None:
             wanted, entry.wanted = entry.wanted, None
             compactor = Compactor(view, self._rules(wanted))
@@ -247,13 +249,24 @@ class Views:
                 if segments.first_id > view.bound:
                     first, last = segments.first_id, segments.tail.last_id
                     raise OutOfRange(partition=segments.partition, asked=view.bound, first=first, last=last)
-                began = loop.time()
-                end, size = await self._offload(_step, segments, view.bound, until)
+                begin = view.bound
+                end, size = await self._offload(_step, segments, begin, until)
                 self._space.require(size, segments.partition)
-                await self._offload(compactor.fold, read_log(segments), end, wanted.now_ms)
-                await self._pause(began + size / self._settings.compaction_bytes_per_s - loop.time())
-            if not self._closing.is_set():
-                await self._offload(compactor.merge, wanted.now_ms)
+                while view.bound < end and not self._closing.is_set():
+                    bound = view.bound
+                    await self._offload(compactor.fold_step, read_log(segments), end, wanted.now_ms)
+                    await self._pause(pace.charge(size * (view.bound - bound) // (end - begin), loop.time()))
+                    await self._merge(compactor, wanted.now_ms, pace)
+            await self._merge(compactor, wanted.now_ms, pace)
+
+    async def _merge(self, compactor: Compactor, now_ms: int, pace: Pace) -> None:
+        """Merges the view's files at the same pace as the log is folded. Returns early where the node closes."""
+        pieces = compactor.merge_pieces(now_ms)
+        try:
+            while not self._closing.is_set() and (size := await self._offload(next, pieces, None)) is not None:
+                await self._pause(pace.charge(size, asyncio.get_running_loop().time()))
+        finally:
+            await self._offload(pieces.close)
 
     async def settled(self, partition: int) -> None:
         """Returns when the view is not folded any more."""

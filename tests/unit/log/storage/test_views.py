@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from waltz_log.cli.storage_tools import verify_all
-from waltz_log.compaction import CompactedView
+from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
 from waltz_log.compaction.loading import ViewLoad
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
@@ -21,14 +22,17 @@ from waltz_log.filesystem import FileSystemDisk
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.view_pages import decode_view_page, encode_view_page
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage.pacing import Pace
 from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.verify_views import verify_views
+from waltz_log.storage.view_log import read_log
 from waltz_log.storage.view_scrub import ViewScrub
 from waltz_log.storage.views import TopicPartition, Wanted
 from waltz_log.testing.compaction_kills import OF, block_at, fold
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
 from waltz_log.testing.storage_model import KEY, FixedClock, append, silent_logs
+from waltz_log.testing.virtual_time import run_in_virtual_time
 
 FOLDER = "market/prices/0"
 FOR_EVER = 1 << 50
@@ -295,6 +299,44 @@ async def test_a_view_that_is_always_folded_makes_way_for_the_one_that_is_to_tak
     await node.views.load(0, OF, 0, 400, sent())
     assert (node.views.bound(0), await contents(node)) == (400, [])
     await node.close()
+
+
+def test_the_rate_limit_of_compaction_counts_the_bytes_that_merges_rewrite_as_well_as_those_of_the_log() -> None:
+    rate = 10_000
+    blocks = [block_at(first, 50) for first in range(0, 400, 50)]
+    log_bytes = sum(len(block.records) for block in blocks)
+
+    async def folded_in() -> tuple[float, int]:
+        """How long the fold of the log took, in virtual seconds, and what the merges of the same fold rewrite where nothing paces them."""
+        disk = SimulatedDisk()
+        StorageNode.create(disk, FixedClock(), KEY, 1)
+        settings = settings_of(Path("simulated")).model_copy(update={"compaction_bytes_per_s": rate})
+        node = StorageNode(settings, disk, FixedClock(), run_in_place)
+        await node.open(KEY)
+        store = await node.partition(0)
+        await store.open_session(1)
+        await append(store, 1, blocks)
+        beside = CompactedView.open(disk.fork(), OF.topic, OF.partition, start=0, now_ms=0, properties={}, log_partition=0)
+        rules = CompactionSettings(key_cache_bytes=settings.compaction_key_cache_bytes, segment_bytes=settings.segment_bytes)
+        rewritten = Compactor(beside, rules).fold(read_log(store.log), 400, 0).copied_bytes
+        began = asyncio.get_running_loop().time()
+        await fold_on(node, 400)
+        assert await contents(node) == fold(400)
+        took = asyncio.get_running_loop().time() - began
+        await node.close()
+        return took, rewritten
+
+    took, rewritten = run_in_virtual_time(folded_in())
+    assert rewritten > log_bytes / 2, "a fold that merges next to nothing would show nothing"
+    assert took == pytest.approx((log_bytes + rewritten) / rate, rel=0.05)
+
+
+def test_a_pause_makes_up_for_what_was_charged_and_a_quiet_period_earns_no_burst() -> None:
+    pace = Pace(100, 10.0)
+    assert pace.charge(200, 10.5) == pytest.approx(1.5), "the work took half a second of the two that it is worth"
+    assert pace.charge(50, 12.0) == pytest.approx(0.5)
+    assert pace.charge(100, 60.0) == 0.0, "slower than allowed"
+    assert pace.charge(100, 60.0) == pytest.approx(1.0), "the slow period before is no credit"
 
 
 async def test_a_full_disk_takes_nothing_from_a_view_that_is_there_and_the_space_that_is_kept_free_stays_free() -> None:
