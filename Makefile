@@ -20,7 +20,7 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
-.PHONY: help setup check format test test-slow sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka doctor clean distclean
+.PHONY: help setup check format test test-slow explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -61,6 +61,9 @@ test: setup ## all tests but those marked slow
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
+
+explore: setup ## property tests with new random examples, failing ones saved in var/explore; SECONDS=600, ONLY=tests/.../test_x.py one file
+	$(BIN)/python tools/explore.py --seconds $(or $(SECONDS),600) $(ONLY)
 
 sim: setup ## clusters under faults in virtual time; SEED=7 replays one with its trace, SEEDS=1000 FIRST_SEED=500 runs a range
 	$(BIN)/python -m waltz_log.testing.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST_SEED),--first $(FIRST_SEED))

@@ -33,7 +33,11 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 def place_replicas(partitions: int, storages: Sequence[str], replication: int) -> ReplicaAssignment:
-    """Round robin: each node holds as many partitions as any other, give or take one. Raises `InvalidRequest` where it cannot be."""
+    """No node holds more than one partition more than another. Raises `InvalidRequest` where the arguments do not fit together.
+
+    In each full round of as many partitions as there are nodes, a partition starts one node after the partition before it, which spreads a failed
+    node's load over its neighbors. The last, incomplete round deals its replicas in turns instead: one node at a time would give the nodes in the
+    middle of that round up to `replication` more than those at its edges."""
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidRequest(reason=f"partitions must be 1 to {PARTITIONS_MAX}, not {partitions}")
     for name in storages:
@@ -43,9 +47,10 @@ def place_replicas(partitions: int, storages: Sequence[str], replication: int) -
         raise InvalidRequest(reason=f"a storage node is named twice: {', '.join(storages)}")
     if not 1 <= replication <= len(storages):
         raise InvalidRequest(reason=f"{replication} replicas do not fit on {len(storages)} storage nodes")
-    return ReplicaAssignment(
-        {partition: tuple(storages[(partition + n) % len(storages)] for n in range(replication)) for partition in range(partitions)}
-    )
+    nodes = len(storages)
+    full_rounds = partitions - partitions % nodes
+    starts = [*range(full_rounds), *(replication * each for each in range(partitions - full_rounds))]
+    return ReplicaAssignment({partition: tuple(storages[(start + n) % nodes] for n in range(replication)) for partition, start in enumerate(starts)})
 
 
 async def create_cluster(

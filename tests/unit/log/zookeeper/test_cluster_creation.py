@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from waltz_log.core.metadata import CLUSTER, REPLICAS, ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidRequest
 from waltz_log.testing.coordinator import MemoryEnsemble
-from waltz_log.zookeeper.cluster import create_cluster, place_replicas
+from waltz_log.zookeeper.cluster import create_cluster, grow_replicas, place_replicas
 
 NODES = ("storage-0", "storage-1", "storage-2")
 
@@ -78,13 +77,59 @@ def test_what_cannot_be_placed_is_refused(partitions: int, storages: tuple[str, 
         place_replicas(partitions, storages, replication)
 
 
-@given(st.integers(1, 40), st.integers(1, 7), st.data())
-def test_replicas_are_distinct_and_spread_evenly(partitions: int, nodes: int, data: st.DataObject) -> None:
-    replication = data.draw(st.integers(1, nodes))
-    placed = place_replicas(partitions, [f"n{i}" for i in range(nodes)], replication).replicas
-    assert set(placed) == set(range(partitions))
-    assert all(len(set(names)) == replication for names in placed.values())
-    held = Counter(name for names in placed.values() for name in names)
-    counts = [held[f"n{i}"] for i in range(nodes)]
-    # Neighbours share partitions, so the spread is even up to the replicas of the last, incomplete round.
-    assert max(counts) - min(counts) <= replication
+def spread(replicas: dict[int, tuple[str, ...]], names: Sequence[str]) -> int:
+    """By how many partitions the fullest node holds more than the emptiest."""
+    held = Counter(name for nodes in replicas.values() for name in nodes)
+    return max(held[name] for name in names) - min(held[name] for name in names)
+
+
+def test_no_node_holds_more_than_one_partition_more_than_another() -> None:
+    """All small clusters. Six partitions on four nodes, two replicas each, once left the nodes with 3, 4, 3 and 2."""
+    for nodes in range(1, 9):
+        names = [f"n{i}" for i in range(nodes)]
+        for replication in range(1, nodes + 1):
+            for partitions in range(1, 4 * nodes + 1):
+                placed = place_replicas(partitions, names, replication).replicas
+                assert set(placed) == set(range(partitions))
+                assert all(len(set(held)) == len(held) == replication for held in placed.values())
+                assert spread(placed, names) <= 1, f"{partitions=} {nodes=} {replication=}"
+
+
+def test_growing_keeps_the_nodes_even_at_every_size() -> None:
+    for nodes in range(1, 6):
+        names = [f"n{i}" for i in range(nodes)]
+        for replication in range(1, nodes + 1):
+            for partitions in range(1, 2 * nodes + 1):
+                found = place_replicas(partitions, names, replication)
+                for grown in (partitions + 1, partitions + nodes):
+                    after = grow_replicas(found, grown, storages=names, replication=replication).replicas
+                    assert all(len(set(held)) == replication for held in after.values())
+                    assert spread(after, names) <= 1, f"{partitions=} {grown=} {nodes=} {replication=}"
+
+
+def test_a_new_node_receives_partitions_until_it_holds_as_many_as_the_others() -> None:
+    """A node can gain at most one replica with each partition, so it is even with the others as soon as that is possible, and stays so."""
+    for nodes in range(2, 6):
+        names = [f"n{i}" for i in range(nodes)]
+        for replication in range(1, nodes + 1):
+            before = place_replicas(6, names[:-1], min(replication, nodes - 1))
+            for added in range(1, 16):
+                after = grow_replicas(before, 6 + added, storages=names, replication=replication).replicas
+                assert all(len(set(after[p])) == replication for p in range(6, 6 + added))
+                assert spread(after, names) <= 1 or _least_spread(before.replicas, names, replication, added) == spread(after, names)
+
+
+def _least_spread(before: dict[int, tuple[str, ...]], names: Sequence[str], replication: int, added: int) -> int:
+    """The least that any placement of the added partitions can reach: by trying every share, each of at most `added` for a node."""
+    held = Counter(name for nodes in before.values() for name in nodes)
+    start = [held[name] for name in names]
+    best = max(start) + added
+    for top in range(max(start), max(start) + added + 1):
+        # Below `top`, the emptiest nodes are raised as far as they can be; every replica has to go somewhere.
+        for bottom in range(top + 1):
+            least = [min(max(0, bottom - each), added) for each in start]
+            most = [min(top - each, added) for each in start]
+            reaches = min(each + gain for each, gain in zip(start, least, strict=True)) >= bottom
+            if reaches and sum(least) <= added * replication <= sum(most):
+                best = min(best, top - bottom)
+    return best

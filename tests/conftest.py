@@ -1,0 +1,13 @@
+"""How property tests choose their examples.
+
+`make test` and a plain `pytest` derive the examples from the test's own code, so that a run passes or fails for everybody alike. `make explore` loads
+the profile `explore`, which draws new examples at each run; what it finds goes into the test as an `@example`.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("default", derandomize=True, print_blob=True)
+settings.register_profile("explore", derandomize=False, print_blob=True)
+settings.load_profile("default")
