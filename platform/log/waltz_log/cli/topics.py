@@ -103,9 +103,11 @@ async def describe(address: str, name: str, *, output: str, timeout_s: float) ->
         print(json.dumps(_told(topic) | {"partitions": places}, indent=2))
         return OK
     told = _told(topic)
-    rows = [(key, str(value)) for key, value in told.items() if key not in ("policies", "properties", "log_partitions")]
+    rows = [(key, str(value)) for key, value in told.items() if key not in ("policies", "properties", "partition_properties", "log_partitions")]
     rows += [("log partitions", _ranges(topic.partitions))]
     rows += [(f"property {key}", value) for key, value in topic.properties.items()]
+    for each in topic.partition_properties:
+        rows += [(f"property {each.first}-{each.last}:{key}", value) for key, value in each.properties.items()]
     rows += [(f"policy {key}", str(value)) for key, value in told["policies"].items()]
     _table(("of the topic", ""), rows)
     _table(("partition", "log", "first retained", "high-water mark", "bytes", "view up to", "held by", "subscribers' lag"), [_row(e) for e in places])
@@ -134,6 +136,9 @@ def _told(topic: Topic) -> dict[str, Any]:
         "loss_window": loss_window(topic.policies),
         "writer_memory": writer_memory(topic),
         "properties": dict(topic.properties),
+        "partition_properties": [
+            {"first": each.first, "last": each.last, "properties": dict(each.properties)} for each in topic.partition_properties
+        ],
         "policies": asdict(topic.policies),
     }
 

@@ -20,6 +20,9 @@ Policies = Annotated[list[str] | None, typer.Option("--policy", metavar="name=va
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
+PROPERTY_HELP = "For the whole topic, or for a range of its partitions: 0-3:allow-read=reports. May be repeated; never changes."
+
+
 @topics_app.command()
 def create(
     cluster: Cluster,
@@ -27,7 +30,7 @@ def create(
     partitions: Annotated[int, typer.Option(min=1, help="How many; it stays so.")] = 16,
     type: Annotated[str, typer.Option(help="regular or compaction")] = "regular",
     keyed: Annotated[bool, typer.Option("--keyed", help="Transactions begin with a key; those of a compaction topic always do.")] = False,
-    properties: Annotated[list[str] | None, typer.Option("--property", metavar="name=value", help="May be repeated; never changes.")] = None,
+    properties: Annotated[list[str] | None, typer.Option("--property", metavar="[range:]name=value", help=PROPERTY_HELP)] = None,
     policies: Policies = None,
     dry_run: DryRun = False,
     timeout: Timeout = 10.0,

@@ -7,11 +7,12 @@ topic is (partitions, type, keyed, properties) never changes; its policies may. 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self, get_args
 
 from waltz_log.core.access import check_access_properties
+from waltz_log.core.partition_properties import PartitionProperties, check_partition_properties, properties_of, split_properties
 from waltz_log.core.topic_names import TopicName, name_id
 from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
@@ -87,6 +88,12 @@ class Topic:
     properties: Mapping[str, str]
     policies: Policies
     created_ms: int
+    partition_properties: tuple[PartitionProperties, ...] = ()
+    """Of ranges of the topic's partitions; they take precedence over `properties`."""
+
+    def properties_of(self, partition: int) -> dict[str, str]:
+        """The properties of one of the topic's partitions."""
+        return properties_of(self.properties, self.partition_properties, partition)
 
     def log_partition(self, partition: int) -> int:
         """Raises `InvalidRequest` for one that the topic does not have."""
@@ -134,21 +141,24 @@ class Catalogue:
         properties: Mapping[str, str] | None = None,
         policies: Policies | None = None,
     ) -> tuple[Catalogue, Topic]:
-        """The catalogue with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. Raises `InvalidRequest`
+        """The catalogue with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. `properties`: by name, or
+        by range and name (`0-3:name`) for some of the topic's partitions (`core.partition_properties`). Raises `InvalidRequest`
         where there is another of that name, where the hash of a name is that of another one, or where too few log partitions are free."""
         kind = _TYPES.get(type)
         if kind is None:
             raise InvalidSetting.unknown(type, _TYPES, what="type of topic")
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidRequest(reason=f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
-        check_access_properties(properties or {})
+        whole, ranges = split_properties(properties or {})
+        check_access_properties(whole)
+        check_partition_properties(ranges, partitions)
         if name.namespace.isdigit():
             raise InvalidRequest(reason=f"a namespace of digits alone has the folder of a log partition: {name.namespace}")
         self._refuse_collisions(name)
         used = {*self.retired, *(each for topic in self.topics.values() for each in topic.partitions)}
         free = sorted(set(pool) - used)
         keyed = keyed or kind == "compaction"
-        wanted = Topic(name, kind, tuple(free[:partitions]), keyed, dict(properties or {}), policies or Policies(), now_ms)
+        wanted = Topic(name, kind, tuple(free[:partitions]), keyed, whole, policies or Policies(), now_ms, ranges)
         found = self.topics.get(name)
         if found is not None:
             if len(found.partitions) != partitions or replace(found, partitions=wanted.partitions, created_ms=now_ms) != wanted:
@@ -180,7 +190,7 @@ class Catalogue:
 
     def to_bytes(self) -> bytes:
         value = [
-            [str(t.name), t.type, list(t.partitions), t.keyed, dict(t.properties), asdict(t.policies), t.created_ms]
+            [str(t.name), t.type, list(t.partitions), t.keyed, dict(t.properties), asdict(t.policies), t.created_ms, *_more(t)]
             for _, t in sorted(self.topics.items())
         ]
         return json.dumps({"topics": value, "retired": list(self.retired)}, separators=(",", ":"), sort_keys=True).encode()
@@ -189,13 +199,24 @@ class Catalogue:
     def from_bytes(cls, data: bytes) -> Self:
         found = json.loads(data)
         topics = [
-            Topic(TopicName.parse(name), type, tuple(partitions), keyed, properties, Policies(**policies), created_ms)
-            for name, type, partitions, keyed, properties, policies, created_ms in found["topics"]
+            Topic(TopicName.parse(name), type, tuple(partitions), keyed, properties, Policies(**policies), created_ms, **_parsed(more))
+            for name, type, partitions, keyed, properties, policies, created_ms, *more in found["topics"]
         ]
         return cls({topic.name: topic for topic in topics}, tuple(found["retired"]))
 
 
+def _more(topic: Topic) -> list[dict[str, Any]]:
+    """What few topics have, by name, so that a topic without it takes no more of the coordinator's megabyte than before."""
+    return [{"partition_properties": [each.to_json() for each in topic.partition_properties]}] if topic.partition_properties else []
+
+
+def _parsed(more: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = more[0] if more else {}
+    return {"partition_properties": tuple(map(PartitionProperties.from_json, found.get("partition_properties", ())))}
+
+
 def _described(topic: Topic) -> str:
     told = f"type={topic.type} partitions={len(topic.partitions)} keyed={topic.keyed} properties={dict(topic.properties)}"
+    told += "".join(f" {each.first}-{each.last}:properties={dict(each.properties)}" for each in topic.partition_properties)
     changed = {name: value for name, value in asdict(topic.policies).items() if value != asdict(Policies())[name]}
     return told + "".join(f" {name}={value}" for name, value in changed.items())

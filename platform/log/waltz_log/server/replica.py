@@ -260,7 +260,10 @@ class ReplicaSession:
     def _topic(self) -> tuple[str, tuple[str, ...]]:
         """What the partition belongs to, and who may read it."""
         found = self._store.topics.of(self._store.partition)
-        return ("", ()) if found is None else (str(found[0].name), allowed(found[0].properties, "read"))
+        if found is None:
+            return ("", ())
+        topic, partition = found
+        return str(topic.name), allowed(topic.properties_of(partition), "read")
 
     async def tell_topic(self) -> bool:
         """False where the node does not answer. One that is not connected is told when it is."""

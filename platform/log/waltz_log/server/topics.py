@@ -53,4 +53,5 @@ class ServedTopics:
         """Raises `NotAllowed`."""
         found = self._owners.get(log_partition)
         if found is not None:
-            expect_allowed(found[0].name, allowed(found[0].properties, action), action, principal)
+            topic, partition = found
+            expect_allowed(topic.name, allowed(topic.properties_of(partition), action), action, principal)

@@ -41,7 +41,7 @@ class ViewUpkeep:
     async def compact(self, topic: Topic, partition: int, described: Mapping[str, Any], now_ms: int) -> None:
         """Tells every replica up to where it may fold, and hands views on. `described`: what the clean replicas told."""
         store = self._store
-        of = pb.TopicPartition(namespace=topic.name.namespace, topic=topic.name.topic, partition=partition, properties=dict(topic.properties))
+        of = pb.TopicPartition(namespace=topic.name.namespace, topic=topic.name.topic, partition=partition, properties=topic.properties_of(partition))
         request = pb.CompactRequest(
             cluster_key=store.cluster.key.bytes,
             partition=store.partition,

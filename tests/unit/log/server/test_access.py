@@ -137,6 +137,23 @@ async def test_single_transactions_and_replicas_are_closed_to_the_same(cluster: 
         assert await may(read(principal)) == allows
 
 
+async def test_a_range_of_a_topics_partitions_has_readers_and_writers_of_its_own(cluster: InMemoryCluster) -> None:
+    def change(catalogue: Catalogue) -> Any:
+        properties = {"0:allow-append": "writer", "0:allow-read": "reader", "1:allow-append": "other"}
+        return catalogue.with_new(TopicName.parse("shop/secret"), type="regular", partitions=2, pool=range(3), now_ms=0, properties=properties)
+
+    await change_catalogue(await cluster.coordinator(), change)
+    await known(cluster)
+    await known(cluster, 1)
+    found = {}
+    for principal in ("writer", "other", "reader"):
+        client = await connect(cluster, principal)
+        found[principal] = tuple([await may(client.append(partition, b"x")) for partition in (0, 1)])
+    assert found == {"writer": (True, False), "other": (False, True), "reader": (False, False)}
+    assert [await may(anext((await connect(cluster, name)).feed(0))) for name in ("reader", "other")] == [True, False]
+    assert await may(anext((await connect(cluster, None)).feed(1))), "no property says who may read partition 1"
+
+
 async def test_who_was_mounted_before_the_topic_was_made_is_sent_away(cluster: InMemoryCluster) -> None:
     early = await connect(cluster, None)
     await early.append(0, b"before")
