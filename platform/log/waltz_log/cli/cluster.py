@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from waltz_log.cli.exit_codes import OK, UNAVAILABLE
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
+from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.zookeeper.cluster import create_cluster
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
@@ -48,11 +49,11 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
     return OK
 
 
-async def status(address: str, *, output: str, wait_s: float, served: bool, timeout_s: float) -> int:
-    """Exit code 0 where every partition is served and, where it waits and not for `served` alone, every node answers."""
+async def status(address: str, *, output: str, wait_s: float, complete: bool, timeout_s: float) -> int:
+    """Exit code 0 where every partition can take appends and, with `complete`, every node answers; waits at most `wait_s` for exactly that."""
 
     def enough(found: Survey) -> bool:
-        return found.complete if wait_s and not served else found.ready
+        return found.complete if complete else found.ready
 
     deadline = monotonic() + wait_s
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
@@ -81,13 +82,14 @@ def show(found: Survey, console: Console) -> None:
     from rich.table import Table
 
     console.print(f"cluster {found.name}, key {found.key}")
-    table = Table("partition", "owner", "address", "generation", "session", "high-water mark", "replicas (clean)", box=None)
+    table = Table("partition", "owner", "address", "generation", "session", "high-water mark", "replicas", box=None)
     for each in found.partitions:
         mark = "-" if each.high_water_mark is None else f"{each.high_water_mark:,}"
-        held = ", ".join(f"{name}{_note(each, name, found)}" for name in each.replicas)
+        held = ", ".join(f"{replica.name} {replica.status}" for replica in each.replicas)
         owner = "-" if each.server_id is None else str(each.server_id)
         table.add_row(str(each.partition), owner, each.address or "-", str(each.generation), str(each.session), mark, held)
     console.print(table)
+    _show_errors(console, found)
     _show_locks(console, found)
     table = Table("node", "address", "answers", box=None)
     for server in found.servers:
@@ -129,10 +131,17 @@ def _owner_status(each: PartitionState, found: Survey) -> dict[str, Any]:
     return told
 
 
-def _note(each: PartitionState, name: str, found: Survey) -> str:
-    state = _owner_status(each, found).get("replicas", {}).get(name, {}).get("state")
-    notes = [note for note, holds in (("behind", name not in each.clean), ("full", state == "full")) if holds]
-    return f" ({', '.join(notes)})" if notes else ""
+def _show_errors(console: Console, found: Survey) -> None:
+    """One line for each replica that is not live and whose error is known; nothing where there is none."""
+    from rich.table import Table
+
+    table = Table("partition", "replica", "state", "last error", box=None)
+    for each in found.partitions:
+        for replica in each.replicas:
+            if replica.status is not ReplicaStatus.LIVE and replica.error is not None:
+                table.add_row(str(each.partition), replica.name, str(replica.status), replica.error)
+    if table.row_count:
+        console.print(table)
 
 
 def _show_locks(console: Console, found: Survey) -> None:

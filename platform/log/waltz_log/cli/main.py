@@ -165,14 +165,14 @@ def adopt(
 def status(
     cluster: Cluster,
     output: Output = "table",
-    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every partition is served and every node answers.")] = 0.0,
-    served: Annotated[bool, typer.Option("--served", help="Wait for the partitions alone; nodes may be down.")] = False,
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the exit code is 0.")] = 0.0,
+    complete: Annotated[bool, typer.Option("--complete", help="Ask for more: every node and every worker answers.")] = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Show who owns what, and who answers. Exit code 3 where a partition is not served."""
+    """Show owners, replicas and nodes. Exit code 3 if a partition has no owner, or no majority of replicas that can take appends."""
     from waltz_log.cli import cluster as command
 
-    return asyncio.run(command.status(cluster, output=checked_output(output), wait_s=wait, served=served, timeout_s=timeout))
+    return asyncio.run(command.status(cluster, output=checked_output(output), wait_s=wait, complete=complete, timeout_s=timeout))
 
 
 @outbox_app.command(name="status")

@@ -19,7 +19,8 @@ from waltz_log.core.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Channel, Method, Stream
 from waltz_log.core.recovery import Classification, ReplicaReport, lost
-from waltz_log.errors import ConnectionLost, Fenced, StorageFull, Unavailable, WaltzError
+from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.errors import ConnectionLost, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.block_stream import BlockStream
@@ -46,7 +47,9 @@ class ReplicaSession:
         """Its disk had no room for the last blocks; nothing of it is broken. Tried again with pauses, like any failure."""
         self._store = store
         self._channel: Channel | None = None
-        self._state = "connecting"
+        self._state = ReplicaStatus.CONNECTING
+        self._corrupt = False
+        """Its node refuses to open the partition: what it stores is damaged."""
         self._error: str | None = None
         self._classification: Classification | None = None
         self._reached = -1
@@ -81,7 +84,7 @@ class ReplicaSession:
                 if self._recovery.resolved is None:
                     self._recovery.withdraw(self.name)
                 self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
-                self._state, self._error = "full" if self.full else "failed", str(error)
+                self._state, self._error = ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED, str(error)
                 self._store.advanced.notify()
                 log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
             if loop.time() - began > settings.replica_retry_max_s:
@@ -101,7 +104,7 @@ class ReplicaSession:
             return
 
     async def _connect(self) -> None:
-        self._state = "connecting"
+        self._state = ReplicaStatus.CONNECTING
         node = await self._store.coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
         self._entry_version = None if node is None else node.version
         if node is None:
@@ -115,7 +118,7 @@ class ReplicaSession:
     async def _recover(self) -> int:
         """Brings the replica to the resolved mark, clean, and returns the next id it needs."""
         store, recovery = self._store, self._recovery
-        self._state = "recovering"
+        self._state = ReplicaStatus.RECOVERING
         opened = await self._open_again()
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
         self._takes_several, self._takes_flushing = opened.takes_several, opened.takes_flushing
@@ -151,10 +154,10 @@ class ReplicaSession:
         if last > mark:
             last = await self._truncate(mark)
         if last < resolved:
-            self._state = "copying"
+            self._state = ReplicaStatus.COPYING
             last = await self._copy_up_to(last, resolved)
         if last < mark:
-            self._state = "copying"
+            self._state = ReplicaStatus.COPYING
             last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
         answer = await self._call(
@@ -252,7 +255,12 @@ class ReplicaSession:
             topic=topic,
             readers=readers,
         )
-        answer = await self._call(methods.OPEN, request)
+        try:
+            answer = await self._call(methods.OPEN, request)
+        except CorruptData:
+            self._corrupt = True
+            raise
+        self._corrupt = False
         self._told_topic = told
         return answer
 
@@ -288,7 +296,7 @@ class ReplicaSession:
     async def _replicate(self, next_id: int) -> None:
         """Sends blocks as they come, older ones read from a peer, and counts the acknowledgements. Ends only with an error."""
         store = self._store
-        self._state, self._error = "live", None
+        self._state, self._error = ReplicaStatus.LIVE, None
         if next_id > store.window.last_transaction_id and self.full:
             # It took all there is, so there is room for what there is. Nothing else would ever tell: what is refused is not sent.
             self.full = False
@@ -334,18 +342,22 @@ class ReplicaSession:
                 await stream.send(blocks)
                 next_id = blocks[-1].last_transaction_id + 1
                 continue
-            self._state = "catching up"
+            self._state = ReplicaStatus.CATCHING_UP
             async with aclosing(store.runs(next_id, store.window.first_transaction_id - 1)) as runs:
                 async for run in runs:
                     await stream.send(run)
                     next_id = run[-1].last_transaction_id + 1
-            self._state = "live"
+            self._state = ReplicaStatus.LIVE
 
     # ---- calls -----------------------------------------------------------------------------------------------------------------------------------
 
     @property
+    def status(self) -> ReplicaStatus:
+        return ReplicaStatus.FULL if self.full else self._state
+
+    @property
     def live(self) -> bool:
-        return self._state == "live"
+        return self._state is ReplicaStatus.LIVE
 
     @property
     def _key(self) -> bytes:
@@ -432,7 +444,7 @@ class ReplicaSession:
 
     def statistics(self, acknowledged: int | None) -> dict[str, Any]:
         return {
-            "state": "full" if self.full else self._state,
+            "state": self.status,
             "acknowledged": acknowledged,
             "holds": self._reached,
             "error": self._error,

@@ -20,7 +20,17 @@ from waltz_log.core.control_format import CONTROL_FILE
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Clock, Disk, Offload, Service
 from waltz_log.core.sharding import WHOLE, Shard
-from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting, NotOwner, StorageFailed, StorageFull, Unavailable, WaltzError
+from waltz_log.errors import (
+    ClusterKeyMismatch,
+    CorruptData,
+    InvalidRequest,
+    InvalidSetting,
+    NotOwner,
+    StorageFailed,
+    StorageFull,
+    Unavailable,
+    WaltzError,
+)
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.partition import PartitionStore, Shared
@@ -208,6 +218,7 @@ class StorageNode:
             space=self._space.look(),
             partitions=tuple(self._partitions[partition].statistics() for partition in sorted(self._partitions)),
             stopped={partition: str(self._stopped[partition]) for partition in sorted(self._stopped)},
+            corrupt=tuple(sorted(partition for partition, error in self._stopped.items() if isinstance(error, CorruptData))),
             scrub=None if self._scrub is None else self._scrub.statistics(),
             writer_bytes=self._memory.held,
             writer_bytes_highest=self._memory.highest,

@@ -201,10 +201,10 @@ class LocalCluster:
         return subprocess.run([*WALTZ, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Returns when every partition has an owner that serves and, where all processes run, all of them answer. Raises `ClusterUnavailable`
+        """Returns when every partition can take appends and, where all processes run, all of them answer. Raises `ClusterUnavailable`
         at `timeout_s`, or as soon as a process has ended by itself."""
         gone = self.ended
-        command = [*WALTZ, "cluster", "status", self.cluster, "--wait", str(timeout_s), "--output", "json", *(["--served"] if gone else [])]
+        command = [*WALTZ, "cluster", "status", self.cluster, "--wait", str(timeout_s), "--output", "json", *([] if gone else ["--complete"])]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
             try:
                 while True:

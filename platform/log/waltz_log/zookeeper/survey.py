@@ -15,11 +15,13 @@ from typing import Any, TypeAlias
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Method, Network
+from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
+from waltz_log.core.sharding import worker_of
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 
-__all__ = ["CALL_TIMEOUT_S", "PartitionState", "ServerState", "StorageState", "Survey", "survey"]
+__all__ = ["CALL_TIMEOUT_S", "PartitionState", "ServerState", "StorageState", "Survey", "SurveyedReplica", "survey"]
 
 CALL_TIMEOUT_S = 2.0
 """One question to one node, for whoever wants to know how it is now; all are asked at once."""
@@ -30,8 +32,20 @@ Ask: TypeAlias = "Callable[[str, Method, Any], Awaitable[Any | None]]"
 
 
 @dataclass(frozen=True)
+class SurveyedReplica:
+    """`status`: one word (`core.replica_status`). `acknowledged`: the last transaction that counts; None where no owner reports it. `error`: the last
+    one of the owner with this replica, or why the storage node serves nothing of the partition."""
+
+    name: str
+    status: ReplicaStatus
+    acknowledged: int | None
+    error: str | None
+
+
+@dataclass(frozen=True)
 class PartitionState:
-    """`high_water_mark` is None where no owner answers for it. `clean`: replicas that are members of the newest session."""
+    """`high_water_mark` is None where no owner answers for it. `replicas`: those assigned, and those that the owner's session still has besides.
+    `takes_appends`: an append can be committed now."""
 
     partition: int
     server_id: int | None
@@ -39,8 +53,8 @@ class PartitionState:
     generation: int
     session: int
     high_water_mark: int | None
-    replicas: tuple[str, ...]
-    clean: tuple[str, ...]
+    replicas: tuple[SurveyedReplica, ...]
+    takes_appends: bool
 
 
 @dataclass(frozen=True)
@@ -81,8 +95,8 @@ class Survey:
 
     @property
     def ready(self) -> bool:
-        """Every partition has an owner that serves it."""
-        return all(each.high_water_mark is not None for each in self.partitions)
+        """Every partition has an owner that serves it and a majority of replicas that can take appends."""
+        return all(each.takes_appends for each in self.partitions)
 
     @property
     def complete(self) -> bool:
@@ -95,12 +109,21 @@ class Survey:
         """What keeps it from being complete, in words; empty where nothing does."""
         parts = [
             ("partitions without an owner", [str(each.partition) for each in self.partitions if each.high_water_mark is None]),
+            ("partitions without a majority that can take appends", [_short_of(each) for each in self.partitions if _lacks_majority(each)]),
             ("servers that do not answer", [each.address for each in self.servers if not each.answers]),
             ("storage nodes that do not answer", [each.name for each in self.storages if not each.answers]),
             ("workers that do not answer", [f"{each.address}/{worker}" for each in self.servers for worker in each.silent]),
             ("storage workers that do not answer", [f"{each.name}/{worker}" for each in self.storages for worker in each.silent]),
         ]
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+
+
+def _lacks_majority(state: PartitionState) -> bool:
+    return state.high_water_mark is not None and not state.takes_appends
+
+
+def _short_of(state: PartitionState) -> str:
+    return f"{state.partition} ({', '.join(f'{each.name} {each.status}' for each in state.replicas if each.status is not ReplicaStatus.LIVE)})"
 
 
 def _silent(status: dict[str, Any]) -> list[int]:
@@ -128,10 +151,20 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
         asyncio.gather(*(_server(ask, cluster, entry) for entry in entries)),
         asyncio.gather(*(_storage(ask, cluster, name, entry) for name, entry in zip(names, nodes, strict=True))),
     )
+    by_id = {server.server_id: server for server in servers}
+    by_name = {storage.name: storage for storage in storages}
     states = []
     for partition in range(cluster.partitions):
         owned, found = assignment.partitions.get(partition), metadata[partition]
         kept = PartitionMetadata.from_bytes(found.data) if found else None
+        owner = by_id.get(owned.server_id) if owned and owned.server_id is not None else None
+        session = _session_of(owner, partition)
+        assigned = replicas.get(partition, ())
+        shown = tuple(
+            _replica(by_name.get(name) or StorageState(name, None, False, {}), partition, session.get(name))
+            for name in (*assigned, *sorted(session.keys() - set(assigned)))
+        )
+        deciding = [each.status for each in shown if not session or each.name in session]
         states.append(
             PartitionState(
                 partition,
@@ -140,11 +173,37 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
                 owned.generation if owned else -1,
                 kept.session if kept else -1,
                 bounds.get(partition),
-                replicas.get(partition, ()),
-                tuple(sorted(name for name, state in kept.replicas.items() if state.session == kept.session)) if kept else (),
+                shown,
+                takes_appends(served=partition in bounds, replicas=deciding),
             )
         )
     return Survey(cluster.name, str(cluster.key), tuple(states), tuple(servers), tuple(storages))
+
+
+def _session_of(owner: ServerState | None, partition: int) -> dict[str, Any]:
+    """What the partition's owner says of each replica of its session; empty where nobody does."""
+    found = {} if owner is None else owner.status.get("partitions", {}).get(str(partition), {})
+    return dict(found.get("replicas", {}))
+
+
+def _replica(storage: StorageState, partition: int, reported: dict[str, Any] | None) -> SurveyedReplica:
+    workers = storage.status.get("workers", ())
+    answers = storage.answers and (not workers or worker_of(partition, len(workers)) not in storage.silent)
+    stopped, reason = _stopped(storage.status, partition)
+    status = surveyed_status(
+        started=storage.address is not None, answers=answers, stopped=stopped, owner=None if reported is None else ReplicaStatus(reported["state"])
+    )
+    error = reason or (None if reported is None else reported["error"])
+    return SurveyedReplica(storage.name, status, None if reported is None else reported["acknowledged"], error)
+
+
+def _stopped(status: dict[str, Any], partition: int) -> tuple[ReplicaStatus | None, str | None]:
+    """Why the storage node serves nothing of the partition: the word and the reason. Neither where it serves it."""
+    reason = status.get("stopped", {}).get(str(partition))
+    if reason is not None:
+        return (ReplicaStatus.CORRUPT if partition in status.get("corrupt", ()) else ReplicaStatus.FAILED), str(reason)
+    failed = next((each["failed"] for each in status.get("partitions", ()) if each["partition"] == partition), None)
+    return (None, None) if failed is None else (ReplicaStatus.FAILED, str(failed))
 
 
 async def _all(coordinator: Coordinator, folder: str, names: Iterable[str]) -> list[Any]:

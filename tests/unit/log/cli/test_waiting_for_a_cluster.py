@@ -36,23 +36,23 @@ def asked_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def test_who_waits_asks_a_busy_node_with_more_patience_each_time(asked_s: list[float]) -> None:
-    assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=60, served=False, timeout_s=1) == OK
+    assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=60, complete=True, timeout_s=1) == OK
     assert asked_s == [2.0, 3.0, 4.5, 6.75]
 
 
 async def test_the_patience_has_an_end(asked_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "PATIENCE_MAX_S", 4.0)
     monkeypatch.setattr("waltz_log.cli.cluster.monotonic", count(0.0, 10.0).__next__)
-    assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=200, served=False, timeout_s=1) == UNAVAILABLE
+    assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=200, complete=True, timeout_s=1) == UNAVAILABLE
     assert max(asked_s) == 4.0
 
 
 async def test_the_last_look_takes_no_more_than_is_left_of_the_wait(asked_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waltz_log.cli.cluster.monotonic", iter([0.0, 1.0, 2.5, 4.0, 4.5, 9.0]).__next__)
-    assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=5, served=False, timeout_s=1) == UNAVAILABLE
+    assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=5, complete=True, timeout_s=1) == UNAVAILABLE
     assert asked_s == [2.0, 2.5, 2.0], "2.5 s of 5 were left, then 0.5: a node that answers at once is heard all the same"
 
 
 async def test_a_look_without_a_wait_stays_short(asked_s: list[float]) -> None:
-    await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=0, served=False, timeout_s=1)
+    await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=0, complete=True, timeout_s=1)
     assert asked_s == [CALL_TIMEOUT_S]

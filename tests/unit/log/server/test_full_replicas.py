@@ -105,7 +105,7 @@ def test_the_status_names_full_replicas() -> None:
         found = await survey(cluster.ensemble.session(), cluster.network, "memory/test")
         told = io.StringIO()
         show(found, Console(file=told, width=200))
-        assert "storage-0, storage-1 (full), storage-2" in told.getvalue()
+        assert "storage-0 live, storage-1 full, storage-2 live" in told.getvalue()
         for _ in range(20):  # also while it is tried again
             assert _states(cluster).count("full") == 1
             await asyncio.sleep(0.013)

@@ -1,0 +1,70 @@
+"""The state of one replica in one word: the words, what each means, and when a partition can take appends.
+
+The owner reports the first eight, which follow its session with the replica. `surveyed_status` adds what only somebody who asks every node can know.
+Each word stands for one state only; docs/operations.md lists the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import Final
+
+from waltz_log.core.recovery import majority
+
+__all__ = ["ReplicaStatus", "surveyed_status", "takes_appends"]
+
+
+class ReplicaStatus(StrEnum):
+    """Only `LIVE` counts towards a majority that can take appends."""
+
+    LIVE = "live"
+    CATCHING_UP = "catching up"
+    COPYING = "copying"
+    RECOVERING = "recovering"
+    CONNECTING = "connecting"
+    FULL = "full"
+    FAILED = "failed"
+    CORRUPT = "corrupt"
+    UNREACHABLE = "unreachable"
+    NEVER_STARTED = "never started"
+    WAITING = "waiting"
+
+    @property
+    def meaning(self) -> str:
+        """The word explained to an operator."""
+        return _MEANINGS[self]
+
+
+_MEANINGS: Final[Mapping[ReplicaStatus, str]] = {
+    ReplicaStatus.LIVE: "It receives each block as it is appended, and its acknowledgements count.",
+    ReplicaStatus.CATCHING_UP: "It belongs to the session but is behind: the owner sends it blocks that are no longer in the owner's memory.",
+    ReplicaStatus.COPYING: "It is being filled from other replicas and does not count until it holds everything that was committed.",
+    ReplicaStatus.RECOVERING: "The owner compares it with the other replicas, and truncates it where they decide so.",
+    ReplicaStatus.CONNECTING: "The owner is opening a connection to its storage node.",
+    ReplicaStatus.FULL: "Its disk has no room: it refuses appends and serves reads. Make room; the owner tries again by itself.",
+    ReplicaStatus.FAILED: "The owner's last attempt, or a write to the disk, failed; the error says why. After a failed write restart the node.",
+    ReplicaStatus.CORRUPT: "Its stored data is damaged and the storage node refuses to serve it. Replace the replica or restore a backup.",
+    ReplicaStatus.UNREACHABLE: "Its storage node, or the worker that holds the partition, does not answer. Start the node.",
+    ReplicaStatus.NEVER_STARTED: "It is assigned to a storage node of a name that has never been started. Start it, or correct the name.",
+    ReplicaStatus.WAITING: "Its storage node answers, and no owner reports on it: the partition has no owner, or the owner does not answer.",
+}
+
+
+def surveyed_status(*, started: bool, answers: bool, stopped: ReplicaStatus | None, owner: ReplicaStatus | None) -> ReplicaStatus:
+    """What somebody who asked everybody says of a replica. `started`: its node has ever been; `answers`: the node does, for this partition;
+    `stopped`: why the node serves nothing of the partition, `FAILED` or `CORRUPT`; `owner`: the word of the partition's owner. A node that does
+    not answer now outweighs an owner that has not noticed yet."""
+    if not started:
+        return ReplicaStatus.NEVER_STARTED
+    if not answers:
+        return ReplicaStatus.UNREACHABLE
+    if stopped is not None:
+        return stopped
+    return ReplicaStatus.WAITING if owner is None else owner
+
+
+def takes_appends(*, served: bool, replicas: Collection[ReplicaStatus]) -> bool:
+    """Whether an append to the partition can be committed now: an owner serves it, and a majority of its session's replicas is live. `replicas`: one
+    word for each replica of the session."""
+    return served and sum(status is ReplicaStatus.LIVE for status in replicas) >= majority(len(replicas))

@@ -1,0 +1,52 @@
+"""One word for each state of a replica, and when a partition can take appends."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
+
+LIVE, DEAD = ReplicaStatus.LIVE, ReplicaStatus.UNREACHABLE
+OPERATIONS = Path(__file__).parents[4] / "docs" / "operations.md"
+
+
+def test_each_state_has_a_word_and_a_meaning_of_its_own() -> None:
+    assert len({status.value for status in ReplicaStatus}) == len({status.meaning for status in ReplicaStatus}) == len(ReplicaStatus)
+    assert f"{ReplicaStatus.CATCHING_UP}" == "catching up"
+
+
+def test_the_operations_page_lists_exactly_these_states() -> None:
+    rows = [line.split("|") for line in OPERATIONS.read_text().splitlines() if line.startswith("| `")]
+    listed = {row[1].strip().strip("`"): row[2].strip() for row in rows if row[1].strip().strip("`") in {status.value for status in ReplicaStatus}}
+    assert listed == {status.value: status.meaning for status in ReplicaStatus}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_a_partition_takes_appends_with_an_owner_and_more_than_half_of_its_replicas_live(count: int) -> None:
+    for statuses in product((LIVE, DEAD), repeat=count):
+        enough = 2 * statuses.count(LIVE) > count
+        assert takes_appends(served=True, replicas=statuses) == enough
+        assert not takes_appends(served=False, replicas=statuses)
+
+
+@pytest.mark.parametrize("status", [status for status in ReplicaStatus if status is not LIVE])
+def test_only_a_live_replica_counts(status: ReplicaStatus) -> None:
+    assert takes_appends(served=True, replicas=(LIVE, LIVE, status))
+    assert not takes_appends(served=True, replicas=(LIVE, status, status))
+
+
+def test_a_partition_without_replicas_takes_no_appends() -> None:
+    assert not takes_appends(served=True, replicas=())
+
+
+def test_what_the_node_says_outweighs_an_owner_that_has_not_noticed() -> None:
+    owner = ReplicaStatus.LIVE
+    assert surveyed_status(started=True, answers=True, stopped=None, owner=owner) == "live"
+    assert surveyed_status(started=True, answers=True, stopped=ReplicaStatus.CORRUPT, owner=owner) == "corrupt"
+    assert surveyed_status(started=True, answers=True, stopped=ReplicaStatus.FAILED, owner=owner) == "failed"
+    assert surveyed_status(started=True, answers=False, stopped=None, owner=owner) == "unreachable"
+    assert surveyed_status(started=False, answers=False, stopped=None, owner=owner) == "never started"
+    assert surveyed_status(started=True, answers=True, stopped=None, owner=None) == "waiting"
