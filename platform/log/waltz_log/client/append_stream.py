@@ -192,6 +192,9 @@ class AppendStream:
             for sequence, winner in ranges(result.rejected, 2):
                 window.reject(sequence, winner)
                 window.know(winner)
+        if result.above_log:
+            for sequence, newest in ranges(result.above_log, 2):
+                window.refuse_mark(sequence, newest)
         if result.refused:
             unsettled = [(sequence, reason) for sequence, reason in ranges(result.refused, 2) if not window.refuse(sequence, reason)]
             if unsettled:

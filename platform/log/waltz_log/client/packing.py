@@ -29,6 +29,8 @@ def pack(draft: Draft, settings: ClientSettings, known: Callable[[], int]) -> tu
 def whole_mark(mark: object) -> int:
     """A mark that a caller gave. Any kind of whole number will do; what is none would be found out only when the frame is made, with others in it."""
     try:
+        if isinstance(mark, bool):
+            raise TypeError
         found = index(mark)  # type: ignore[arg-type]
     except TypeError:
         raise InvalidRequest(reason=f"a high-water mark is a transaction id, or -1: {mark!r}") from None

@@ -247,6 +247,20 @@ class Window:
             return False
         return True
 
+    def refuse_mark(self, sequence: int, newest: int) -> None:
+        """The owner refused the transaction because its mark is above `newest`, the highest transaction id that existed."""
+        mark = self._item(sequence)[3]
+        given = left_to_client(mark) if mark < AS_KNOWN else mark
+        reason = f"high-water mark is above the log: partition={self.partition} high_water_mark={given} newest={newest}"
+        self._decide(sequence, InvalidRequest(reason=reason))
+
+    def _item(self, sequence: int) -> Item:
+        for frame in self.frames:
+            at = sequence - frame.first_sequence
+            if 0 <= at < len(frame.items) and (item := frame.items[at]) is not None:
+                return item
+        raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={sequence}")
+
     def _decide(self, sequence: int, error: WaltzError) -> None:
         for frame in self.frames:
             at = sequence - frame.first_sequence

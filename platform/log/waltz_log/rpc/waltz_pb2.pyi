@@ -341,6 +341,7 @@ class AppendResult(_message.Message):
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
     IN_MEMORY_FIELD_NUMBER: _builtins.int
     HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
+    ABOVE_LOG_FIELD_NUMBER: _builtins.int
     committed: _builtins.bytes
     """i8[3k]: first sequence, count, first transaction id"""
     rejected: _builtins.bytes
@@ -353,6 +354,8 @@ class AppendResult(_message.Message):
     """a majority has received the committed ones and syncs them later, as the topic's policy says; else they are on its disks"""
     high_water_mark: _builtins.int
     """with in_memory: what is on the disks of a majority"""
+    above_log: _builtins.bytes
+    """i8[2k]: sequence, the highest transaction id that existed. Refused: the transaction's mark is above it"""
     def __init__(
         self,
         *,
@@ -362,10 +365,11 @@ class AppendResult(_message.Message):
         append_time_ms: _builtins.int = ...,
         in_memory: _builtins.bool = ...,
         high_water_mark: _builtins.int = ...,
+        above_log: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "committed", b"committed", "high_water_mark", b"high_water_mark", "in_memory", b"in_memory", "refused", b"refused", "rejected", b"rejected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["above_log", b"above_log", "append_time_ms", b"append_time_ms", "committed", b"committed", "high_water_mark", b"high_water_mark", "in_memory", b"in_memory", "refused", b"refused", "rejected", b"rejected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

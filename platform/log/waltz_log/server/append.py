@@ -35,6 +35,10 @@ __all__ = ["AppendTask"]
 log = structlog.get_logger(__name__)
 
 
+UNCONFIRMED_MAX = 1024
+"""Frames with a mark above the log that wait for the session to be confirmed, which takes one round trip. More of them, and ordering waits too."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Barrier:
     decided: Callable[[int], None]
@@ -71,6 +75,9 @@ class AppendTask:
         self._drained = Pulse()
         self._lines: Lines[Appender] = Lines()
         self._lines_wake = Pulse()
+        self._above_log: list[tuple[Appender, list[tuple[int, int]]]] = []
+        self._above_log_changed = Pulse()
+        self._confirming = False
         self._held = False
         self.moving = False
         self.appended = 0
@@ -116,6 +123,8 @@ class AppendTask:
             return False
         if isinstance(self._queue[0], _Barrier) or self._store.full:
             return True
+        if len(self._above_log) >= UNCONFIRMED_MAX:
+            return False
         return not self._held and len(self._in_flight) - self._received < self._settings.blocks_in_flight
 
     async def hold(self) -> None:
@@ -156,13 +165,17 @@ class AppendTask:
                 self._refuse(frame, pb.REFUSAL_MOVING if self.moving else pb.REFUSAL_STORAGE_FULL)
             return
         self._append_time_ms = max(self._append_time_ms, self._clock.now_ms())
-        sequenced = self._sequencer.sequence(frames, self._append_time_ms)
+        sequenced = self._sequencer.sequence(frames, self._append_time_ms, max(self._store.committed, self._store.received))
         block = sequenced.block
         for appender, error in sequenced.broken:
             appender.fail(error)
         for appender, refused in sequenced.refused:
             self.refused += len(refused)
             appender.answer(Answers(refused=refused), 0)
+        if sequenced.above_log:
+            self.refused += sum(len(rows) for _, rows in sequenced.above_log)
+            self._above_log.extend(sequenced.above_log)
+            self._above_log_changed.notify()
         if block is not None:
             entry = _InFlight(block.last_transaction_id, block.append_time_ms)
             for appender, ranges in sequenced.committed:
@@ -248,6 +261,23 @@ class AppendTask:
                     appender.answer(Answers(committed=answers.committed, in_memory=True), entry.append_time_ms)
                     answers.committed = []
             self._wake.notify()
+
+    async def refuse_marks(self) -> None:
+        """Answers transactions whose mark is above the log, once a majority of the replicas confirmed the session: the mark may come from a newer
+        owner that this one does not know of, and then the session ends and the client appends there."""
+        while True:
+            await self._above_log_changed.wait_for(lambda: bool(self._above_log))
+            rows, self._above_log, self._confirming = self._above_log, [], True
+            self._wake.notify()
+            await self._store.confirm()
+            for appender, above_log in rows:
+                appender.answer(Answers(above_log=above_log), 0)
+            self._confirming = False
+            self._above_log_changed.notify()
+
+    async def marks_refused(self) -> None:
+        """Returns when no transaction with a mark above the log waits for its answer."""
+        await self._above_log_changed.wait_for(lambda: not self._above_log and not self._confirming)
 
     async def watch_space(self) -> None:
         """Looks at the queue again when replicas run out of room, or have room again: what waits is refused then, or ordered."""

@@ -54,6 +54,7 @@ class Mount:
                 committed=_pack(answers.committed),
                 rejected=_pack(answers.rejected),
                 refused=_pack(answers.refused),
+                above_log=_pack(answers.above_log),
                 append_time_ms=append_time_ms,
                 in_memory=answers.in_memory,
                 high_water_mark=self._store.committed if answers.in_memory else 0,

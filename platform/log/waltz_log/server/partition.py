@@ -161,6 +161,7 @@ class Partition:
             asyncio.ensure_future(serving.sync_for_feeds()),
             asyncio.ensure_future(append.usher()),
             asyncio.ensure_future(append.watch_space()),
+            asyncio.ensure_future(append.refuse_marks()),
             asyncio.ensure_future(Renewal(store, append, self._settings).run()),
             asyncio.ensure_future(upkeep.run()),
             asyncio.ensure_future(_until_failed(store)),
@@ -292,6 +293,7 @@ class Partition:
             await asyncio.get_running_loop().create_future()
         await self._decided(serving)
         serving.append.leave_lines(mount)
+        await serving.append.marks_refused()
         await mount.drained()
 
     async def _decided(self, serving: _Serving) -> int:

@@ -23,6 +23,9 @@ from waltz_log.rpc import waltz_pb2 as pb
 __all__ = ["Answers", "Appender", "Frame", "Sequenced", "Sequencer"]
 
 
+MARK_MAX = 2**63 - 1
+
+
 class Appender(Protocol):
     """Who sent a frame, and where its answers go."""
 
@@ -38,15 +41,17 @@ class Appender(Protocol):
 @dataclass(slots=True)
 class Answers:
     """What became of transactions of one client, as packed columns come later: ranges committed (first sequence, count, first id), rejected
-    (sequence, winner), refused (sequence, reason). `in_memory`: a majority has received the committed ones, and has not synced them yet."""
+    (sequence, winner), refused (sequence, reason), refused because their mark is above the log (sequence, the highest mark that existed then).
+    `in_memory`: a majority has received the committed ones, and has not synced them yet."""
 
     committed: list[tuple[int, int, int]] = field(default_factory=list)
     rejected: list[tuple[int, int]] = field(default_factory=list)
     refused: list[tuple[int, int]] = field(default_factory=list)
+    above_log: list[tuple[int, int]] = field(default_factory=list)
     in_memory: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.committed or self.rejected or self.refused)
+        return bool(self.committed or self.rejected or self.refused or self.above_log)
 
 
 class Frame:
@@ -77,6 +82,8 @@ class Sequenced:
     holders: list[int]
     """For each of the rejected the lock that it was rejected for."""
     refused: list[tuple[Appender, list[tuple[int, int]]]]
+    above_log: list[tuple[Appender, list[tuple[int, int]]]]
+    """Refused because their mark is above the log. Whoever answers confirms first that this owner's log is the log."""
     broken: list[tuple[Appender, CorruptData]]
     """Frames that no correct client sends. Nothing of them is in the block; the streams they came on end."""
 
@@ -90,9 +97,13 @@ class Sequencer:
         self.next_id = high_water_mark + 1
         self.locks = LockTable(high_water_mark, lock_entries_max)
         self._record_length_max = record_bytes_max + RECORD_OVERHEAD_BYTES
+        self._newest_mark = MARK_MAX
 
-    def sequence(self, frames: Sequence[Frame], append_time_ms: int) -> Sequenced:
-        result = Sequenced(None, [], [], [], [], [])
+    def sequence(self, frames: Sequence[Frame], append_time_ms: int, newest_mark: int = MARK_MAX) -> Sequenced:
+        """`newest_mark`: the highest transaction id that a client can have learned. A transaction with a mark above it is refused, whatever its
+        locks: it would otherwise pass every lock check."""
+        self._newest_mark = newest_mark
+        result = Sequenced(None, [], [], [], [], [], [])
         first = self.next_id
         records: list[bytes] = []
         lengths: list[bytes] = []
@@ -115,7 +126,7 @@ class Sequencer:
         appender = frame.appender
         self._check(frame)
         marks, locks, counts, own = unpack_i8(frame.marks), unpack_i8(frame.locks), frame.lock_counts, frame.own
-        few = self._few_in_order(frame) if frame.count < FEW_RECORDS else None
+        few = self._few_in_order(frame) if frame.count < FEW_RECORDS and max(marks) <= self._newest_mark else None
         if few is not None:
             appender.last_sequence = few[-1]
             return self._judged(frame, few, None, self.locks.judge(marks, counts, locks, self.next_id, appender.client_id, own), result)
@@ -126,7 +137,7 @@ class Sequencer:
         if frame.generation != self.generation or bool((headers["generation"] != self.generation).any()):
             self._refuse(result, appender, sequences, pb.REFUSAL_GENERATION)
             return None
-        refused = self._refused(result, appender, sequences, lengths_array(frame.lengths))
+        refused = self._refused(result, appender, sequences, lengths_array(frame.lengths), np.frombuffer(frame.marks, dtype=">i8"))
         appender.last_sequence = max(appender.last_sequence, int(sequences.max()))
         remaining = None
         if refused is not None:
@@ -180,11 +191,16 @@ class Sequencer:
         return records, lengths_array(frame.lengths)[kept].astype(">i4").tobytes()
 
     def _refused(
-        self, result: Sequenced, appender: Appender, sequences: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+        self,
+        result: Sequenced,
+        appender: Appender,
+        sequences: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        marks: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_] | None:
         """What is refused for itself, whatever its locks; None: nothing is."""
         in_order = int(sequences[0]) > appender.last_sequence and bool((sequences[1:] > sequences[:-1]).all())
-        if in_order and int(lengths.max()) <= self._record_length_max:
+        if in_order and int(lengths.max()) <= self._record_length_max and int(marks.max()) <= self._newest_mark:
             return None
         refused = np.zeros(len(sequences), dtype=bool)
         # The largest sequence accepted so far, at each place of the frame: what is not above it was sent before.
@@ -193,6 +209,10 @@ class Sequencer:
             if mask.any():
                 self._refuse(result, appender, sequences[mask & ~refused], reason)
                 refused |= mask
+        above = (marks > self._newest_mark) & ~refused
+        if above.any():
+            result.above_log.append((appender, [(sequence, self._newest_mark) for sequence in sequences[above].tolist()]))
+            refused |= above
         return refused
 
     def _check(self, frame: Frame) -> None:
