@@ -19,6 +19,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "MOUNT",
     "OPEN",
+    "PING",
     "PROTOCOL_VERSION",
     "READ",
     "READ_VIEW",
@@ -53,6 +54,7 @@ REPLICATE = Method("/waltz.Storage/Replicate", "stream", pb.ReplicateRequest, pb
 DIRECT = Method("/waltz.Storage/Direct", "call", pb.ReplicateRequest, pb.DirectResponse)
 READ = Method("/waltz.Storage/Read", "read", pb.ReadRequest, pb.ReadResponse)
 LOCATE = Method("/waltz.Storage/Locate", "call", pb.LocateRequest, pb.LocateResponse)
+PING = Method("/waltz.Storage/Ping", "call", pb.PingRequest, pb.PingResponse)
 STORAGE_STATUS = Method("/waltz.Storage/Status", "call", pb.StorageStatusRequest, pb.StorageStatusResponse)
 
 # offered by the storage node for the owner's upkeep; READ_VIEW for readers

@@ -1201,6 +1201,49 @@ class LocateResponse(_message.Message):
 Global___LocateResponse: _TypeAlias = LocateResponse  # noqa: Y015
 
 @_typing.final
+class PingRequest(_message.Message):
+    """Whether the node answers for a partition at all; touches no disk and no session. Servers ask it where a connection broke."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    cluster_key: _builtins.bytes
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster_key: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PingRequest: _TypeAlias = PingRequest  # noqa: Y015
+
+@_typing.final
+class PingResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FULL_FIELD_NUMBER: _builtins.int
+    full: _builtins.bool
+    def __init__(
+        self,
+        *,
+        full: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PingResponse: _TypeAlias = PingResponse  # noqa: Y015
+
+@_typing.final
 class StorageStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

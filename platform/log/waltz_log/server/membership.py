@@ -56,10 +56,28 @@ class Membership:
 
     async def announce(self, cluster: ClusterParameters, address: str, workers: tuple[str, ...] = ()) -> None:
         """From here on partitions are assigned to the server. `workers`: where each can be reached by itself, where they can."""
+        await self._remove_predecessor(address)
         entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions, workers)
         await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
         self._manager = ClusterManager(self.server_id, cluster, self._coordinator)
         self._governing = asyncio.ensure_future(lasting("manager", self._manager.run))
+
+    async def _remove_predecessor(self, address: str) -> None:
+        """Removes the entry of the process that had this address before. It is dead, since this process listens there now, but its coordinator session
+        may last for seconds more, and as long its partitions would wait for it: longer than `session_timeout_s` where ZooKeeper was started anew
+        meanwhile, since each session then begins its timeout again. Safety does not depend on this: generations and fences hold."""
+        for name in await self._coordinator.children(paths.SERVERS):
+            node = await self._coordinator.get(f"{paths.SERVERS}/{name}")
+            if node is None:
+                continue
+            entry = ServerEntry.from_bytes(node.data)
+            if entry.address != address or entry.server_id == self.server_id:
+                continue
+            log.info("removing the entry of the previous process at this address", address=address, server_id=entry.server_id)
+            await self._coordinator.delete(f"{paths.SERVERS}/{name}", node.version)
+            manager = await self._coordinator.get(paths.MANAGER)
+            if manager is not None and manager.data == str(entry.server_id).encode():
+                await self._coordinator.delete(paths.MANAGER, manager.version)
 
     async def leave(self) -> None:
         """Gives everything back, for others to take at once. Where the coordinator does not answer they take it when the session ends."""

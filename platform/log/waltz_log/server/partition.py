@@ -28,6 +28,7 @@ from waltz_log.server.frames import PartitionFrames
 from waltz_log.server.handed_locks import give, take
 from waltz_log.server.memory import PartitionMemory
 from waltz_log.server.mount import Mount
+from waltz_log.server.node_probes import NodeProbes
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.renewal import Renewal
 from waltz_log.server.search import Search
@@ -94,6 +95,7 @@ class Partition:
         settings: ServerSettings,
         caches: Caches,
         topics: ServedTopics,
+        probes: NodeProbes,
     ) -> None:
         self.partition = partition
         self.generation = generation
@@ -104,6 +106,7 @@ class Partition:
         self._settings = settings
         self._caches = caches
         self._topics = topics
+        self._probes = probes
         self._serving: _Serving | None = None
         self._changed = Pulse()
         self._clients: OrderedDict[int, int] = OrderedDict()
@@ -117,7 +120,7 @@ class Partition:
         pause = self._settings.replica_retry_s
         while not self._closing:
             memory = PartitionMemory(self._caches.transactions)
-            shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics)
+            shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes)
             store = StoreSession(self.partition, self.generation, *shared)
             try:
                 high_water_mark = await store.open()

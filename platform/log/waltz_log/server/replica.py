@@ -45,6 +45,8 @@ class ReplicaSession:
         self.corrupt_reads = 0
         self.full = False
         """Its disk had no room for the last blocks; nothing of it is broken. Tried again with pauses, like any failure."""
+        self.reached = False
+        """The node answered when it was asked last."""
         self._store = store
         self._channel: Channel | None = None
         self._state = ReplicaStatus.CONNECTING
@@ -83,25 +85,41 @@ class ReplicaSession:
                     return
                 if self._recovery.resolved is None:
                     self._recovery.withdraw(self.name)
+                self.reached = not isinstance(error, ConnectionLost | Unavailable)
                 self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
                 self._state, self._error = ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED, str(error)
                 self._store.advanced.notify()
                 log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
             if loop.time() - began > settings.replica_retry_max_s:
                 pause = settings.replica_retry_s
-            await self._pause(pause)
-            pause = min(pause * 2, settings.replica_retry_max_s)
+            if await self._pause(pause):
+                pause = settings.replica_retry_s  # the node came back: what failed before says nothing about it
+                await self.close()  # a connection of gRPC's has pauses of its own
+            else:
+                pause = min(pause * 2, settings.replica_retry_max_s)
 
-    async def _pause(self, pause_s: float) -> None:
-        """Until the next try: for so long, or until the node says that it was started anew."""
+    async def _pause(self, pause_s: float) -> bool:
+        """Until the next try: for so long, or, which gives True, until the node registers anew or answers again."""
+        waits = [asyncio.ensure_future(self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._entry_version))]
+        if not self.reached:
+            waits.append(asyncio.ensure_future(self._store.probes.wait_back(self.name, self._store.partition)))
+        deadline = asyncio.get_running_loop().time() + pause_s
         try:
-            async with asyncio.timeout(pause_s):
-                try:
-                    await self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._entry_version)
-                except WaltzError:
-                    await asyncio.get_running_loop().create_future()  # nobody to ask: the time must pass
-        except TimeoutError:
-            return
+            while waits and (left := deadline - asyncio.get_running_loop().time()) > 0:
+                done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                waits = [wait for wait in waits if wait not in done]
+                for wait in done:
+                    try:
+                        wait.result()
+                    except WaltzError:
+                        continue  # a coordinator that does not answer wakes nobody
+                    return True
+            await asyncio.sleep(deadline - asyncio.get_running_loop().time())
+            return False
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def _connect(self) -> None:
         self._state = ReplicaStatus.CONNECTING
@@ -120,6 +138,7 @@ class ReplicaSession:
         store, recovery = self._store, self._recovery
         self._state = ReplicaStatus.RECOVERING
         opened = await self._open_again()
+        self.reached = True
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
         self._takes_several, self._takes_flushing = opened.takes_several, opened.takes_flushing
         last = int(opened.last_transaction_id)

@@ -27,6 +27,7 @@ from waltz_log.rpc.versions import Versions, agreed
 from waltz_log.server.caches import Caches
 from waltz_log.server.lasting import lasting
 from waltz_log.server.membership import Membership, read_cluster
+from waltz_log.server.node_probes import NodeProbes
 from waltz_log.server.partition import Partition
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.topics import ServedTopics
@@ -52,6 +53,7 @@ class LogServer:
         self._network = network
         self._clock = clock
         self._cluster: ClusterParameters | None = None
+        self._probes: NodeProbes | None = None
         self._listener: Listener | None = None
         self._shard = shard
         self._membership = Membership(settings, coordinator) if server_id < 0 else None
@@ -74,6 +76,7 @@ class LogServer:
     async def start(self) -> None:
         """Joins the cluster. Raises `ClusterUnavailable` where there is none at the address, `OSError` where it cannot listen."""
         self._cluster = await read_cluster(self._coordinator, self._settings.cluster)
+        self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes)
         await self._topics.read()
         if self._membership is not None:
             self.server_id = await self._membership.register()
@@ -139,26 +142,29 @@ class LogServer:
                 await asyncio.sleep(self._settings.replica_retry_max_s)
 
     async def _own(self, assignment: Assignment) -> None:
-        assert self._cluster is not None
+        assert self._cluster is not None and self._probes is not None
         # All partitions are assigned, so the assignment tells of those that were added.
         count = max((*assignment.partitions, self._cluster.partitions - 1)) + 1
         self._cluster = replace(self._cluster, partitions=count)
         owned = {number: found.generation for number, found in assignment.partitions.items() if found.server_id == self.server_id}
         mine = {number: generation for number, generation in owned.items() if self._shard.owns(number)}
-        for number, partition in list(self._partitions.items()):
-            if mine.get(number) != partition.generation:
-                log.info("closing partition", partition=number, generation=partition.generation)
-                await partition.drain(HAND_OVER_TIMEOUT_S)
-                task = self._running.pop(number)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                del self._partitions[number]
+        leaving = [number for number, partition in self._partitions.items() if mine.get(number) != partition.generation]
+        await asyncio.gather(*(self._close(number) for number in leaving))
         for number, generation in mine.items():
             if number not in self._partitions:
-                shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics)
+                shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
                 partition = Partition(number, generation, *shared)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(lasting(f"partition {number}", partition.run))
+
+    async def _close(self, number: int) -> None:
+        partition = self._partitions[number]
+        log.info("closing partition", partition=number, generation=partition.generation)
+        await partition.drain(HAND_OVER_TIMEOUT_S)
+        task = self._running.pop(number)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        del self._partitions[number]
 
     # ---- service -------------------------------------------------------------------------------------------------------------------------------
 

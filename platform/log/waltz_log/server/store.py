@@ -28,6 +28,7 @@ from waltz_log.core.recovery import closed_metadata, committed_mark, decided_met
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.memory import PartitionMemory
+from waltz_log.server.node_probes import NodeProbes
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.recovery import Recovery
 from waltz_log.server.replica import ReplicaSession
@@ -61,6 +62,7 @@ class StoreSession:
         settings: ServerSettings,
         memory: PartitionMemory,
         topics: ServedTopics,
+        probes: NodeProbes,
     ) -> None:
         self.partition = partition
         self.generation = generation
@@ -69,6 +71,7 @@ class StoreSession:
         self.settings = settings
         self.coordinator = coordinator
         self.topics = topics
+        self.probes = probes
         self.session = -1
         self.assigned: tuple[str, ...] = ()
         self.resolved = -1

@@ -207,6 +207,11 @@ class StorageNode:
         """What a network serves for this node."""
         return service_of(self)
 
+    @property
+    def full(self) -> bool:
+        """Whether appends are refused until there is room on the disk."""
+        return self._space.look() == "refusing"
+
     def statistics(self) -> NodeStatistics:
         return NodeStatistics(
             name=self.settings.name,

@@ -42,6 +42,7 @@ def service_of(node: StorageNode) -> Service:
         methods.REPLICATE: service.replicate,
         methods.READ: service.read,
         methods.LOCATE: service.locate,
+        methods.PING: service.ping,
         methods.STORAGE_STATUS: service.status,
         **upkeep_service_of(node, service.partition, service.expect_reader),
     }
@@ -109,6 +110,10 @@ class _Service:
             replica_first_transaction_id=found.first,
             replica_last_transaction_id=found.last,
         )
+
+    async def ping(self, request: Any) -> Any:
+        self._expect_key(request)
+        return pb.PingResponse(full=self._node.full)
 
     async def status(self, _request: Any) -> Any:
         return pb.StorageStatusResponse(json=self._node.statistics().to_json())

@@ -1,0 +1,95 @@
+"""Notices within half a second that a storage node that did not answer answers again, however many partitions wait for it.
+
+A replica session whose connection broke tries again after pauses of its own, which grow to seconds. While any session waits, one task for each node
+pings the node, so that the rate is bounded by the number of nodes, and wakes all of its sessions once a ping is answered after one that was not. A
+node that answers from the beginning wakes nobody: its sessions failed for another reason, and their own pauses hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import StorageNodeEntry
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.errors import WaltzError
+from waltz_log.rpc import methods
+from waltz_log.rpc import waltz_pb2 as pb
+
+__all__ = ["PROBE_PAUSE_MAX_S", "PROBE_TIMEOUT_S", "NodeProbes", "answers"]
+
+PROBE_PAUSE_S = 0.05
+PROBE_PAUSE_MAX_S = 0.4
+"""Between two pings of a node that does not answer. With the ping and the opening after it, a partition is open within a second."""
+
+PROBE_TIMEOUT_S = 1.0
+"""Of one ping. A node that cannot answer it in this time is of no use to a partition either."""
+
+
+async def answers(network: Network, address: str, cluster_key: bytes, partition: int) -> bool:
+    """Whether the storage node at the address answers a ping, over a connection of its own."""
+    channel = network.connect(address)
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await channel.call(methods.PING, pb.PingRequest(cluster_key=cluster_key, partition=partition), timeout_s=PROBE_TIMEOUT_S)
+    except (TimeoutError, WaltzError):
+        return False
+    finally:
+        await channel.close()
+    return True
+
+
+class _Watch:
+    def __init__(self, back: asyncio.Future[None]) -> None:
+        self.back = back
+        self.waiting = 0
+        self.task: asyncio.Task[None] | None = None
+
+
+class NodeProbes:
+    """Of one server process."""
+
+    def __init__(self, coordinator: Coordinator, network: Network, cluster_key: bytes) -> None:
+        self._coordinator = coordinator
+        self._network = network
+        self._key = cluster_key
+        self._watches: dict[str, _Watch] = {}
+
+    async def wait_back(self, name: str, partition: int) -> None:
+        """Returns when the node answers a ping after one that it did not answer. `partition`: whose worker to ask, where the node has several."""
+        watch = self._watches.get(name)
+        if watch is None:
+            watch = self._watches[name] = _Watch(asyncio.get_running_loop().create_future())
+            watch.task = asyncio.ensure_future(self._probe(name, partition, watch))
+        watch.waiting += 1
+        try:
+            await asyncio.shield(watch.back)
+        finally:
+            watch.waiting -= 1
+            if not watch.waiting and not watch.back.done():
+                self._forget(name, watch)
+
+    def _forget(self, name: str, watch: _Watch) -> None:
+        if self._watches.get(name) is watch:
+            del self._watches[name]
+        if watch.task is not None:
+            watch.task.cancel()
+        watch.back.cancel()
+
+    async def _probe(self, name: str, partition: int, watch: _Watch) -> None:
+        missed, pause = False, PROBE_PAUSE_S
+        address: str | None = None
+        while True:
+            try:
+                node = await self._coordinator.get(f"{paths.STORAGE_NODES}/{name}")
+                address = None if node is None else StorageNodeEntry.from_bytes(node.data).address_for(partition)
+            except WaltzError:
+                pass  # the address that was known last is still the best there is
+            answered = address is not None and await answers(self._network, address, self._key, partition)
+            if answered and missed:
+                del self._watches[name]
+                watch.back.set_result(None)
+                return
+            missed = missed or not answered
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PROBE_PAUSE_MAX_S)
