@@ -8,6 +8,7 @@ node that answers from the beginning wakes nobody: its sessions failed for anoth
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import StorageNodeEntry
@@ -80,11 +81,9 @@ class NodeProbes:
         missed, pause = False, PROBE_PAUSE_S
         address: str | None = None
         while True:
-            try:
+            with suppress(WaltzError):  # without a coordinator the address that was known last is the best there is
                 node = await self._coordinator.get(f"{paths.STORAGE_NODES}/{name}")
                 address = None if node is None else StorageNodeEntry.from_bytes(node.data).address_for(partition)
-            except WaltzError:
-                pass  # the address that was known last is still the best there is
             answered = address is not None and await answers(self._network, address, self._key, partition)
             if answered and missed:
                 del self._watches[name]

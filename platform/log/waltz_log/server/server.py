@@ -142,7 +142,8 @@ class LogServer:
                 await asyncio.sleep(self._settings.replica_retry_max_s)
 
     async def _own(self, assignment: Assignment) -> None:
-        assert self._cluster is not None and self._probes is not None
+        assert self._cluster is not None
+        assert self._probes is not None
         # All partitions are assigned, so the assignment tells of those that were added.
         count = max((*assignment.partitions, self._cluster.partitions - 1)) + 1
         self._cluster = replace(self._cluster, partitions=count)
