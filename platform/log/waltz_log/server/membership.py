@@ -63,9 +63,9 @@ class Membership:
         self._governing = asyncio.ensure_future(lasting("manager", self._manager.run))
 
     async def _remove_predecessor(self, address: str) -> None:
-        """Removes the entry of the process that had this address before. It is dead, since this process listens there now, but its coordinator session
-        may last for seconds more, and as long its partitions would wait for it: longer than `session_timeout_s` where ZooKeeper was started anew
-        meanwhile, since each session then begins its timeout again. Safety does not depend on this: generations and fences hold."""
+        """Removes the entry of the process that had this address before. That one is dead, since this process listens there now, but its coordinator
+        session may last for seconds more, and its partitions would wait as long: longer than `session_timeout_s` where ZooKeeper restarted
+        meanwhile, because each session then begins its timeout again. Safety does not depend on this: generations and fences hold."""
         for name in await self._coordinator.children(paths.SERVERS):
             node = await self._coordinator.get(f"{paths.SERVERS}/{name}")
             if node is None:
