@@ -2,6 +2,9 @@
 
 Each component declares its own model beside its code (`storage/settings.py`, `server/settings.py`, `client/settings.py`). Every field says how
 to choose it; units stand last in its name.
+
+Every field can be given by the environment, whatever its type. A sequence is its elements separated by commas (`0,1,2`), or YAML (`[0, 1, 2]`); a
+mapping or a nested model is YAML, of which JSON is a part (`{a: 1}`). An empty value is None where the field may be None, and an empty sequence.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from types import NoneType, UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -53,11 +57,44 @@ class Settings(BaseModel):
                     raise InvalidSetting(name=str(name), reason=f"is not a setting's name in {path}", nearest=None)
             values |= found or {}
         start = f"{prefix}_"
-        for name, value in environment.items():
+        variables: dict[str, str] = {}
+        for name, text in environment.items():
             if name.startswith(start):
                 key = name.removeprefix(start).lower()
                 if key not in cls.model_fields:
                     raise InvalidSetting.unknown(name, [start + known.upper() for known in cls.model_fields])
-                values[key] = value
-        values |= {name: value for name, value in arguments.items() if value is not None}
-        return cls(**values)
+                values[key] = _parse_variable(name, text, cls.model_fields[key].annotation)
+                variables[key] = name
+        given = {name: value for name, value in arguments.items() if value is not None}
+        try:
+            return cls(**(values | given))
+        except InvalidSetting as error:
+            field, _, rest = error.name.partition(".")
+            if field not in variables or field in given:
+                raise
+            raise InvalidSetting(name=variables[field] + (f".{rest}" if rest else ""), reason=error.reason, nearest=error.nearest) from None
+
+
+def _parse_variable(name: str, text: str, annotation: Any) -> Any:
+    """The text of a variable as what the field's validation takes. Raises `InvalidSetting` naming the variable where it is not YAML."""
+    kinds, optional = _kinds(annotation)
+    if optional and not text:
+        return None
+    sequence = any(kind in (tuple, list, set, frozenset) for kind in kinds)
+    nested = any(kind is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)) for kind in kinds)
+    if sequence and not text.lstrip().startswith(("[", "{")):
+        return [each.strip() for each in text.split(",")] if text.strip() else []
+    if not sequence and not nested:
+        return text
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidSetting(name=name, reason=f"is not YAML: {error}".replace("\n", " "), nearest=None) from None
+
+
+def _kinds(annotation: Any) -> tuple[list[Any], bool]:
+    """The types that a field takes, without their parameters, and whether None is one of them."""
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return [get_origin(each) or each for each in members if each is not NoneType], NoneType in members
