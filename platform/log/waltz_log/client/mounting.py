@@ -40,7 +40,7 @@ async def mount_for_appends(
     owners: Owners, address: str, partition: int, client_id: int, mount_sequence: int, mark: int, timeout_s: float, *, on_disk: bool = False
 ) -> tuple[Stream, pb.MountResponse]:
     """A stream without feed that the owner said is ready: everything this client sent to the partition before is decided. `on_disk`: nothing is
-    answered before. Raises `NotOwner`, `ConnectionLost`, `Fenced`, `OutOfRange` (the mark is outside the log), `ClusterKeyMismatch`,
+    answered before. Raises `NotOwner`, `ConnectionLost`, `Fenced`, `StorageFull`, `OutOfRange` (the mark is outside the log), `ClusterKeyMismatch`,
     `ProtocolViolation`."""
     stream = owners.stream_channel(address).open(MOUNT)
     try:

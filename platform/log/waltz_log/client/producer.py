@@ -34,6 +34,7 @@ from waltz_log.errors import (
     NotOwner,
     OutOfRange,
     ProtocolViolation,
+    StorageFull,
     Unavailable,
     WaltzError,
 )
@@ -278,6 +279,10 @@ class Producer:
             except (ClusterKeyMismatch, NotAllowed) as error:
                 self._reason = error
                 self._give_up(error)
+            except StorageFull as error:
+                # What was never sent is answered as it would be on a mount; what is in flight waits for room like the blocks that it is in.
+                self._reason = error
+                self.window.refuse_unsent()
             except OutOfRange as error:
                 self._reason = error
                 if error.asked < error.first:

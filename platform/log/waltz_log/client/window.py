@@ -347,6 +347,13 @@ class Window:
                     earliest = sent[6]
         return earliest
 
+    def refuse_unsent(self) -> None:
+        """Answers all that was never sent as not appended: the storage is full."""
+        for item in self.queue:
+            if not item[0].done():
+                item[0].set_exception(NotAppended(partition=self.partition, reason=STORAGE_FULL))
+        self._drop_done()
+
     def _drop_done(self) -> None:
         kept = deque(item for item in self.queue if not item[0].done())
         size = sum(len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES for item in kept)

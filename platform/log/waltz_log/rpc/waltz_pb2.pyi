@@ -740,6 +740,7 @@ class OpenResponse(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     TAKES_SEVERAL_FIELD_NUMBER: _builtins.int
     TAKES_FLUSHING_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
     MAY_LACK_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     """of the control file: the last session this replica was clean in"""
@@ -753,6 +754,8 @@ class OpenResponse(_message.Message):
     """Replicate takes messages of several blocks"""
     takes_flushing: _builtins.bool
     """Replicate takes Flushing and Flush"""
+    full: _builtins.bool
+    """it takes no appends until there is room on its disk"""
     may_lack: _builtins.bool
     """it may have acknowledged more than it holds, from memory, before it was started anew"""
     def __init__(
@@ -766,11 +769,12 @@ class OpenResponse(_message.Message):
         start: _builtins.int = ...,
         takes_several: _builtins.bool = ...,
         takes_flushing: _builtins.bool = ...,
+        full: _builtins.bool = ...,
         may_lack: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "may_lack", b"may_lack", "session", b"session", "start", b"start", "takes_flushing", b"takes_flushing", "takes_several", b"takes_several"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "full", b"full", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "may_lack", b"may_lack", "session", b"session", "start", b"start", "takes_flushing", b"takes_flushing", "takes_several", b"takes_several"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -310,6 +310,11 @@ class AppendTask:
             appender.answer(answers, 0)
 
     @property
+    def stuck(self) -> bool:
+        """Blocks are in flight that no majority of the replicas has room for: they are decided once there is room, and not before."""
+        return self._store.full and bool(self._in_flight)
+
+    @property
     def waiting(self) -> int:
         """Rejected, and in line to be told."""
         return self._lines.waiting

@@ -108,6 +108,7 @@ class Partition:
         self._topics = topics
         self._probes = probes
         self._serving: _Serving | None = None
+        self._store: StoreSession | None = None
         self._changed = Pulse()
         self._clients: OrderedDict[int, int] = OrderedDict()
         self._closing = False
@@ -122,6 +123,8 @@ class Partition:
             memory = PartitionMemory(self._caches.transactions)
             shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes)
             store = StoreSession(self.partition, self.generation, *shared)
+            self._store = store
+            watching = asyncio.ensure_future(self._watch_space(store))
             try:
                 high_water_mark = await store.open()
                 pause = self._settings.replica_retry_s
@@ -135,9 +138,18 @@ class Partition:
                 self._error = str(error)
                 log.warning("partition closed", partition=self.partition, generation=self.generation, error=str(error))
             finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
                 await store.close()
             await asyncio.sleep(pause)
             pause = min(2 * pause, self._settings.replica_retry_max_s)
+
+    async def _watch_space(self, store: StoreSession) -> None:
+        """Wakes mounts that wait for the partition to open when its replicas turn out to be full."""
+        while True:
+            await store.advanced.wait_for(lambda: store.full)
+            self._changed.notify()
+            await store.advanced.wait_for(lambda: not store.full)
 
     async def _serve(self, store: StoreSession, high_water_mark: int) -> None:
         sequencer = Sequencer(
@@ -233,8 +245,9 @@ class Partition:
     # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
 
     async def mount(self, request: pb.MountRequest, stream: Stream, version: int) -> None:
-        """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends."""
-        serving = await self._open_for_service()
+        """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends. Raises `StorageFull` to a client that
+        wants to append and would wait for room on the replicas."""
+        serving = await self._open_for_service(appends=bool(request.client_id))
         store = serving.store
         mount = Mount(request, stream, store, serving.feed, self.generation, version)
         if store.committed < request.client_high_water_mark <= store.received:
@@ -249,7 +262,7 @@ class Partition:
         tasks: list[asyncio.Task[None]] = []
         try:
             # Everything this client had in flight over earlier connections is decided first: at "ready" it is in the log or never will be.
-            target = await self._decided(serving) if mount.client_id else store.committed
+            target = await self._decided_or_full(serving) if mount.client_id else store.committed
             if mount.failed is not None:
                 raise mount.failed
             tasks = [asyncio.ensure_future(mount.write(target)), asyncio.ensure_future(self._receive(serving, mount, stream))]
@@ -313,12 +326,31 @@ class Partition:
             raise NotOwner(partition=self.partition, reason="store session ended")
         return decided.result()
 
-    async def _open_for_service(self) -> _Serving:
+    async def _decided_or_full(self, serving: _Serving) -> int:
+        """As `_decided`. Raises `StorageFull` where blocks in flight wait for room: nobody can say when they are decided."""
+        deciding = asyncio.ensure_future(self._decided(serving))
+        stuck = asyncio.ensure_future(serving.store.advanced.wait_for(lambda: serving.append.stuck))
+        try:
+            await asyncio.wait([deciding, stuck], return_when=asyncio.FIRST_COMPLETED)
+            if deciding.done():
+                return deciding.result()
+            raise serving.store.storage_full()
+        finally:
+            for task in (deciding, stuck):
+                task.cancel()
+            await asyncio.gather(deciding, stuck, return_exceptions=True)
+
+    async def _open_for_service(self, *, appends: bool = False) -> _Serving:
+        def full() -> bool:
+            return appends and self._serving is None and self._store is not None and self._store.full
+
         try:
             async with asyncio.timeout(self._settings.mount_wait_s):
-                await self._changed.wait_for(lambda: self._serving is not None or self._closing)
+                await self._changed.wait_for(lambda: self._serving is not None or self._closing or full())
         except TimeoutError:
             raise NotOwner(partition=self.partition, reason=f"recovering: {self._error or 'waiting for replicas'}") from None
+        if full() and not self._closing and self._store is not None:
+            raise self._store.storage_full()
         if self._closing or self._serving is None:
             raise NotOwner(partition=self.partition, reason="moving")
         return self._serving

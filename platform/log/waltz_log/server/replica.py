@@ -47,6 +47,8 @@ class ReplicaSession:
         """Its disk had no room for the last blocks; nothing of it is broken. Tried again with pauses, like any failure."""
         self.reached = False
         """The node answered when it was asked last."""
+        self.free_bytes = 0
+        """On its disk, when it refused the last block for want of room."""
         self._store = store
         self._channel: Channel | None = None
         self._state = ReplicaStatus.CONNECTING
@@ -86,6 +88,8 @@ class ReplicaSession:
                 if self._recovery.resolved is None:
                     self._recovery.withdraw(self.name)
                 self.reached = not isinstance(error, ConnectionLost | Unavailable)
+                if isinstance(error, StorageFull):
+                    self.free_bytes = max(0, error.free_bytes)
                 self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
                 self._state, self._error = ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED, str(error)
                 self._store.advanced.notify()
@@ -139,6 +143,9 @@ class ReplicaSession:
         self._state = ReplicaStatus.RECOVERING
         opened = await self._open_again()
         self.reached = True
+        if opened.full and not self.full:
+            self.full = True
+            store.advanced.notify()
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
         self._takes_several, self._takes_flushing = opened.takes_several, opened.takes_flushing
         last = int(opened.last_transaction_id)
@@ -316,10 +323,6 @@ class ReplicaSession:
         """Sends blocks as they come, older ones read from a peer, and counts the acknowledgements. Ends only with an error."""
         store = self._store
         self._state, self._error = ReplicaStatus.LIVE, None
-        if next_id > store.window.last_transaction_id and self.full:
-            # It took all there is, so there is room for what there is. Nothing else would ever tell: what is refused is not sent.
-            self.full = False
-            store.advanced.notify()
 
         def acknowledged(transaction_id: int) -> None:
             self._reached = transaction_id
@@ -331,7 +334,29 @@ class ReplicaSession:
             store.receive(self.name, transaction_id)
 
         stream = await self._open_stream(acknowledged, received)
-        await stream.run(self._send_on(stream, next_id), forever=True)
+        # It took all there is and may have room again. Nothing else would ever show it: what is refused is not sent.
+        asking = asyncio.ensure_future(self._ask_for_room()) if self.full and next_id > store.window.last_transaction_id else None
+        try:
+            await stream.run(self._send_on(stream, next_id), forever=True)
+        finally:
+            if asking is not None:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
+    async def _ask_for_room(self) -> None:
+        """Returns once the replica is not full any more."""
+        store = self._store
+        while self.full:
+            try:
+                answer = await self._call(methods.PING, pb.PingRequest(cluster_key=self._key, partition=store.partition))
+            except WaltzError as error:
+                log.info("replica was not asked for room", partition=store.partition, replica=self.name, error=str(error))
+            else:
+                if not answer.full:
+                    self.full = False
+                    store.advanced.notify()
+                    return
+            await asyncio.sleep(store.settings.replica_retry_max_s)
 
     async def _send_on(self, stream: BlockStream, next_id: int) -> None:
         store = self._store

@@ -25,7 +25,7 @@ from waltz_log.core.block import Block
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
-from waltz_log.errors import CorruptData, Fenced, OutOfRange, Unavailable, WaltzError
+from waltz_log.errors import CorruptData, Fenced, OutOfRange, StorageFull, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.memory import PartitionMemory
 from waltz_log.server.node_probes import NodeProbes
@@ -243,7 +243,16 @@ class StoreSession:
     @property
     def full(self) -> bool:
         """So many replicas have no room on their disks that what is appended now cannot be committed before that changes."""
-        return len(self.assigned) - sum(replica.full for replica in self._replicas.values()) < majority(len(self.assigned))
+        return bool(self.assigned) and len(self.assigned) - len(self._full()) < majority(len(self.assigned))
+
+    def _full(self) -> list[ReplicaSession]:
+        return [replica for name, replica in sorted(self._replicas.items()) if replica.full and name in self.assigned]
+
+    def storage_full(self) -> StorageFull:
+        """What a client is answered while `full`."""
+        found = self._full()
+        reason = f"no majority of the replicas has room: full={','.join(replica.name for replica in found)}"
+        return StorageFull(partition=self.partition, reason=reason, free_bytes=min((replica.free_bytes for replica in found), default=0))
 
     def acknowledge(self, name: str, last_transaction_id: int) -> None:
         """A clean replica has everything up to the id on disk."""

@@ -210,7 +210,7 @@ class StorageNode:
     @property
     def full(self) -> bool:
         """Whether appends are refused until there is room on the disk."""
-        return self._space.look() == "refusing"
+        return self._space.refusing
 
     def statistics(self) -> NodeStatistics:
         return NodeStatistics(

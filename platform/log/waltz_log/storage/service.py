@@ -87,6 +87,7 @@ class _Service:
             takes_several=True,
             takes_flushing=True,
             may_lack=state.may_lack,
+            full=self._node.full,
         )
 
     async def set_low_water_mark(self, request: Any) -> Any:

@@ -24,18 +24,25 @@ class DiskSpace:
 
     def look(self) -> str:
         """`ample`, `low` or `refusing`."""
-        self._judge(self._disk.free_bytes())
+        free = self._disk.free_bytes()
+        self._judge(free, free)
         return self._state
+
+    @property
+    def refusing(self) -> bool:
+        """Whether every append is refused, however small."""
+        return self._disk.free_bytes() < self._refuse
 
     def require(self, size: int, partition: int) -> None:
         """Raises `StorageFull` where `size` more bytes would leave less than must stay free."""
         free = self._disk.free_bytes()
-        self._judge(free - size)
+        self._judge(free, free - size)
         if free - size < self._refuse:
             raise StorageFull(partition=partition, reason=f"so much must stay free: kept_free_bytes={self._refuse}", free_bytes=free)
 
-    def _judge(self, left: int) -> None:
+    def _judge(self, free: int, left: int) -> None:
+        """`left`: of `free`, once what is wanted is written; below zero where it does not even fit."""
         state = "refusing" if left < self._refuse else "low" if left < self._warn else "ample"
         if state != self._state:
-            (log.info if state == "ample" else log.warning)("disk space", state=state, free_bytes=left, was=self._state)
+            (log.info if state == "ample" else log.warning)("disk space", state=state, free_bytes=free, wanted_bytes=free - left, was=self._state)
             self._state = state

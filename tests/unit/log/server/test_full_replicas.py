@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from waltz_log.cli.cluster import show
-from waltz_log.client import ClientSettings, Receipt
+from waltz_log.client import ClientSettings, Receipt, WaltzClient
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ReplicaAssignment
 from waltz_log.errors import NotAppended
@@ -34,7 +34,7 @@ def _empty(cluster: MemoryCluster, *names: str) -> None:
 
 
 def _states(cluster: MemoryCluster) -> list[str]:
-    status: dict[str, Any] = next(iter(cluster.servers.values()))[0].statistics()["partitions"]["0"]
+    status: dict[str, Any] = next(iter(cluster.servers.values()))[0].statistics()["partitions"].get("0", {})
     return [replica["state"] for replica in status.get("replicas", {}).values()]
 
 
@@ -134,5 +134,122 @@ def test_appends_are_refused_only_where_no_majority_has_room(count: int) -> None
         assert (await probe).transaction_id == 1
         await client.close()
         await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
+BOUND_S = 1.5
+"""Within which a client is answered that the storage is full, whatever state the partition is in: its longest pause between two mounts, and a bit."""
+
+
+async def _expect_refused(client: WaltzClient, times: int = 5) -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(times):
+        began_s = loop.time()
+        with pytest.raises(NotAppended, match="storage is full"):
+            await client.append(0, b"refused", timeout_s=20)
+        assert loop.time() - began_s < BOUND_S
+
+
+async def _end(cluster: MemoryCluster, *clients: WaltzClient) -> None:
+    """With room again everything goes on."""
+    _empty(cluster, *cluster.disks)
+    await _until(lambda: _states(cluster) != [] and "full" not in _states(cluster))
+    for client in clients:
+        await client.append(0, b"goes on")
+        await client.close()
+    await cluster.stop()
+
+
+def test_a_client_that_mounts_while_blocks_wait_for_room_is_answered_that_the_storage_is_full() -> None:
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        client = await cluster.connect()
+        await client.append(0, b"first")
+        _fill(cluster, "storage-0", "storage-2")
+        stuck = await client.append_nowait(0, b"finds out")
+        await _until(lambda: _states(cluster).count("full") == 2)
+        other = await cluster.connect(seed=1)
+        await _expect_refused(other)
+        # The first client's connection breaks: what is in flight stays undecided, everything else is answered.
+        cluster.network.cut(cluster.servers["server-0"][0].address)
+        cluster.network.heal(cluster.servers["server-0"][0].address)
+        await asyncio.sleep(0.01)  # it noticed: what it sends on a broken connection is undecided too
+        await _expect_refused(client)
+        assert not stuck.done()
+        _empty(cluster, *cluster.disks)
+        await stuck
+        await _end(cluster, client, other)
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_client_of_a_partition_that_cannot_open_for_want_of_room_is_answered_that_the_storage_is_full() -> None:
+    """One replica is full, one is full and has to copy what it missed, the third is away."""
+
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        client = await cluster.connect()
+        await client.append(0, b"first")
+        await cluster.stop_storage("storage-2")
+        for _ in range(5):
+            await client.append(0, b"missed by the third")
+        await cluster.kill_server("server-0")
+        await cluster.stop_storage("storage-1")
+        _fill(cluster, "storage-0", "storage-2")
+        await cluster.start_storage("storage-2")
+        await cluster.start_server("server-0")
+        await _until(lambda: next(iter(cluster.servers.values()))[0].statistics()["partitions"] != {})
+        await asyncio.sleep(1)
+        other = await cluster.connect(seed=1)
+        await _expect_refused(client)
+        await _expect_refused(other)
+        await cluster.start_storage("storage-1")
+        await _end(cluster, client, other)
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_the_next_owner_knows_at_once_that_the_storage_is_full(orderly: bool) -> None:
+    """No append has to get lost in flight for it to find out."""
+
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=2)
+        await cluster.start()
+        client = await cluster.connect()
+        await client.append(0, b"first")
+        _fill(cluster, "storage-0", "storage-2")
+        await (cluster.stop_server if orderly else cluster.kill_server)("server-0")
+        await _until(lambda: "full" in _states(cluster))
+        await _expect_refused(client)
+        other = await cluster.connect(seed=1)
+        await _expect_refused(other)
+        await asyncio.sleep(10)  # the replicas were tried again meanwhile
+        await _expect_refused(client)
+        await _end(cluster, client, other)
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_renewed_session_still_knows_that_the_storage_is_full() -> None:
+    async def scenario() -> None:
+        cluster = MemoryCluster(servers=1, settings={"checkpoint_transactions": 3})
+        await cluster.start()
+        client = await cluster.connect()
+        await client.append(0, b"first")
+        await client.append(0, b"second")
+        _fill(cluster, "storage-0")
+        await client.append(0, b"one of three is full")
+        session = next(iter(cluster.servers.values()))[0].statistics()["partitions"]["0"]["session"]
+        _fill(cluster, "storage-2")
+        await _until(lambda: next(iter(cluster.servers.values()))[0].statistics()["partitions"]["0"].get("session", 0) > session)
+        await _until(lambda: _states(cluster).count("full") == 2)
+        await _expect_refused(client)
+        other = await cluster.connect(seed=1)
+        await _expect_refused(other)
+        await _end(cluster, client, other)
 
     run_in_virtual_time(scenario())
