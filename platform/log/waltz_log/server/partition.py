@@ -245,8 +245,8 @@ class Partition:
     # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
 
     async def mount(self, request: pb.MountRequest, stream: Stream, version: int) -> None:
-        """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends. Raises `StorageFull` to a client that
-        wants to append and would wait for room on the replicas."""
+        """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends. Raises `StorageFull` to a
+        client that wants to append and would wait for room on the replicas."""
         serving = await self._open_for_service(appends=bool(request.client_id))
         store = serving.store
         mount = Mount(request, stream, store, serving.feed, self.generation, version)
