@@ -143,6 +143,9 @@ def test_a_server_that_stood_still_joins_again_as_a_new_one(cluster: LocalCluste
     cluster.resume("server-1")
     _until(lambda: len(servers()) == 2 and servers() != before)
     cluster.wait_ready()
+    told = cluster.log("server-1").read_text()
+    assert "coordinator session ended" in told
+    assert ("level=error" in told, "Traceback" in told) == (False, False), "a session that is lost is expected"
 
 
 def test_a_killed_zookeeper_costs_no_session(cluster: LocalCluster) -> None:

@@ -14,6 +14,7 @@ from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignme
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.replica_change import ReplicaChange, next_assignment, settled
 from waltz_log.errors import InvalidRequest, Unavailable
+from waltz_log.zookeeper.cluster import expect_known
 from waltz_log.zookeeper.survey import Survey, survey
 
 __all__ = ["change_replicas", "run"]
@@ -47,6 +48,7 @@ async def change_replicas(
             raise InvalidRequest(reason=f"no such partition: {change.partition}")
         assigned = held[change.partition]
         found = await survey(coordinator, network, address)
+        expect_known([each for each in (change.add, change.remove) if each is not None], {each.name for each in found.storages})
         if change.add is not None and not any(each.name == change.add and each.answers for each in found.storages):
             raise InvalidRequest(reason=f"no storage node of that name answers: {change.add}")
         if _added(change, assigned):

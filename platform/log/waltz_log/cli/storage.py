@@ -214,7 +214,17 @@ async def register(coordinator: Coordinator, name: str, entry: StorageNodeEntry,
         if known is None:
             continue
         if StorageNodeEntry.from_bytes(known.data) == entry:
-            return  # by an earlier try whose answer was lost
+            break  # by an earlier try whose answer was lost
         check_start(known, entry.start, replace=replace)
         if await coordinator.set(path, entry.to_bytes(), known.version) is not None:
-            return
+            break
+    await _warn_unassigned(coordinator, name)
+
+
+async def _warn_unassigned(coordinator: Coordinator, name: str) -> None:
+    """A node that no partition is assigned to does nothing: it is new, or its name is misspelled and the partitions wait for the right one."""
+    assigned = await coordinator.get(REPLICAS)
+    names = sorted({each for held in (ReplicaAssignment.from_bytes(assigned.data).replicas if assigned else {}).values() for each in held})
+    if name not in names:
+        advice = "if the node is new, assign replicas to it with `waltz cluster replicas`; if the name is wrong, stop the node and correct --name"
+        log.warning("no replica is assigned to this storage node", name=name, assigned=",".join(names), advice=advice)

@@ -89,7 +89,7 @@ async def read(
         if topic is None:
             rows = _of_log(client, place, after, compacted=compacted, follow=follow)
         else:
-            rows = _of_topic(topic, place, after, compacted=compacted, follow=follow)
+            rows = _of_topic(client, topic, place, after, compacted=compacted, follow=follow)
         left = limit
         async with aclosing(rows):
             async for row in rows:
@@ -108,6 +108,7 @@ async def _of_log(client: WaltzClient, place: Place, after: int | None, *, compa
         raise InvalidSetting(name="--compacted", reason="is for topics: --topic namespace/name", nearest=None)
     mark = await client.high_water_mark(place.partition)
     partition, start = place.partition, -1 if after is None else after
+    await _expect_within(client, partition, start, mark)
 
     async def read(positions: Mapping[int, int]) -> AsyncGenerator[_Row, None]:
         if positions[partition] >= mark and not follow:
@@ -123,7 +124,9 @@ async def _of_log(client: WaltzClient, place: Place, after: int | None, *, compa
             yield row
 
 
-async def _of_topic(topic: TopicHandle, place: Place, after: int | None, *, compacted: bool, follow: bool) -> AsyncGenerator[_Row, None]:
+async def _of_topic(
+    client: WaltzClient, topic: TopicHandle, place: Place, after: int | None, *, compacted: bool, follow: bool
+) -> AsyncGenerator[_Row, None]:
     key = None if place.key is None else os.fsencode(place.key)
     if key is not None and not topic.keyed:
         raise InvalidSetting(name="--key", reason=f"{topic.name} has no keys", nearest=None)
@@ -141,11 +144,19 @@ async def _of_topic(topic: TopicHandle, place: Place, after: int | None, *, comp
                 yield _Row(each.partition, each.transaction_id, each.timestamp_ms, each.header, each.key, each.value)
 
     start = dict.fromkeys(range(topic.partitions) if partition is None else (partition,), -1 if after is None else after)
+    for each, position in start.items():
+        await _expect_within(client, topic.log_partition(each), position, marks[each])
     log_partitions = {topic.log_partition(each): each for each in start}
     async with aclosing(_from_what_is_kept(read, start, log_partitions, asked=after is not None)) as rows:
         async for row in rows:
             if key is None or row.key == key:
                 yield row
+
+
+async def _expect_within(client: WaltzClient, partition: int, after: int, mark: int) -> None:
+    """Raises `OutOfRange` for a position above the end of a partition of the log: waiting there for what comes would hide a mistake."""
+    if after > mark:
+        raise OutOfRange(partition=partition, asked=after + 1, first=await client.first_transaction_id(partition), last=mark)
 
 
 async def _from_what_is_kept(

@@ -155,6 +155,12 @@ class WaltzClient:
         self._check(partition)
         return (await self._owners.bound(partition, self._settings.append_timeout_s)).high_water_mark
 
+    async def first_transaction_id(self, partition: int) -> int:
+        """The first transaction that the partition still has, as its owner knows it; one above the high-water mark where it has none. Retries over
+        changes of owner."""
+        self._check(partition)
+        return int((await self._owners.bound(partition, self._settings.append_timeout_s)).first_transaction_id)
+
     async def topic(self, name: str) -> TopicHandle:
         """The topic `namespace/name`, which is looked up now and addressed by its partitions from then on. Raises `NoSuchTopic`."""
         self._check_usable()

@@ -27,6 +27,7 @@ from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, StorageFull, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
+from waltz_log.server.lasting import is_expected
 from waltz_log.server.memory import PartitionMemory
 from waltz_log.server.node_probes import NodeProbes
 from waltz_log.server.pulse import Pulse
@@ -447,7 +448,10 @@ class StoreSession:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("replica session broke", partition=self.partition, error=repr(error), exc_info=error)
+            if is_expected(error):
+                log.warning("replica session ended", partition=self.partition, error=str(error))
+            else:
+                log.error("replica session broke", partition=self.partition, error=repr(error), exc_info=error)
             self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"replica session broke: {error!r}"))
 
     @property

@@ -6,8 +6,9 @@ creation or a growth that died between it and the replica assignment is finished
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from waltz_log.core.metadata import (
     CLUSTER,
     PARTITIONS_MAX,
     REPLICAS,
+    STORAGE_NODES,
     Assignment,
     ClusterParameters,
     Ownership,
@@ -27,7 +29,7 @@ from waltz_log.core.metadata import (
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["adopt_cluster", "create_cluster", "grow_cluster", "grow_replicas", "place_replicas"]
+__all__ = ["adopt_cluster", "create_cluster", "expect_known", "grow_cluster", "grow_replicas", "place_replicas"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -72,6 +74,16 @@ async def create_cluster(
     return parameters
 
 
+def expect_known(names: Iterable[str], known: Collection[str]) -> None:
+    """Raises `InvalidRequest` for the first name that is no storage node's. `known`: nodes that were started, and those that replicas are assigned
+    to. A misspelled name would otherwise get replicas that nobody holds, or pass for one that was removed before."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(sorted(known)) or 'none'}"
+            raise InvalidRequest(reason=f"no storage node of the cluster is named {name}, {hint}; a new node must be started first")
+
+
 def grow_replicas(before: ReplicaAssignment, partitions: int, *, storages: Sequence[str] | None, replication: int | None) -> ReplicaAssignment:
     """With replicas for partitions up to so many, those that there are as they were. Each new one goes to the nodes that hold fewest, in turns.
     `storages`: which nodes take new ones, all that hold any by default; `replication`: as the last partition has it by default."""
@@ -107,6 +119,9 @@ async def grow_cluster(
         if partitions < found.partitions:
             raise InvalidRequest(reason=f"there are {found.partitions} partitions already; a log never has fewer than it had")
         before = ReplicaAssignment.from_bytes(held.data)
+        if storages is not None:
+            assigned = {name for names in before.replicas.values() for name in names}
+            expect_known(storages, assigned | set(await coordinator.children(STORAGE_NODES)))
         assignment = grow_replicas(before, partitions, storages=storages, replication=replication)
         wanted = replace(found, partitions=partitions)
         if dry_run:

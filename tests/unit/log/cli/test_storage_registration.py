@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from waltz_log.cli.storage import register
-from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
+from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import Fenced
 from waltz_log.testing.coordinator import MemoryEnsemble
@@ -52,3 +53,19 @@ async def test_of_two_new_directories_of_one_name_one_is_taken() -> None:
     ensemble = MemoryEnsemble()
     told = await asyncio.gather(*(register(ensemble.session(), "a", StorageNodeEntry(f"h:{port}", 1)) for port in (1, 2)), return_exceptions=True)
     assert [type(each) for each in told].count(Fenced) == 1
+
+
+@pytest.mark.parametrize(("name", "warned"), [("storage-1", 0), ("storag-1", 1)])
+async def test_a_node_that_no_partition_is_assigned_to_warns_at_its_start(name: str, warned: int) -> None:
+    coordinator = MemoryEnsemble().session()
+    await coordinator.create(REPLICAS, ReplicaAssignment({0: ("storage-0", "storage-1")}).to_bytes())
+    with capture_logs() as logs:
+        await register(coordinator, name, StorageNodeEntry("h:1", 1))
+        await register(coordinator, name, StorageNodeEntry("h:1", 1))  # the answer to the first was lost
+        await register(coordinator, name, StorageNodeEntry("h:1", 2))
+    assert len(logs) == 3 * warned
+    for line in logs:
+        assert (line["log_level"], line["event"]) == ("warning", "no replica is assigned to this storage node")
+        assert (line["name"], line["assigned"]) == ("storag-1", "storage-0,storage-1")
+        assert "waltz cluster replicas" in line["advice"]
+        assert "--name" in line["advice"]

@@ -65,8 +65,26 @@ async def test_a_topic_is_read_to_where_it_ends_now(cluster: InMemoryCluster, ca
     assert len(await read(here, capsys, compacted=compacted, limit=3)) == 3
     (line,) = await read(Place("shop/orders", "b", None), capsys, compacted=compacted)
     assert "key=b value b" in line
-    partition = int(line.split()[0])
-    assert await read(Place("shop/orders", None, partition), capsys, after=100) == []
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("follow", [False, True])
+async def test_reading_after_a_transaction_that_is_not_there_yet_is_out_of_range(
+    cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], compacted: bool, follow: bool
+) -> None:
+    """Of a topic and of the log; after the last one there is nothing, and that is no mistake."""
+    await cluster.create_topic("shop/orders", 1, type="compaction")
+    for number in range(3):
+        await append(f"value {number}", Place("shop/orders", f"key {number}", None))
+    with pytest.raises(OutOfRange) as refused:
+        await read(Place("shop/orders", None, 0), capsys, after=3, compacted=compacted, follow=follow)
+    assert (refused.value.asked, refused.value.first, refused.value.last) == (4, 0, 2)
+    if not compacted:
+        log_partition = refused.value.partition
+        with pytest.raises(OutOfRange):
+            await read(Place(None, None, log_partition), capsys, after=100, follow=follow)
+        assert await read(Place(None, None, log_partition), capsys, after=2) == []
+    assert await read(Place("shop/orders", None, 0), capsys, after=2, compacted=compacted) == []
 
 
 async def test_reading_begins_where_retention_left_off_and_what_is_trimmed_meanwhile_is_told(

@@ -186,3 +186,15 @@ async def _first(client: WaltzClient, count: int) -> AsyncGenerator[Transaction,
             count -= 1
             if count == 0:
                 return
+
+
+@pytest.mark.parametrize(("add", "remove"), [("storage-1", "storag-0"), ("storage-9", None), (None, "storage-9"), ("storage-3", "storag-0")])
+def test_a_name_that_no_storage_node_has_is_refused_with_the_nearest(add: str | None, remove: str | None) -> None:
+    """Also where the replica to add is assigned already: the change would pass for one that was completed before."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        with pytest.raises(InvalidRequest, match=r"no storage node of the cluster is named (storag-0|storage-9), did you mean storage-"):
+            await _change(cluster, add=add, remove=remove)
+        assert (await _replicas(cluster))[0] == ("storage-0", "storage-1", "storage-2")
+
+    _under_load(scenario)
