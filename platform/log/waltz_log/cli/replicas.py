@@ -42,7 +42,7 @@ async def change_replicas(
     `wait_s`: what was begun goes on."""
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
-        node = await coordinator.get(REPLICAS)
+        node = await coordinator.get(REPLICAS, latest=True)
         held = ReplicaAssignment.from_bytes(node.data).replicas if node else {}
         if node is None or change.partition not in held:
             raise InvalidRequest(reason=f"no such partition: {change.partition}")
@@ -98,7 +98,7 @@ async def _wait(
 
 
 async def _metadata(coordinator: Coordinator, partition: int) -> PartitionMetadata:
-    node = await coordinator.get(partition_path(partition))
+    node = await coordinator.get(partition_path(partition), latest=True)
     if node is None:
         raise Unavailable(reason=f"the partition was never opened: partition={partition}")
     return PartitionMetadata.from_bytes(node.data)

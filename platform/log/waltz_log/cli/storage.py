@@ -128,11 +128,12 @@ def share_of(settings: StorageSettings) -> StorageSettings:
 async def _open(
     settings: StorageSettings, coordinator: Coordinator, disk: FileSystemDisk, offload: ThreadOffload, replace: bool, shard: Shard = WHOLE
 ) -> StorageNode:
-    found = await coordinator.get(CLUSTER)
+    found = await coordinator.get(CLUSTER, latest=True)
     if found is None:
         raise ClusterUnavailable(address=settings.cluster, reason="no cluster there, `waltz cluster create` makes one")
     cluster = ClusterParameters.from_bytes(found.data)
-    known = await coordinator.get(f"{STORAGE_NODES}/{settings.name}")
+    # Nothing compares and sets this before the directory counts its start: an old answer would admit a copy of an earlier state.
+    known = await coordinator.get(f"{STORAGE_NODES}/{settings.name}", latest=True)
     clock = WallClock()
     if not StorageNode.exists(disk):
         if known is not None and not replace:

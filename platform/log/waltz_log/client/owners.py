@@ -55,7 +55,7 @@ class Owners:
         """Raises `ClusterUnavailable` where there is no cluster."""
         self._coordinator = await self._connect()
         try:
-            found = await self._coordinator.get(CLUSTER)
+            found = await self._coordinator.get(CLUSTER, latest=True)
             if found is None:
                 raise ClusterUnavailable(address=getattr(self._coordinator, "address", "coordinator"), reason="no cluster there")
             self._parameters = ClusterParameters.from_bytes(found.data)

@@ -52,7 +52,7 @@ class TopicDirectory:
         """Raises `NoSuchTopic`, `ClusterUnavailable`."""
         try:
             async with asyncio.timeout(self._settings.request_timeout_s):
-                catalogue = await self._read(await self._coordinator())
+                catalogue = await self._read(await self._coordinator(), latest=True)
         except TimeoutError:
             reason = f"no answer about topics within {self._settings.request_timeout_s:g} s"
             raise ClusterUnavailable(address="coordinator", reason=reason) from None
@@ -75,8 +75,8 @@ class TopicDirectory:
             await self._owners.wait_changed(self._settings.retry_cap_s)
         return coordinator
 
-    async def _read(self, coordinator: Coordinator) -> Catalogue:
-        node: Node | None = await coordinator.get(CATALOGUE)
+    async def _read(self, coordinator: Coordinator, *, latest: bool = False) -> Catalogue:
+        node: Node | None = await coordinator.get(CATALOGUE, latest=latest)
         self._version = None if node is None else node.version
         catalogue = Catalogue() if node is None else Catalogue.from_bytes(node.data)
         for name, known in list(self._known.items()):

@@ -14,7 +14,11 @@ __all__ = ["assign"]
 
 
 def assign(previous: Assignment, servers: Sequence[ServerEntry], partitions: int) -> Assignment:
-    """Every partition gets one of `servers`: the first that prefers it, else its owner while that one is within its share, else the least loaded."""
+    """Every partition gets one of `servers`: the first that prefers it, else its owner while that one is within its share, else the least loaded.
+
+    `partitions`: how many the caller knows of. What `previous` assigns beyond them is assigned as well: partitions are only ever added, and a manager
+    that has not heard of the newest must not drop them, with their generations, from the assignment."""
+    partitions = max((partitions, *(partition + 1 for partition in previous.partitions)))
     alive = sorted(servers, key=lambda server: server.server_id)
     owners: dict[int, int | None] = dict.fromkeys(range(partitions))
     if alive:

@@ -115,7 +115,12 @@ class Coordinator(Protocol):
     the cluster's root. While no ensemble answers, calls wait; after `timeout_s` of the coordinator's settings they raise `ClusterUnavailable`. A
     value of more than `core.metadata.NODE_BYTES_MAX` is refused with `InvalidRequest`."""
 
-    async def get(self, path: str) -> Node | None: ...
+    async def get(self, path: str, *, latest: bool = False) -> Node | None:
+        """The node as this session's member of the ensemble knows it, which may be a bounded time behind; a session never goes back, and any write of
+        its own, also one that is refused, brings it up to date. `latest`: as it is now, for the price of one more round trip: for a decision that no
+        compare-and-set covers."""
+        ...
+
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         """Makes the node and its parents. False where it exists already."""
         ...
@@ -125,8 +130,8 @@ class Coordinator(Protocol):
         ...
 
     async def delete(self, path: str, version: int = -1) -> bool: ...
-    async def children(self, path: str) -> list[str]:
-        """Names, sorted; empty where the node does not exist."""
+    async def children(self, path: str, *, latest: bool = False) -> list[str]:
+        """Names, sorted; empty where the node does not exist. `latest`: as for `get`."""
         ...
 
     async def wait_changed(self, path: str, version: int | None) -> None:

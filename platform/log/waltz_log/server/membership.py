@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 async def read_cluster(coordinator: Coordinator, address: str) -> ClusterParameters:
     """Raises `ClusterUnavailable` where there is none at the address."""
-    node = await coordinator.get(paths.CLUSTER)
+    node = await coordinator.get(paths.CLUSTER, latest=True)
     if node is None:
         raise ClusterUnavailable(address=address, reason="no cluster was created there")
     return ClusterParameters.from_bytes(node.data)

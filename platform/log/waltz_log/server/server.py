@@ -77,7 +77,7 @@ class LogServer:
         """Joins the cluster. Raises `ClusterUnavailable` where there is none at the address, `OSError` where it cannot listen."""
         self._cluster = await read_cluster(self._coordinator, self._settings.cluster)
         self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes)
-        await self._topics.read()
+        await self._topics.read(latest=True)
         if self._membership is not None:
             self.server_id = await self._membership.register()
         self._listener = await self._network.serve(self._settings.listen, self.service())

@@ -25,8 +25,9 @@ class ServedTopics:
         self._coordinator = coordinator
         self._owners: dict[int, tuple[Topic, int]] = {}
 
-    async def read(self) -> None:
-        node = await self._coordinator.get(CATALOGUE)
+    async def read(self, *, latest: bool = False) -> None:
+        """`latest`: before anybody is served by it; afterwards a watch says when there is something new."""
+        node = await self._coordinator.get(CATALOGUE, latest=latest)
         found = None if node is None else node.version
         if found == self.version:
             return

@@ -7,12 +7,17 @@ Faults: `expire(session)` ends a session as a real ensemble does after silence; 
 `heal(session)`, and a session that expires while it is cut learns of it only then. `lag(session)` keeps its watches alone waiting until
 `catch_up(session)`: it lives and can read and write, and hears of no change. `loses_answer` says which changes take effect without their
 caller being told.
+
+Followers: once `follower_lag_s` is set, each new session reads from a follower that applies a change that long after it was made.
+A session keeps ZooKeeper's promises (sequential consistency): it never goes back, sees its own writes, and every write or `latest` read brings its
+follower up to date first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,7 +30,11 @@ __all__ = ["MemoryCoordinator", "MemoryEnsemble"]
 T = TypeVar("T")
 
 
-@dataclass
+FOLLOWER_STEP_S = 0.001
+"""Shortest time after which a wait looks at its follower again."""
+
+
+@dataclass(frozen=True)
 class _Stored:
     data: bytes
     version: int = 0
@@ -46,16 +55,21 @@ class MemoryEnsemble:
         self._changed: list[asyncio.Event] = []
         self.delay_s: Callable[[], float] = lambda: 0.0
         self.loses_answer: Callable[[], bool] = lambda: False
+        self.follower_lag_s: Callable[[], float] | None = None
+        """How far behind the follower of each new session is; None: every session reads what was written last."""
+        self._past: dict[str, list[tuple[int, _Stored | None]]] = {}
+        """By path: what each change made of it, by the change's number. Kept where there are followers."""
+        self._changed_s: list[float] = []
         self.observer: Callable[[str, bytes, int | None, int], None] = lambda path, data, expected, version: None
         """Told of every node that was written: with which version expected (None: created, -1: any), and which it has now."""
 
     def session(self) -> MemoryCoordinator:
-        return MemoryCoordinator(self, self._timeout_s)
+        return MemoryCoordinator(self, self._timeout_s, 0.0 if self.follower_lag_s is None else self.follower_lag_s())
 
     def expire(self, session: MemoryCoordinator) -> None:
         """Ends the session and removes its ephemeral nodes."""
         for path in [path for path, node in self._nodes.items() if node.owner is session]:
-            del self._nodes[path]
+            self._put(path, None)
         session.ended = True
         self.wake()
 
@@ -86,12 +100,42 @@ class MemoryEnsemble:
         self._changed.append(event)
         await event.wait()
 
-    def get(self, path: str) -> _Stored | None:
-        return self._nodes.get(path)
+    @property
+    def changes(self) -> int:
+        """How many there were, where followers are kept."""
+        return len(self._changed_s)
 
-    def children(self, path: str) -> list[str]:
+    def changes_at(self, at_s: float) -> int:
+        """How many there were by then."""
+        return bisect_right(self._changed_s, at_s)
+
+    def changed_s(self, change: int) -> float:
+        return self._changed_s[change]
+
+    def get(self, path: str, change: int | None = None) -> _Stored | None:
+        """The node after so many changes; None: after all."""
+        if change is None or change >= self.changes:
+            return self._nodes.get(path)
+        past = self._past.get(path)
+        return self._nodes.get(path) if past is None else next((stored for number, stored in reversed(past) if number <= change), None)
+
+    def children(self, path: str, change: int | None = None) -> list[str]:
         start = path.rstrip("/") + "/"
-        return sorted(name[len(start) :] for name in self._nodes if name.startswith(start) and name != "/" and "/" not in name[len(start) :])
+        names: Iterable[str] = self._nodes
+        if change is not None and change < self.changes:
+            known = dict.fromkeys((*self._nodes, *self._past))
+            names = [name for name in known if name.startswith(start) and self.get(name, change) is not None]
+        return sorted(name[len(start) :] for name in names if name.startswith(start) and name != "/" and "/" not in name[len(start) :])
+
+    def _put(self, path: str, stored: _Stored | None) -> None:
+        """None: removes it."""
+        if self.follower_lag_s is not None:
+            self._changed_s.append(asyncio.get_running_loop().time())
+            self._past.setdefault(path, [(0, self._nodes.get(path))]).append((self.changes, stored))
+        if stored is None:
+            del self._nodes[path]
+        else:
+            self._nodes[path] = stored
 
     def create(self, path: str, data: bytes, owner: MemoryCoordinator | None) -> bool:
         if path in self._nodes:
@@ -104,8 +148,8 @@ class MemoryEnsemble:
         if self._nodes[parent].owner is not None:
             raise InvalidRequest(reason=f"ephemeral node cannot have children: path={parent}")
         for each in reversed(missing):
-            self._nodes[each] = _Stored(b"")
-        self._nodes[path] = _Stored(data, owner=owner)
+            self._put(each, _Stored(b""))
+        self._put(path, _Stored(data, owner=owner))
         self.observer(path, data, None, 0)
         self.wake()
         return True
@@ -114,16 +158,16 @@ class MemoryEnsemble:
         node = self._nodes.get(path)
         if node is None or version not in (-1, node.version):
             return None
-        node.data, node.version = data, node.version + 1
-        self.observer(path, data, version, node.version)
+        self._put(path, _Stored(data, node.version + 1, node.owner))
+        self.observer(path, data, version, node.version + 1)
         self.wake()
-        return node.version
+        return node.version + 1
 
     def delete(self, path: str, version: int) -> bool:
         node = self._nodes.get(path)
         if node is None or version not in (-1, node.version) or self.children(path):
             return False
-        del self._nodes[path]
+        self._put(path, None)
         self.wake()
         return True
 
@@ -131,9 +175,12 @@ class MemoryEnsemble:
 class MemoryCoordinator:
     """One session of a `MemoryEnsemble`."""
 
-    def __init__(self, ensemble: MemoryEnsemble, timeout_s: float) -> None:
+    def __init__(self, ensemble: MemoryEnsemble, timeout_s: float, lag_s: float) -> None:
         self._ensemble = ensemble
         self._timeout_s = timeout_s
+        self._lag_s = lag_s
+        self._seen = 0
+        """So many changes its follower has applied for certain: it read or wrote so much."""
         self.connected = True
         self.ended = False
         self.lags = False
@@ -163,47 +210,81 @@ class MemoryCoordinator:
             raise ClusterUnavailable(address=self._ensemble.address, reason="connection lost, the change may have taken effect")
         return answer
 
-    async def get(self, path: str) -> Node | None:
+    def _position(self) -> int | None:
+        """The follower's: after how many changes it is now. None: it has all."""
+        if not self._lag_s:
+            return None
+        self._seen = max(self._seen, self._ensemble.changes_at(asyncio.get_running_loop().time() - self._lag_s))
+        return self._seen
+
+    def _synced(self) -> None:
+        """The follower has applied everything up to now."""
+        self._seen = self._ensemble.changes
+
+    async def get(self, path: str, *, latest: bool = False) -> Node | None:
         await self._reach(path)
-        found = self._ensemble.get(path)
+        if latest:
+            self._synced()
+        found = self._ensemble.get(path, self._position())
         return None if found is None else Node(found.data, found.version)
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         expect_fits(path, data)
         await self._reach(path)
-        return self._answer(self._ensemble.create(path, data, self if ephemeral else None))
+        made = self._ensemble.create(path, data, self if ephemeral else None)
+        self._synced()
+        return self._answer(made)
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:
         expect_fits(path, data)
         await self._reach(path)
-        return self._answer(self._ensemble.set(path, data, version))
+        written = self._ensemble.set(path, data, version)
+        self._synced()
+        return self._answer(written)
 
     async def delete(self, path: str, version: int = -1) -> bool:
         await self._reach(path)
-        return self._answer(self._ensemble.delete(path, version))
+        deleted = self._ensemble.delete(path, version)
+        self._synced()
+        return self._answer(deleted)
 
-    async def children(self, path: str) -> list[str]:
+    async def children(self, path: str, *, latest: bool = False) -> list[str]:
         await self._reach(path)
-        return self._ensemble.children(path)
+        if latest:
+            self._synced()
+        return self._ensemble.children(path, self._position())
 
     async def wait_changed(self, path: str, version: int | None) -> None:
         await asyncio.sleep(0)
         while True:
             await self._until_connected()
             self._check()
-            found = self._ensemble.get(path)
+            found = self._ensemble.get(path, self._position())
             if not self.lags and (None if found is None else found.version) != version:
                 return
-            await self._ensemble.next_change()
+            await self._next_change()
 
     async def wait_children(self, path: str, known: list[str]) -> None:
         await asyncio.sleep(0)
         while True:
             await self._until_connected()
             self._check()
-            if not self.lags and self._ensemble.children(path) != known:
+            if not self.lags and self._ensemble.children(path, self._position()) != known:
                 return
+            await self._next_change()
+
+    async def _next_change(self) -> None:
+        """Of what its follower has."""
+        position = self._position()
+        if position is None or position >= self._ensemble.changes:
             await self._ensemble.next_change()
+            return
+        visible_s = self._ensemble.changed_s(position) + self._lag_s - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(visible_s, FOLLOWER_STEP_S)):
+                await self._ensemble.next_change()
+        except TimeoutError:
+            return
 
     async def wait_session_lost(self) -> None:
         while not (self.ended and self.connected):

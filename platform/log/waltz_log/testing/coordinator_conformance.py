@@ -84,6 +84,29 @@ class CoordinatorConformance:
         await asyncio.gather(*(add(session) for session in sessions))
         assert await sessions[0].get("/count") == Node(b"15", 15)
 
+    async def test_a_latest_read_gives_what_other_sessions_wrote(self, ensemble: EnsembleUnderTest) -> None:
+        mine, other = await ensemble.session(), await ensemble.session()
+        assert await mine.get("/now/x", latest=True) is None
+        assert await mine.children("/now", latest=True) == []
+        for number in range(5):
+            if number:
+                assert await other.set("/now/x", b"%d" % number, number - 1) == number
+            else:
+                assert await other.create("/now/x", b"0")
+            assert await mine.get("/now/x", latest=True) == Node(b"%d" % number, number)
+        assert await mine.children("/now", latest=True) == ["x"]
+        assert await mine.get("/now/x") == Node(b"4", 4), "a session never goes back"
+
+    async def test_a_refused_write_brings_a_session_up_to_date(self, ensemble: EnsembleUnderTest) -> None:
+        mine, other = await ensemble.session(), await ensemble.session()
+        await other.create("/written", b"0")
+        await other.set("/written", b"1", 0)
+        assert await mine.set("/written", b"mine", 0) is None
+        assert await mine.get("/written") == Node(b"1", 1)
+        await other.set("/written", b"2", 1)
+        assert not await mine.create("/written", b"mine")
+        assert await mine.get("/written") == Node(b"2", 2)
+
     async def test_delete_compares_versions_and_spares_parents(self, ensemble: EnsembleUnderTest) -> None:
         mine = await ensemble.session()
         await mine.create("/d/child", b"")

@@ -112,7 +112,7 @@ async def grow_cluster(
     """The cluster with so many partitions, and their replicas. Those that there are stay as they are. Again with the same number it changes nothing.
     Raises `InvalidRequest` where there is no cluster, for a number below that there is, or where the arguments do not fit together."""
     while True:
-        node, held = await coordinator.get(CLUSTER), await coordinator.get(REPLICAS)
+        node, held = await coordinator.get(CLUSTER, latest=True), await coordinator.get(REPLICAS)
         if node is None or held is None:
             raise InvalidRequest(reason="there is no cluster at this address: make one first")
         found = ClusterParameters.from_bytes(node.data)
@@ -142,7 +142,7 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption)
     for node in sorted({node for names in found.replicas.values() for node in names}):
         if not _NAME.fullmatch(node):
             raise InvalidRequest(reason=f"not a name for a storage node: {node!r}, wanted lower-case letters, digits, dots and dashes")
-    there = await coordinator.get(CLUSTER)
+    there = await coordinator.get(CLUSTER, latest=True)
     if there is not None:
         known = ClusterParameters.from_bytes(there.data)
         raise InvalidRequest(reason=f"there is a cluster already: name={known.name} key={known.key} partitions={known.partitions}")

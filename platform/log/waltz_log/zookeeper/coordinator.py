@@ -100,7 +100,7 @@ class ZooKeeperCoordinator:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
-            if not new and await self.get(CLUSTER) is None:
+            if not new and await self.get(CLUSTER, latest=True) is None:
                 raise ClusterUnavailable(address=address, reason="no cluster there, `waltz cluster create` makes one")
         except TimeoutError:
             self._end()
@@ -201,8 +201,14 @@ class ZooKeeperCoordinator:
         except TimeoutError:
             raise ClusterUnavailable(address=self._address, reason=f"no answer within {self._timeout_s:g} s") from None
 
-    async def get(self, path: str) -> Node | None:
+    async def _sync(self, full: str) -> None:
+        """Returns once the server this session is connected to has applied what the leader had when this began."""
+        await self._call(lambda: self._client.sync_async(full))
+
+    async def get(self, path: str, *, latest: bool = False) -> Node | None:
         full = self._full(path)
+        if latest:
+            await self._sync(full)
         answer = await self._call(lambda: self._client.get_async(full), NoNodeError)
         return None if answer.refusal else Node(answer.value[0], answer.value[1].version)
 
@@ -232,8 +238,10 @@ class ZooKeeperCoordinator:
         answer = await self._call(lambda: self._client.delete_async(full, version), NoNodeError, BadVersionError, NotEmptyError)
         return answer.refusal is None
 
-    async def children(self, path: str) -> list[str]:
+    async def children(self, path: str, *, latest: bool = False) -> list[str]:
         full = self._full(path)
+        if latest:
+            await self._sync(full)
         answer = await self._call(lambda: self._client.get_children_async(full), NoNodeError)
         return [] if answer.refusal else sorted(answer.value)
 

@@ -80,7 +80,7 @@ async def report_marks(coordinator: Coordinator, name: str, marks: Mapping[int, 
     """Raises `InvalidRequest` where there is no such subscriber: it was removed, and what it has not read may be gone; register it again."""
     path = subscriber_path(name)
     while True:
-        node = await coordinator.get(path)
+        node = await coordinator.get(path, latest=True)
         if node is None:
             raise InvalidRequest(reason=f"no such subscriber: {name}; it was never registered, or removed")
         wanted = Subscriber.from_bytes(node.data).reported(marks, now_ms)
@@ -92,7 +92,7 @@ async def remove_subscriber(coordinator: Coordinator, name: str, *, dry_run: boo
     """What it was. From then on nothing is held for it. Raises `InvalidRequest` where there is none."""
     path = subscriber_path(name)
     while True:
-        node = await coordinator.get(path)
+        node = await coordinator.get(path, latest=True)
         if node is None:
             raise InvalidRequest(reason=f"no such subscriber: {name}")
         if dry_run or await coordinator.delete(path, node.version):

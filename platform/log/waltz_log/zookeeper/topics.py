@@ -17,13 +17,13 @@ Change = Callable[[Catalogue], tuple[Catalogue, Topic]]
 
 async def read_catalogue(coordinator: Coordinator) -> Catalogue:
     """Empty where no topic was ever made."""
-    node = await coordinator.get(CATALOGUE)
+    node = await coordinator.get(CATALOGUE, latest=True)
     return Catalogue() if node is None else Catalogue.from_bytes(node.data)
 
 
 async def pool_of(coordinator: Coordinator) -> range:
     """All log partitions. Raises `InvalidRequest` where there is no cluster."""
-    node = await coordinator.get(CLUSTER)
+    node = await coordinator.get(CLUSTER, latest=True)
     if node is None:
         raise InvalidRequest(reason="there is no cluster at this address: make one first")
     return range(ClusterParameters.from_bytes(node.data).partitions)
@@ -33,7 +33,7 @@ async def change_catalogue(coordinator: Coordinator, change: Change, *, dry_run:
     """The topic after the change, which is asked again when somebody else was faster. `dry_run`: asks only whether it could be. Raises what the
     change raises."""
     while True:
-        node = await coordinator.get(CATALOGUE)
+        node = await coordinator.get(CATALOGUE, latest=True)  # the change may refuse what it finds
         found = Catalogue() if node is None else Catalogue.from_bytes(node.data)
         wanted, topic = change(found)
         if dry_run or wanted is found:

@@ -82,3 +82,12 @@ def test_a_storage_node_is_reached_at_the_worker_of_a_partition() -> None:
     entry = StorageNodeEntry("h:1", 4, ("h:10", "h:11", "h:12"))
     assert StorageNodeEntry.from_bytes(entry.to_bytes()) == entry
     assert [entry.address_for(partition) for partition in range(6)] == [entry.workers[worker_of(partition, 3)] for partition in range(6)]
+
+
+def test_partitions_that_the_manager_has_not_heard_of_stay_assigned_with_their_generations() -> None:
+    """It read how many there are before they were added, and the assignment afterwards."""
+    grown = assign(assign(Assignment(), _servers(1), 3), _servers(1, 2), 3)
+    after = assign(grown, _servers(2), 2)
+    assert set(after.partitions) == {0, 1, 2}
+    assert all(after.partitions[each].generation >= owned.generation for each, owned in grown.partitions.items())
+    assert after.partitions[2].server_id == 2

@@ -416,10 +416,10 @@ async def register_between(moment: int, *, slowly: bool) -> None:
         registering: list[asyncio.Future[None]] = []
         look = own.get
 
-        async def look_late(path: str) -> Any:
+        async def look_late(path: str, *, latest: bool = False) -> Any:
             if path.startswith("/store/retained"):
                 await asyncio.sleep(4 * ROUND_S)
-            return await look(path)
+            return await look(path, latest=latest)
 
         async def register() -> None:
             try:

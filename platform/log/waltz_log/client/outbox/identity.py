@@ -49,7 +49,7 @@ async def claim(owners: Owners, ledger: Ledger, writer: JournalWriter, nonce: Ca
     while True:
         coordinator = _coordinator(owners)
         path = outbox_path(identity.client_id)
-        node = await coordinator.get(path)
+        node = await coordinator.get(path, latest=True)  # what this directory wrote in an earlier session must be seen
         epoch, held, partitions = (0, "", []) if node is None else _read(node.data)
         if identity.claim and (epoch, held) == (identity.epoch + 1, identity.claim):
             identity = replace(identity, epoch=epoch, nonce=held, claim="")
@@ -96,7 +96,7 @@ async def declare(owners: Owners, ledger: Ledger, writer: JournalWriter, partiti
         await writer.write(ledger.identify(identity))
     while True:
         coordinator = _coordinator(owners)
-        node = await coordinator.get(outbox_path(identity.client_id))
+        node = await coordinator.get(outbox_path(identity.client_id), latest=True)
         epoch, held, partitions = (0, "", []) if node is None else _read(node.data)
         if node is None or (epoch, held) != (identity.epoch, identity.nonce):
             raise OutboxTaken(client_id=identity.client_id, mine=identity.epoch, newer=epoch, reason="another copy of this directory was started")

@@ -50,6 +50,8 @@ class Mix:
     """How long faults go on."""
     in_memory: Mapping[int, Policies] = field(default_factory=dict)
     """Partitions whose topic is acknowledged from memory."""
+    follower_lag_s: float = 0.0
+    """How far behind the coordinator's followers are at most, from which sessions read; 0: nobody reads from one."""
     kept: Mapping[int, KeptTopic] = field(default_factory=dict)
     """More partitions, whose topics are trimmed and compacted all the time; they have clients of their own."""
 
@@ -63,6 +65,7 @@ class Mix:
             f"partitions={self.partitions} storages={self.storages} replicas={self.replicas} servers={self.servers} clients={','.join(self.clients)} "
             f"operations={self.operations} loss={self.weather.loss:.2f} duplication={self.weather.duplication:.2f} linger={self.weather.linger:.2f} "
             f"faults={','.join(self.faults) or 'none'} nemeses={self.nemeses}"
+            + (f" followers={self.follower_lag_s:g}s" if self.follower_lag_s else "")
             + "".join(f" {topic.type}-{each}" for each, topic in self.kept.items())
             + "".join(f" memory-{each}={policies.flush_period_ms}ms/{policies.flush_bytes}" for each, policies in self.in_memory.items())
         )
@@ -121,6 +124,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
         nemeses=rng.choice((1, 1, 2, 3)),
         fault_pause_s=rng.choice((0.05, 0.3, 0.8)),
         load_s=rng.choice((1.0, 3.0, 5.0)),
+        follower_lag_s=Random(f"followers {seed}").choice((0.0, 0.05, 0.5)),
         kept=draw_kept(seed, partitions),
         in_memory={each: _from_memory(memory) for each in range(partitions) if memory.random() < IN_MEMORY},
     )

@@ -100,7 +100,7 @@ class StorageProcess(_Process):
             disk_refuse_free_bytes=0,
         )
         coordinator = self.session()
-        known = await coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
+        known = await coordinator.get(f"{paths.STORAGE_NODES}/{self.name}", latest=True)
         if not StorageNode.exists(disk):
             StorageNode.create(disk, clock, CLUSTER_KEY, world.mix.log_partitions)
         node = StorageNode(settings, disk, clock, world.offload)

@@ -75,6 +75,10 @@ class World:
         self._life = 0
         self._supervisors: dict[str, asyncio.Task[None]] = {}
         self.coordinator: Coordinator = self.ensemble.session()
+        """The harness's own, which reads what was written last."""
+        if mix.follower_lag_s:
+            behind = Random(f"lags {seed}")
+            self.ensemble.follower_lag_s = lambda: behind.choice((0.0, 1.0, 1.0)) * behind.uniform(0, mix.follower_lag_s)
         trace.logged = self._logged
 
     @property

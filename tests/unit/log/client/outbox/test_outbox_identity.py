@@ -43,6 +43,20 @@ def test_the_client_id_stays_and_the_epoch_rises_with_every_start() -> None:
     run(main)
 
 
+def test_a_restart_at_a_follower_that_lags_is_no_copy() -> None:
+    """The claim of the start before is in the coordinator, and the new session's follower has not heard of it."""
+
+    async def main() -> None:
+        async with bench() as b:
+            disk = SimulatedDisk()
+            b.cluster.ensemble.follower_lag_s = lambda: 2.0
+            for number in range(3):
+                await forwarded(b, disk, b"%d" % number)
+            assert await b.data(0) == [b"0", b"1", b"2"]
+
+    run(main)
+
+
 def test_a_copy_of_the_directory_is_refused_when_the_other_was_started_since() -> None:
     async def main() -> None:
         async with bench() as b:
