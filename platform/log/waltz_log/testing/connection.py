@@ -18,6 +18,7 @@ from waltz_log import errors
 from waltz_log.core.ports import Handler, Method
 from waltz_log.errors import ConnectionLost, WaltzError
 from waltz_log.rpc.encoded import Encoded
+from waltz_log.testing.virtual_time import call_at_world_time, world_time_s
 
 if TYPE_CHECKING:
     from waltz_log.testing.links import Links
@@ -72,7 +73,7 @@ class End:
         kind = message.kind if isinstance(message, Encoded) else type(message)
         if not issubclass(kind, self._send_type):
             raise TypeError(f"expected {self._send_type.__name__}, got {kind.__name__}")
-        since_s = asyncio.get_running_loop().time()
+        since_s = world_time_s()
         await self.connection.network.pause()
         while self._unread >= QUEUE_MESSAGES and not self._cannot_send():
             self._writer = asyncio.get_running_loop().create_future()
@@ -138,10 +139,10 @@ class End:
             self._schedule(what, links)
 
     def _schedule(self, what: Any, links: Links) -> None:
-        loop = asyncio.get_running_loop()
+        now_s = world_time_s()
         # Never two at one moment: timers of the same time fire in any order.
-        self._arrival_s = max(self._arrival_s + 1e-9, loop.time() + links.delay_s(self.host, self.other.host))
-        loop.call_at(self._arrival_s, self.other.arrive, what, context=OUTSIDE)
+        self._arrival_s = max(self._arrival_s + 1e-9, now_s + links.delay_s(self.host, self.other.host))
+        call_at_world_time(self._arrival_s, self.other.arrive, what, context=OUTSIDE)
 
     def release(self) -> None:
         """The link is open again: what was held back goes on its way."""

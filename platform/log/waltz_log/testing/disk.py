@@ -7,7 +7,8 @@ finds it after any fate of each of them, so that a test can go through them (`te
 A sync that failed is final, as with Linux: what it should have written stays visible to whoever has the file open and is never written by a later
 sync, even one that succeeds. Who opens the file for writing anew sees the medium.
 
-Faults are planted by the test: `before` is called with every operation that changes something and may raise; `total` bounds the bytes.
+Faults are planted by the test: `before` is called with every operation that changes something and may raise, a write also with `TornWrite`;
+`before_read` is called with every read of a file and may raise; `total` bounds the bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Literal
 from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.testing.medium import Change, Content, Directory, Fate, File, Pending, drawn_fate
 
-__all__ = ["Operation", "SimulatedDisk"]
+__all__ = ["Operation", "SimulatedDisk", "TornWrite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,22 @@ class Operation:
     path: str
 
 
+class TornWrite(OSError):
+    """A write that failed after a share of its bytes, from 0 to 1, was written. Raised by `SimulatedDisk.before`."""
+
+    def __init__(self, path: str, share: float) -> None:
+        super().__init__(errno.EIO, "input/output error", path)
+        self.share = share
+
+
 class SimulatedDisk:
     """`total`: how many bytes it can hold. The root is the empty path."""
 
     def __init__(self, total: int = 1 << 40) -> None:
         self.total = total
         self.before: Callable[[Operation], None] = lambda operation: None
+        self.before_read: Callable[[str], None] | None = None
+        """Called with the path of a file that is about to be read."""
         self.operations: list[Operation] = []
         """Every changing operation so far, the failed ones too."""
         self._root = Directory()
@@ -258,13 +269,20 @@ class _OpenFile:
 
     def read(self, offset: int, length: int) -> bytes:
         self._usable()
+        if self._disk.before_read is not None:
+            self._disk.before_read(self._path)
         return self._file.now.read(offset, length)
 
     def _put(self, offset: int, data: bytes | None) -> None:
         self._file.change(Change(self._disk._order(), offset, data))
 
     def write(self, offset: int, data: bytes) -> None:
-        self._change("write")
+        try:
+            self._change("write")
+        except TornWrite as error:
+            if torn := data[: int(len(data) * error.share)]:
+                self._put(offset, bytes(torn))
+            raise
         grows = max(0, offset + len(data) - self._file.now.size)
         room = self._disk.free_bytes() - grows if grows else 0  # to know the free space is to walk over all files
         kept = data if room >= 0 else data[: max(0, len(data) + room)]

@@ -20,6 +20,7 @@ from waltz_log.errors import ConnectionLost
 from waltz_log.rpc.encoded import Encoded
 from waltz_log.testing.connection import OUTSIDE, Connection, End
 from waltz_log.testing.links import Links
+from waltz_log.testing.virtual_time import world_time_s
 
 __all__ = ["MemoryHost", "MemoryNetwork"]
 
@@ -93,7 +94,7 @@ class MemoryHost:
             return connection.caller
         data = None if request is None else request.SerializeToString()
         if request is not None:
-            network.observe(connection, self.name, request, asyncio.get_running_loop().time())
+            network.observe(connection, self.name, request, world_time_s())
         connection.start(data)
         if links is not None and data is not None and method.kind == "call" and links.rng.random() < links.weather.duplication:
             connection.repeat_call(data, links.rng.uniform(0, links.weather.duplicate_late_s))

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["SlowOffload", "run_in_place"]
+from waltz_log.core.ports import Offload
+
+__all__ = ["HangingOffload", "SlowOffload", "run_in_place"]
 
 T = TypeVar("T")
 
@@ -31,3 +33,25 @@ class SlowOffload:
             return call(*arguments)
         finally:
             await asyncio.sleep(self._takes_s())
+
+
+class HangingOffload:
+    """The offload of one node whose disk may hang: then no call begins, and none that was made returns, until `resume`."""
+
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
+        self._works = asyncio.Event()
+        self._works.set()
+
+    def hang(self) -> None:
+        self._works.clear()
+
+    def resume(self) -> None:
+        self._works.set()
+
+    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
+        await self._works.wait()
+        try:
+            return await self._offload(call, *arguments)
+        finally:
+            await self._works.wait()

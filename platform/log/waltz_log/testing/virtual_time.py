@@ -4,7 +4,8 @@ When nothing can run, time jumps to the next timer. A run takes as long as its w
 run. Only for code that meets the outside through ports: a real socket or thread would never be waited for.
 
 A `SimulatedProcess` is a name for tasks: what is started by `spawn`, and all that it starts in turn, belongs to it. While it is paused nothing of it
-runs, as after SIGSTOP: its timers fire late, all at once, when it is resumed, and what others sent waits in its queues.
+runs, as after SIGSTOP: its timers fire late, all at once, when it is resumed, and what others sent waits in its queues. Its clock may drift: `time()`
+and the timers of what belongs to it are of its own time, which runs faster or slower than that of the loop (`world_time_s`).
 
 The loop replaces the one pass of asyncio's loop (`_run_once`), which has neither sockets nor threads to ask here: that is where a paused process's
 work is put aside, and it takes a third of the time.
@@ -16,13 +17,14 @@ import asyncio
 import heapq
 import selectors
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-__all__ = ["SimulatedProcess", "VirtualTimeLoop", "current_process", "run_in_virtual_time"]
+__all__ = ["SimulatedProcess", "VirtualTimeLoop", "call_at_world_time", "current_process", "run_in_virtual_time", "world_time_s"]
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _PROCESS: ContextVar[SimulatedProcess | None] = ContextVar("simulated process", default=None)
 
@@ -42,6 +44,9 @@ class SimulatedProcess:
         self.name = name
         self.paused = False
         self.tasks: dict[asyncio.Task[Any], None] = {}
+        self._rate = 1.0
+        self._drifted_at_s = (0.0, 0.0)
+        """When the rate changed last, in the loop's time and in this process's."""
         self._waiting: deque[Any] = deque()
         self._context = Context()
         self._context.run(_PROCESS.set, self)
@@ -65,6 +70,23 @@ class SimulatedProcess:
             loop = _loop()
             loop.stopped -= 1
             loop.again(self._waiting)
+
+    def drift(self, rate: float) -> None:
+        """From now on the process's own time passes so much faster than the loop's."""
+        loop = _loop()
+        self._drifted_at_s = (loop.now_s, self.own_time_s(loop.now_s))
+        self._rate = rate
+        loop.drifting = True
+
+    def own_time_s(self, now_s: float) -> float:
+        """What the process's clock says at the loop's time."""
+        world_s, own_s = self._drifted_at_s
+        return own_s + (now_s - world_s) * self._rate
+
+    def world_time_s(self, own_s: float) -> float:
+        """When the process's clock says that."""
+        world_s, since_s = self._drifted_at_s
+        return world_s + (own_s - since_s) / self._rate
 
     def put_aside(self, handle: Any) -> None:
         self._waiting.append(handle)
@@ -92,9 +114,24 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.now_s = 0.0
         self.stopped = 0
         """How many processes are paused."""
+        self.drifting = False
+        """Some process has a time of its own."""
 
     def time(self) -> float:
+        if self.drifting and (process := _PROCESS.get()) is not None:
+            return process.own_time_s(self.now_s)
         return self.now_s
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """`when` is of the process that calls, whoever's context the callback runs in."""
+        if self.drifting and (process := _PROCESS.get()) is not None:
+            when = process.world_time_s(when)
+        return super().call_at(when, callback, *args, context=context)
+
+    def call_at_world_time(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
+        super().call_at(when, callback, *args, context=context)
 
     def again(self, handles: deque[Any]) -> None:
         """What was put aside is ready now, in its order."""
@@ -137,6 +174,21 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         heapq.heapify(kept)
         self._scheduled[:] = kept
         self._timer_cancelled_count = 0
+
+
+def world_time_s() -> float:
+    """The loop's time, whatever the clock of the process that asks says."""
+    loop = asyncio.get_running_loop()
+    return loop.now_s if isinstance(loop, VirtualTimeLoop) else loop.time()
+
+
+def call_at_world_time(when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
+    """As the loop's `call_at`, for what belongs to no process: the network under way."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, VirtualTimeLoop):
+        loop.call_at_world_time(when, callback, *args, context=context)
+    else:
+        loop.call_at(when, callback, *args, context=context)
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from waltz_log.client import Transaction
 from waltz_log.core.metadata import ASSIGNMENT, Assignment, PartitionMetadata
 from waltz_log.core.recovery import closed_at, majority
+from waltz_log.testing.simulation.fault_checkers import FAULT_CHECKERS
 from waltz_log.testing.simulation.history import Attempt, Evidence, number_of
 from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
 
@@ -342,7 +343,7 @@ def clients_keep_their_word(evidence: Evidence) -> Iterator[str]:
             continue
         if attempt.outcome == "pending" or attempt.ended_s is None or attempt.answers != 1:
             yield f"attempt {attempt.number} was answered {attempt.answers} times: client={attempt.client}"
-        elif attempt.ended_s - attempt.started_s > attempt.timeout_s + ANSWER_LATE_S + evidence.longest_pause_s:
+        elif attempt.ended_s - attempt.started_s > attempt.timeout_s / evidence.clock_rate_min + ANSWER_LATE_S + evidence.longest_pause_s:
             took = attempt.ended_s - attempt.started_s
             yield f"attempt {attempt.number} was answered after {took:.3f} s, its deadline was {attempt.timeout_s:g} s: client={attempt.client}"
 
@@ -378,6 +379,7 @@ CHECKERS: Mapping[str, Checker] = {
         received_is_synced_in_time,
         metadata_is_compared_and_set,
         marks_told_are_recorded,
+        *FAULT_CHECKERS,
         *KEPT_CHECKERS,
         clients_keep_their_word,
         nobody_complains,

@@ -1,7 +1,7 @@
 """What goes wrong in a run: each fault is a coroutine that does its harm to a world, waits, and takes it back.
 
-To add one: write `async def fault(world: World, rng: Random) -> None` and decorate it with `@fault("name")`. It claims the nodes that it stops
-(`claim`), so that no two faults start and stop the same one; links are counted, so that cuts overlap. When it returns, the node is up again.
+To add one: write `async def fault(world: World, rng: Random) -> None` and decorate it with `@fault("name", chance=0.3)`. It claims the nodes that
+it stops (`claim`), so that no two faults start and stop the same one; links are counted, so that cuts overlap. When it returns, the node is up again.
 
 What must not be done, because no log could bear it: taking the data of more replicas away than a minority has. One node of a run, drawn at its
 beginning, may be emptied, set back or rot (`world.fragile`); all of them may crash at once, as often as they like.
@@ -22,16 +22,23 @@ from waltz_log.testing.simulation.history import SyncFailed
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World
 
-__all__ = ["FAULTS", "Fault", "claim", "fault"]
+__all__ = ["CHANCES", "FAULTS", "Fault", "claim", "crashed", "fault"]
 
 Fault: TypeAlias = "Callable[[World, Random], Awaitable[None]]"
 
 FAULTS: dict[str, Fault] = {}
 
+CHANCES: dict[str, float] = {}
+"""Of each fault that is drawn by itself: the share of the seeds that have it. The others are drawn together, so that one more changes every seed."""
 
-def fault(name: str) -> Callable[[Fault], Fault]:
+
+def fault(name: str, *, chance: float | None = None) -> Callable[[Fault], Fault]:
+    """`chance`: the share of the seeds that have the fault, beside those that have none at all. Without it the fault is one of the first ones."""
+
     def register(run: Fault) -> Fault:
         FAULTS[name] = run
+        if chance is not None:
+            CHANCES[name] = chance
         return run
 
     return register

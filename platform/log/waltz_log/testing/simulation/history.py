@@ -23,6 +23,7 @@ __all__ = [
     "MarkSeen",
     "MemoryLost",
     "MetadataWrite",
+    "OperationFailed",
     "Seen",
     "SessionOpened",
     "SyncFailed",
@@ -150,6 +151,17 @@ class SyncFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationFailed:
+    """An operation on the log of a partition failed with an input/output error. `kind`: that of the disk's `Operation`."""
+
+    at_s: float
+    storage: str
+    life: int
+    partition: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryLost:
     """A storage node lost what it had not synced: its machine died, or a sync failed."""
 
@@ -167,6 +179,7 @@ class History:
     marks_told: list[MarkTold] = field(default_factory=list)
     sessions: list[SessionOpened] = field(default_factory=list)
     syncs_failed: list[SyncFailed] = field(default_factory=list)
+    operations_failed: list[OperationFailed] = field(default_factory=list)
     memory_lost: list[MemoryLost] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Requests of strangers that were answered as if they belonged here."""
@@ -190,11 +203,13 @@ class Evidence:
     locks_forgotten: bool = False
     """The lock table is so small that it forgets."""
     times_kept: bool = True
-    """No node's date jumped, and no machine crashed: append times are synced later than the transactions they are of."""
+    """No machine crashed: append times are synced later than the transactions they are of."""
     longest_pause_s: float = 0.0
     """How long a client may have been stopped."""
     kept: Sequence[KeptEvidence] = ()
     """Of topics that are trimmed and compacted; their logs are not in `logs`."""
+    clock_rate_min: float = 1.0
+    """How fast the slowest clock of a client may have gone."""
     clocks_kept: bool = True
     """No node's date jumped."""
     loss_window_s: Mapping[int, float] = field(default_factory=dict)

@@ -71,8 +71,8 @@ class Mix:
         )
 
 
-def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
-    """`clients`, `faults`: the kinds there are."""
+def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapping[str, float] | None = None) -> Mix:
+    """`clients`, `faults`: the kinds there are. `chances`: of the faults that are drawn by themselves and change nothing else of the seed."""
     rng = Random(f"mix {seed}")
     memory = Random(f"memory {seed}")
 
@@ -120,7 +120,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
         ),
         clients=[rng.choice(drawn) for _ in range(rng.randint(2, 4))] + _contexts(seed),
         operations=rng.choice((20, 40, 60)),
-        faults={kind: rng.uniform(0.1, 1.0) for kind in kinds},
+        faults={kind: rng.uniform(0.1, 1.0) for kind in kinds} | (_by_themselves(seed, chances or {}) if kinds else {}),
         nemeses=rng.choice((1, 1, 2, 3)),
         fault_pause_s=rng.choice((0.05, 0.3, 0.8)),
         load_s=rng.choice((1.0, 3.0, 5.0)),
@@ -128,6 +128,16 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
         kept=draw_kept(seed, partitions),
         in_memory={each: _from_memory(memory) for each in range(partitions) if memory.random() < IN_MEMORY},
     )
+
+
+def _by_themselves(seed: int, chances: Mapping[str, float]) -> dict[str, float]:
+    """The weight of each fault that the seed has."""
+    found: dict[str, float] = {}
+    for kind, chance in sorted(chances.items()):
+        rng = Random(f"fault {kind} {seed}")
+        if rng.random() < chance:
+            found[kind] = rng.uniform(0.5, 2.0)
+    return found
 
 
 def _contexts(seed: int) -> list[str]:

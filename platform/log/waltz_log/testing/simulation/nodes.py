@@ -20,7 +20,8 @@ from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.coordinator import MemoryCoordinator
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.virtual_time import SimulatedProcess
+from waltz_log.testing.offload import HangingOffload
+from waltz_log.testing.virtual_time import SimulatedProcess, world_time_s
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World
@@ -37,9 +38,20 @@ class SkewedClock:
 
     def __init__(self) -> None:
         self.off_ms = 0
+        self._rate = 1.0
+        self._drifted_at_s = (0.0, 0.0)
+
+    def drift(self, rate: float) -> None:
+        """From now on the date goes so much faster."""
+        self._drifted_at_s = (world_time_s(), self._passed_s())
+        self._rate = rate
+
+    def _passed_s(self) -> float:
+        at_s, passed_s = self._drifted_at_s
+        return passed_s + (world_time_s() - at_s) * self._rate
 
     def now_ms(self) -> int:
-        return START_MS + self.off_ms + int(asyncio.get_running_loop().time() * 1000)
+        return START_MS + self.off_ms + int(1000 * self._passed_s())
 
 
 class _Process:
@@ -84,6 +96,7 @@ class StorageProcess(_Process):
     def __init__(self, world: World, name: str, life: int) -> None:
         super().__init__(world, name)
         self.life = life
+        self.offload = HangingOffload(world.offload)
         self.node: StorageNode | None = None
         self.listener: Listener | None = None
 
@@ -103,7 +116,7 @@ class StorageProcess(_Process):
         known = await coordinator.get(f"{paths.STORAGE_NODES}/{self.name}", latest=True)
         if not StorageNode.exists(disk):
             StorageNode.create(disk, clock, CLUSTER_KEY, world.mix.log_partitions)
-        node = StorageNode(settings, disk, clock, world.offload)
+        node = StorageNode(settings, disk, clock, self.offload)
         await node.open(CLUSTER_KEY, world.mix.log_partitions)
         self.node = node
         check_start(known, node.start, replace=replace)
@@ -111,6 +124,10 @@ class StorageProcess(_Process):
         world.lives[self.listener.address] = self.life
         await register(coordinator, self.name, StorageNodeEntry(self.listener.address, node.start), replace=replace)
         await coordinator.close()
+
+    def die(self) -> None:
+        super().die()
+        self.offload.resume()
 
     async def stop(self) -> None:
         if self.listener is not None:

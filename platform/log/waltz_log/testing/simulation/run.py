@@ -13,10 +13,19 @@ from random import Random
 from waltz_log.client import Transaction, WaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.simulation import context_client, deposed_faults, feeding_client, outbox_client, reading_clients, replica_faults
+from waltz_log.testing.simulation import (
+    clock_faults,
+    context_client,
+    deposed_faults,
+    disk_faults,
+    feeding_client,
+    outbox_client,
+    reading_clients,
+    replica_faults,
+)
 from waltz_log.testing.simulation.checkers import check
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, resolve, run_client
-from waltz_log.testing.simulation.faults import FAULTS
+from waltz_log.testing.simulation.faults import CHANCES, FAULTS
 from waltz_log.testing.simulation.history import Evidence
 from waltz_log.testing.simulation.kept import KeptTopics
 from waltz_log.testing.simulation.mix import Mix, draw
@@ -26,7 +35,7 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 
 __all__ = ["Outcome", "run"]
 
-REGISTERED = (context_client, deposed_faults, feeding_client, outbox_client, reading_clients, replica_faults)
+REGISTERED = (clock_faults, context_client, deposed_faults, disk_faults, feeding_client, outbox_client, reading_clients, replica_faults)
 """Modules whose kinds and faults are there because they are imported."""
 
 HEAL_BOUND_S = 12.0
@@ -62,7 +71,7 @@ def run(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
 
 
 async def _run(seed: int, trace: Trace) -> Outcome:
-    mix = draw(seed, sorted(CLIENT_KINDS), sorted(FAULTS))
+    mix = draw(seed, sorted(CLIENT_KINDS), sorted(set(FAULTS) - set(CHANCES)), CHANCES)
     world = World(seed, mix, trace)
     trace.add("seed", f"{seed} {mix.describe()}")
     wrong: list[str] = []
@@ -204,9 +213,10 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         first_append_s=first_append_s,
         heal_bound_s=HEAL_BOUND_S,
         locks_forgotten=int(str(world.mix.server_settings["lock_entries_max"])) < 1000,
-        times_kept=not {"clock", "power", "storage-crash", "sync-error"} & set(world.mix.faults),
+        times_kept=not {"power", "storage-crash", "sync-error", "disk-error"} & set(world.mix.faults),
         kept=kept_evidence,
         clocks_kept="clock" not in world.mix.faults,
+        clock_rate_min=clock_faults.RATES[0] if "clock-drift" in world.mix.faults else 1.0,
         longest_pause_s=2.0 if "client-pause" in world.mix.faults else 0.0,
         loss_window_s=loss_window_s,
     )
@@ -214,7 +224,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
 
 def _late_s(mix: Mix) -> float:
     """How much later than its period a sync may end: a node that was stopped, or whose disk was full, had none."""
-    late = {"storage-pause": 2.5, "disk-full": 2.0, "slow": 0.5}
+    late = {"storage-pause": 2.5, "disk-full": 2.0, "slow": 0.5, "disk-hang": disk_faults.HANG_S_MAX + 2.0}
     return 0.2 + sum(seconds for kind, seconds in late.items() if kind in mix.faults)
 
 

@@ -5,7 +5,6 @@ Takes the log lines of the simulated processes as well, with the process that wr
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
@@ -15,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from waltz_log.testing.virtual_time import current_process
+from waltz_log.testing.virtual_time import current_process, world_time_s
 
 __all__ = ["Trace"]
 
@@ -33,7 +32,7 @@ class Trace:
         self._digest = blake2b(digest_size=16)
 
     def add(self, who: str, what: str) -> None:
-        line = f"{asyncio.get_running_loop().time():9.4f} {who:<12} {what}"
+        line = f"{world_time_s():9.4f} {who:<12} {what}"
         self._digest.update(line.encode())
         self.lines.append(line)
         if self._show is not None:

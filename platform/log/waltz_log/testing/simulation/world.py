@@ -30,6 +30,7 @@ from waltz_log.testing.simulation.mix import Mix
 from waltz_log.testing.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
 from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.simulation.upkeep_seen import UpkeepSeen
+from waltz_log.testing.virtual_time import world_time_s
 from waltz_log.zookeeper.subscribers import read_retained
 
 __all__ = ["World"]
@@ -52,7 +53,6 @@ class World:
         self.ensemble.delay_s = lambda: chance.uniform(0, mix.coordinator_s) if mix.coordinator_s else 0.0
         self.ensemble.observer = self._written
         disk_chance = Random(f"disks {seed}")
-        self.slow_disks: dict[str, float] = {}
         self.offload = SlowOffload(lambda: disk_chance.uniform(0, mix.disk_s) if mix.disk_s else 0.0)
         self.disks: dict[str, SimulatedDisk] = {}
         self.storages: dict[str, StorageProcess] = {}
@@ -83,7 +83,7 @@ class World:
 
     @property
     def now_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return world_time_s()
 
     def clock(self, name: str) -> SkewedClock:
         return self.clocks.setdefault(name, SkewedClock())
