@@ -19,6 +19,7 @@ from waltz_log.testing.simulation.history import (
     MarkTold,
     MemoryLost,
     MetadataWrite,
+    OperationFailed,
     Seen,
     SessionOpened,
     SyncFailed,
@@ -156,6 +157,10 @@ def _acknowledged_after_a_failed_sync(evidence: Evidence) -> None:
     evidence.history.syncs_failed.append(SyncFailed(1.0, "x", 1, 0))
 
 
+def _acknowledged_after_a_failed_rename(evidence: Evidence) -> None:
+    evidence.history.operations_failed.append(OperationFailed(1.0, "x", 1, 0, "rename"))
+
+
 def _never_synced(evidence: Evidence) -> None:
     evidence.history.acknowledgements += [Acknowledgement(6.0, "x", 1, 0, 2, 3), Acknowledgement(6.9, "x", 1, 0, 2, 4)]
 
@@ -218,6 +223,7 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_replica_unreadable, "replicas_are_identical"),
     (_never_healed, "everything_heals"),
     (_acknowledged_after_a_failed_sync, "a_failed_sync_is_final"),
+    (_acknowledged_after_a_failed_rename, "a_failed_operation_is_final"),
     (_never_synced, "received_is_synced_in_time"),
     (_told_before_a_majority_received, "nobody_reads_above_the_majority"),
     (_blind_write, "metadata_is_compared_and_set"),

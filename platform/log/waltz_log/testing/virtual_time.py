@@ -19,7 +19,7 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple
 
 __all__ = ["SimulatedProcess", "VirtualTimeLoop", "call_at_world_time", "current_process", "run_in_virtual_time", "world_time_s"]
 
@@ -122,9 +122,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return process.own_time_s(self.now_s)
         return self.now_s
 
-    def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.TimerHandle:
         """`when` is of the process that calls, whoever's context the callback runs in."""
         if self.drifting and (process := _PROCESS.get()) is not None:
             when = process.world_time_s(when)
