@@ -12,7 +12,7 @@ from typing import Any
 from waltz_log.cli.exit_codes import OK
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.replica_change import ReplicaChange, next_assignment, settled
+from waltz_log.core.replica_change import ReplicaChange, next_assignment, risk_of, settled
 from waltz_log.errors import InvalidRequest, Unavailable
 from waltz_log.zookeeper.cluster import expect_known
 from waltz_log.zookeeper.survey import Survey, survey
@@ -61,6 +61,8 @@ async def change_replicas(
         if await coordinator.set(REPLICAS, ReplicaAssignment(held | {change.partition: wanted}).to_bytes(), node.version) is None:
             tell("somebody else changed replicas at the same time, looking again")
             continue
+        if (risk := risk_of(change.partition, assigned, wanted, metadata)) is not None:
+            tell(f"warning: {risk}")
         tell(f"partition {change.partition}: {', '.join(assigned)} becomes {', '.join(wanted)}")
         await _wait(coordinator, network, address, change, wanted, deadline, tell)
         if (change.add is None or change.add in wanted) and change.remove not in wanted:

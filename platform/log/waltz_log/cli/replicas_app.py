@@ -16,6 +16,7 @@ Partition = Annotated[int, typer.Argument(min=0)]
 Added = Annotated[str, typer.Argument(help="The storage node that is to hold it.")]
 Removed = Annotated[str, typer.Argument(help="The storage node that no longer is.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait until it is complete. The cluster goes on with what was begun.")]
+Force = Annotated[bool, typer.Option("--force", help="Leave fewer than three replicas, too. Without it the command says what is at risk and stops.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
@@ -26,9 +27,9 @@ def add(cluster: Cluster, partition: Partition, node: Added, wait: Wait = 3600.0
 
 
 @replicas_app.command()
-def remove(cluster: Cluster, partition: Partition, node: Removed, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
-    """One replica less. Its data stays on its disk."""
-    return _change(cluster, partition, None, node, wait, timeout)
+def remove(cluster: Cluster, partition: Partition, node: Removed, force: Force = False, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
+    """One replica less. Its data stays on its disk. Below three replicas acknowledged transactions are at risk: that needs --force."""
+    return _change(cluster, partition, None, node, wait, timeout, force=force)
 
 
 @replicas_app.command()
@@ -37,8 +38,8 @@ def replace(cluster: Cluster, partition: Partition, old: Removed, new: Added, wa
     return _change(cluster, partition, new, old, wait, timeout)
 
 
-def _change(cluster: str, partition: int, added: str | None, removed: str | None, wait_s: float, timeout_s: float) -> int:
+def _change(cluster: str, partition: int, added: str | None, removed: str | None, wait_s: float, timeout_s: float, *, force: bool = False) -> int:
     from waltz_log.cli import replicas as command
     from waltz_log.core.replica_change import ReplicaChange
 
-    return asyncio.run(command.run(cluster, ReplicaChange(partition, added, removed), wait_s=wait_s, timeout_s=timeout_s))
+    return asyncio.run(command.run(cluster, ReplicaChange(partition, added, removed, force), wait_s=wait_s, timeout_s=timeout_s))

@@ -1,7 +1,9 @@
 """Which assignment comes next when a replica of a partition is added, removed or replaced while it is in use (docs/recovery.md, Changing replicas).
 
 One replica at a time, and the next only when the one before has become clean: two at once can leave nobody who must know what was acknowledged.
-Nothing is changed that would leave the partition without a majority that can take appends now. Pure; asked again after each step, and after an
+Nothing is changed that would leave the partition without a majority that can take appends now, and nothing that leaves it fewer than three replicas
+unless the change says `force`. Beside a single replica the added one would raise the majority before it can be part of it: the owner fills it first,
+and goes on over both when it holds everything (`server.renewal`). Pure; asked again after each step, and after an
 interruption, it goes on where things stand.
 """
 
@@ -13,16 +15,20 @@ from waltz_log.core.metadata import PartitionMetadata
 from waltz_log.core.recovery import majority
 from waltz_log.errors import InvalidRequest, Unavailable
 
-__all__ = ["ReplicaChange", "clean_members", "next_assignment", "settled"]
+__all__ = ["SAFE_REPLICAS", "ReplicaChange", "clean_members", "next_assignment", "risk_of", "settled"]
+
+SAFE_REPLICAS = 3
+"""The least number with which any one node may fail and appends go on, with what was acknowledged on more than one disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChange:
-    """`add` alone, `remove` alone, or both: replace."""
+    """`add` alone, `remove` alone, or both: replace. `force`: with fewer than three replicas in the end, too."""
 
     partition: int
     add: str | None = None
     remove: str | None = None
+    force: bool = False
 
     def __post_init__(self) -> None:
         if self.add is None and self.remove is None:
@@ -59,17 +65,43 @@ def next_assignment(change: ReplicaChange, assigned: tuple[str, ...], metadata: 
         wanted = tuple(name for name in assigned if name != remove)
     if not wanted:
         raise InvalidRequest(reason=f"{remove} is the last replica of partition {change.partition}")
+    risk = risk_of(change.partition, assigned, wanted, metadata)
+    if risk is not None and not change.force:
+        raise InvalidRequest(reason=f"{risk}; add another replica first, or repeat the command with --force")
     _expect_possible(change, assigned, wanted, metadata, live)
     return wanted
+
+
+def risk_of(partition: int, assigned: tuple[str, ...], wanted: tuple[str, ...], metadata: PartitionMetadata) -> str | None:
+    """What a change to fewer replicas puts at risk; None where at least three are left, or not fewer than there were. A replica that was never filled
+    holds nothing, so nothing is at risk without it."""
+    if len(wanted) >= min(len(set(assigned) - set(_unfilled(assigned, metadata))), SAFE_REPLICAS):
+        return None
+    if len(wanted) == 1:
+        return (
+            f"partition {partition} would have one replica, {wanted[0]}: the failure of its disk loses acknowledged transactions for good, and "
+            "nothing can be appended or read while its node is down"
+        )
+    return (
+        f"partition {partition} would have {len(wanted)} replicas, {', '.join(wanted)}: a majority is both of them, so nothing can be appended while "
+        "either node is down, and after the failure of one disk a single copy of acknowledged transactions is left"
+    )
+
+
+def _unfilled(assigned: tuple[str, ...], metadata: PartitionMetadata) -> list[str]:
+    """Replicas that were assigned and have never been clean."""
+    return [name for name in assigned if name not in metadata.replicas or metadata.replicas[name].session < 0]
 
 
 def _expect_possible(
     change: ReplicaChange, assigned: tuple[str, ...], wanted: tuple[str, ...], metadata: PartitionMetadata, live: frozenset[str]
 ) -> None:
-    fresh = [name for name in assigned if name != change.remove and (name not in metadata.replicas or metadata.replicas[name].session < 0)]
+    fresh = [name for name in _unfilled(assigned, metadata) if name != change.remove]
     if fresh:
         raise Unavailable(reason=f"replicas are still being filled, one change at a time: partition={change.partition} filling={','.join(fresh)}")
     able = [name for name in wanted if name in live and name in clean_members(metadata)]
-    if len(able) < majority(len(wanted)):
-        told = f"partition={change.partition} replicas={','.join(wanted)} able={','.join(able) or 'none'} needed={majority(len(wanted))}"
+    # A second replica is filled by the owner before it counts; until then the first one alone takes appends, as before.
+    needed = min(majority(len(wanted)), len(assigned))
+    if len(able) < needed:
+        told = f"partition={change.partition} replicas={','.join(wanted)} able={','.join(able) or 'none'} needed={needed}"
         raise Unavailable(reason=f"the partition would have no majority that can take appends: {told}")

@@ -35,6 +35,11 @@ class ReplicaStatus(StrEnum):
         """The word explained to an operator."""
         return _MEANINGS[self]
 
+    @property
+    def follows(self) -> bool:
+        """Whether it is connected and receives what it lacks or what is appended."""
+        return self in (ReplicaStatus.LIVE, ReplicaStatus.CATCHING_UP, ReplicaStatus.COPYING)
+
 
 _MEANINGS: Final[Mapping[ReplicaStatus, str]] = {
     ReplicaStatus.LIVE: "It receives each block as it is appended, and its acknowledgements count.",

@@ -27,6 +27,9 @@ log = structlog.get_logger(__name__)
 COORDINATOR_TIMEOUT_S = 1.0
 """A coordinator that does not answer a read in this time would not answer the write in a short pause either."""
 
+FILLED_WITHIN_S = 0.5
+"""So long appends wait for the end of the log to reach replicas that are being filled. Longer, and it is tried again later."""
+
 
 class Renewal:
     """Of one open store session. `run` it as long as that lives."""
@@ -52,7 +55,9 @@ class Renewal:
     def _due(self) -> bool:
         store = self._store
         since = store.committed - store.resolved
-        return since >= self._settings.checkpoint_transactions or (store.checkpoint_due and since > 0) or self._assigned != store.assigned
+        if since >= self._settings.checkpoint_transactions or (store.checkpoint_due and since > 0):
+            return True
+        return self._assigned != store.assigned or store.filling
 
     async def _watch(self) -> None:
         """Keeps `_assigned` what the coordinator says."""
@@ -75,16 +80,37 @@ class Renewal:
         """False where this is not a good moment; nothing happened then."""
         store = self._store
         # Those that were assigned may have changed since somebody made sure of them: a majority of the new ones, too, must be able to go on at once.
-        for names in (store.assigned, self._assigned):
-            if len(store.live.intersection(names)) < majority(len(names)):
+        wanted = self._assigned
+        following = store.live.intersection(store.assigned)
+        if len(following) < majority(len(store.assigned)):
+            return False
+        able = following.intersection(wanted)
+        if len(able) < majority(len(wanted)):
+            # With those added now nobody could take appends: they are filled first, beside the session, and count when they hold everything.
+            await store.fill(frozenset(wanted).difference(store.assigned))
+            if len(able | store.nearly_filled(wanted)) < majority(len(wanted)):
                 return False
+        else:
+            await store.fill(frozenset())
+            if not self._due():
+                return True
         if not await self._coordinator_answers():
             return False
         await self._append.hold()
         try:
-            return await store.renew(self._assigned)
+            return await self._renewed_when_filled(wanted)
         finally:
             self._append.release()
+
+    async def _renewed_when_filled(self, wanted: tuple[str, ...]) -> bool:
+        """Waits a short while for replicas that are being filled to sync the last blocks."""
+        store = self._store
+        end = asyncio.get_running_loop().time() + FILLED_WITHIN_S
+        while not (renewed := await store.renew(wanted)):
+            if not store.idle or not store.nearly_filled(wanted) or asyncio.get_running_loop().time() > end:
+                break
+            await asyncio.sleep(FILLED_WITHIN_S / 50)
+        return renewed
 
     async def _coordinator_answers(self) -> bool:
         try:

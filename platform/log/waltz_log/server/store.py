@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -22,9 +22,10 @@ import structlog
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
-from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, partition_path
+from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, partition_path
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
+from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.errors import CorruptData, Fenced, OutOfRange, StorageFull, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.lasting import is_expected
@@ -101,6 +102,10 @@ class StoreSession:
         self._flushing: Flushing | None = None
         self._flushing_of: int | None = None
         self._replicas: dict[str, ReplicaSession] = {}
+        self._recovery: Recovery | None = None
+        self._learners: dict[str, asyncio.Task[None]] = {}
+        """Replicas that are filled before they are assigned: they follow like the others, and nothing they acknowledge counts."""
+        self._learned: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._opened = False
         self._renewing = False
@@ -129,7 +134,7 @@ class StoreSession:
     async def _establish(self, before: PartitionMetadata, assigned: tuple[str, ...]) -> None:
         # 2.-4. a replica session for every assigned replica; each recovers by itself and meets the others in `recovery`
         self.assigned = assigned
-        recovery = Recovery(self.partition, before, assigned)
+        recovery = self._recovery = Recovery(self.partition, before, assigned)
         for name in sorted(self._replicas.keys() - set(assigned)):
             await self._replicas.pop(name).close()
         self._start(self._lose_patience(recovery))
@@ -204,6 +209,7 @@ class StoreSession:
         recovery.clean.discard(name)
         self._acknowledged.pop(name, None)
         self._received.pop(name, None)
+        self._learned.pop(name, None)
 
     async def _record(self, recovery: Recovery) -> None:
         """Writes the replicas' states. Nothing to do where they are as they should be."""
@@ -257,6 +263,9 @@ class StoreSession:
 
     def acknowledge(self, name: str, last_transaction_id: int) -> None:
         """A clean replica has everything up to the id on disk."""
+        if name not in self.assigned:
+            self._learned[name] = max(last_transaction_id, self._learned.get(name, -1))
+            return
         self._acknowledged[name] = max(last_transaction_id, self._acknowledged.get(name, -1))
         mark = committed_mark(self._acknowledged, len(self.assigned))
         if mark is not None and mark > self.committed:
@@ -266,6 +275,8 @@ class StoreSession:
 
     def receive(self, name: str, transaction_id: int) -> None:
         """A clean replica has everything up to the id in memory, and will sync it."""
+        if name not in self.assigned:
+            return
         self._received[name] = max(transaction_id, self._received.get(name, -1))
         has = {each: max(on_disk, self._received.get(each, -1)) for each, on_disk in self._acknowledged.items()}
         mark = committed_mark(has, len(self.assigned))
@@ -311,7 +322,7 @@ class StoreSession:
 
         while True:
             # One that does not answer must not keep the others' answers.
-            asked = [asyncio.ensure_future(ask(replica)) for replica in self._replicas.values()]
+            asked = [asyncio.ensure_future(ask(replica)) for name, replica in self._replicas.items() if name in self.assigned]
             said = 0
             try:
                 for answer in asyncio.as_completed(asked):
@@ -394,11 +405,47 @@ class StoreSession:
         """The replicas that follow closely."""
         return frozenset(name for name, replica in self._replicas.items() if replica.live)
 
+    async def fill(self, names: frozenset[str]) -> None:
+        """Fills these replicas beside those assigned, and no others: what they acknowledge counts nothing until `renew` goes on over them."""
+        for name in sorted(self._learners.keys() - names):
+            task = self._learners.pop(name)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._learned.pop(name, None)
+            if self._recovery is not None:
+                self._recovery.withdraw(name)
+            await self._replicas.pop(name).close()
+        for name in sorted(names - self._replicas.keys()):
+            assert self._recovery is not None, "the session is open"
+            replica = self._replicas[name] = ReplicaSession(self, name)
+            self._start(replica.run(self._recovery))
+            self._learners[name] = self._tasks[-1]
+
+    @property
+    def filling(self) -> bool:
+        return bool(self._learners)
+
+    def nearly_filled(self, names: Iterable[str]) -> frozenset[str]:
+        """Which of those being filled lack at most what is in this owner's memory."""
+        return frozenset(
+            name
+            for name in names
+            if name in self._learners and self._replicas[name].live and self._learned.get(name, -1) >= self.window.first_transaction_id - 1
+        )
+
+    def _filled(self) -> list[str]:
+        """Those being filled that said they have everything on disk."""
+        return sorted(name for name in self._learners if self._learned.get(name, -1) >= self.window.last_transaction_id)
+
     async def renew(self, assigned: tuple[str, ...]) -> bool:
         """Closes the session in order and goes on in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller appends
-        nothing meanwhile. False, and nothing changed, where the session is not idle. Raises what ended the session: then whoever opens the partition
-        next finds its mark."""
+        nothing meanwhile. False, and nothing changed, where the session is not idle, or where no majority of `assigned` could go on at once. Raises
+        what ended the session: then whoever opens the partition next finds its mark."""
         if not self.idle:
+            return False
+        # Once the session is closed a majority of `assigned` must hold its end, or nobody could open the next one without those it replaces.
+        filled = [name for name in self._filled() if name in assigned]
+        if len(self.live.intersection(self.assigned, assigned)) + len(filled) < majority(len(assigned)):
             return False
         began = asyncio.get_running_loop().time()
         self._renewing = True
@@ -406,9 +453,11 @@ class StoreSession:
             await self._end_replica_sessions()
             async with self._metadata_lock:
                 closed = closed_metadata(self._metadata, self._complete(), self.committed)
-                await self._write_metadata(PartitionMetadata(self.generation, self.session + 1, closed.replicas))
+                members = closed.replicas | {name: ReplicaState(self.session, self.committed) for name in filled}
+                closed = PartitionMetadata(self.generation, self.session + 1, members)
+                await self._write_metadata(closed)
             self.session += 1
-            self._opened, self._acknowledged, self._received = False, {}, {}
+            self._opened, self._acknowledged, self._received, self._learned = False, {}, {}, {}
             await self._establish(closed, assigned)
         except WaltzError as error:
             self.fail(error)  # it may be closed in the metadata: nothing may be appended to it any more
@@ -484,7 +533,7 @@ class StoreSession:
         self.memory.close()
 
     async def _end_replica_sessions(self) -> None:
-        tasks, self._tasks = self._tasks, []
+        tasks, self._tasks, self._learners = self._tasks, [], {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -496,5 +545,11 @@ class StoreSession:
             "committed": self.committed,
             "appended": self.window.last_transaction_id,
             "in_memory": max(0, self.received - self.committed),
-            "replicas": {name: replica.statistics(self._acknowledged.get(name)) for name, replica in self._replicas.items()},
+            "replicas": {name: self._replica_statistics(name, replica) for name, replica in self._replicas.items()},
         }
+
+    def _replica_statistics(self, name: str, replica: ReplicaSession) -> dict[str, Any]:
+        found = replica.statistics(self._acknowledged.get(name))
+        if name not in self._learners:
+            return found
+        return found | {"counts": False} | ({"state": ReplicaStatus.COPYING} if replica.status.follows else {})

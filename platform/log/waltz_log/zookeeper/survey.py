@@ -164,7 +164,8 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
             _replica(by_name.get(name) or StorageState(name, None, False, {}), partition, session.get(name))
             for name in (*assigned, *sorted(session.keys() - set(assigned)))
         )
-        deciding = [each.status for each in shown if not session or each.name in session]
+        counted = {name for name, told in session.items() if told.get("counts", True)}
+        deciding = [each.status for each in shown if not session or each.name in counted]
         states.append(
             PartitionState(
                 partition,

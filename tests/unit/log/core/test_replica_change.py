@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.core.recovery import majority
-from waltz_log.core.replica_change import ReplicaChange, clean_members, next_assignment, settled
+from waltz_log.core.replica_change import ReplicaChange, clean_members, next_assignment, risk_of, settled
 from waltz_log.errors import InvalidRequest, Unavailable
 
 ABC = ("a", "b", "c")
@@ -40,13 +40,44 @@ def test_a_replica_that_is_gone_is_replaced_in_its_place() -> None:
 def test_a_change_that_leaves_no_majority_able_to_take_appends_is_refused() -> None:
     for change, live in (
         (ReplicaChange(0, add="d"), "ab"),  # three of four would be needed
-        (ReplicaChange(0, remove="a"), "ab"),  # of b and c only b is there
+        (ReplicaChange(0, remove="a", force=True), "ab"),  # of b and c only b is there
         (ReplicaChange(0, add="d", remove="c"), "a"),
     ):
         with pytest.raises(Unavailable, match="no majority"):
             next_assignment(change, ABC, _metadata("abc"), frozenset(live))
     with pytest.raises(Unavailable, match="no majority"):
-        next_assignment(ReplicaChange(0, remove="a"), ABC, _metadata("ab", behind="c"), frozenset("abc"))
+        next_assignment(ReplicaChange(0, remove="a", force=True), ABC, _metadata("ab", behind="c"), frozenset("abc"))
+
+
+def test_a_partition_with_one_replica_gets_a_second_one_and_a_third() -> None:
+    assert next_assignment(ReplicaChange(0, add="b"), ("a",), _metadata("a"), frozenset("a")) == ("a", "b")
+    assert next_assignment(ReplicaChange(0, add="c"), ("a", "b"), _metadata("ab"), frozenset("ab")) == ABC
+    for change, assigned, live in (
+        (ReplicaChange(0, add="b"), ("a",), ""),  # nobody could fill it
+        (ReplicaChange(0, add="c"), ("a", "b"), "a"),
+    ):
+        with pytest.raises(Unavailable, match="no majority"):
+            next_assignment(change, assigned, _metadata("ab"), frozenset(live))
+
+
+@pytest.mark.parametrize(
+    ("assigned", "remove", "said"),
+    [
+        ("abc", "b", "would have 2 replicas, a, c: .* either node is down"),
+        ("ab", "b", "would have one replica, a: .* loses acknowledged transactions"),
+    ],
+)
+def test_fewer_than_three_replicas_need_force_and_the_refusal_says_what_is_at_risk(assigned: str, remove: str, said: str) -> None:
+    left = tuple(each for each in assigned if each != remove)
+    with pytest.raises(InvalidRequest, match=said + ".*--force"):
+        next_assignment(ReplicaChange(0, remove=remove), tuple(assigned), _metadata(assigned), frozenset(assigned))
+    assert next_assignment(ReplicaChange(0, remove=remove, force=True), tuple(assigned), _metadata(assigned), frozenset(assigned)) == left
+    assert risk_of(0, ("a", "b", "c", "d"), ABC, _metadata("abcd")) is None
+
+
+def test_a_replica_that_was_never_filled_is_removed_without_force() -> None:
+    assert next_assignment(ReplicaChange(0, remove="b"), ("a", "b"), _metadata("a"), frozenset("a")) == ("a",)
+    assert next_assignment(ReplicaChange(0, remove="b"), ("a", "b"), _metadata("a", fresh="b"), frozenset("a")) == ("a",)
 
 
 def test_the_next_change_waits_until_what_was_added_is_clean() -> None:
@@ -85,7 +116,7 @@ def test_every_step_changes_one_replica_and_keeps_a_majority_of_old_and_new_that
     states = {"clean": ReplicaState(7, None), "behind": ReplicaState(6, 50), "fresh": ReplicaState(-1, 90)}
     metadata = PartitionMetadata(1, 7, {name: states[kind] for name, kind in known.items()})
     try:
-        wanted = next_assignment(ReplicaChange(0, add, remove), tuple(assigned), metadata, frozenset(live))
+        wanted = next_assignment(ReplicaChange(0, add, remove, force=True), tuple(assigned), metadata, frozenset(live))
     except (InvalidRequest, Unavailable):
         return
     if wanted is None:
@@ -98,4 +129,5 @@ def test_every_step_changes_one_replica_and_keeps_a_majority_of_old_and_new_that
     assert gained <= {add}
     assert gone <= {remove}
     knowing = set(wanted) & live & clean_members(metadata)
-    assert len(knowing) >= majority(len(wanted))
+    # The owner goes on over a second replica only when that one is filled; the first one knows everything until then.
+    assert len(knowing) >= min(majority(len(wanted)), len(assigned))

@@ -17,9 +17,11 @@ from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 
-async def _change(cluster: MemoryCluster, *, add: str | None = None, remove: str | None = None, wait_s: float = 60.0) -> list[str]:
+async def _change(
+    cluster: MemoryCluster, *, add: str | None = None, remove: str | None = None, force: bool = False, wait_s: float = 60.0
+) -> list[str]:
     told: list[str] = []
-    change = ReplicaChange(0, add, remove)
+    change = ReplicaChange(0, add, remove, force)
     await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, tell=told.append)
     return told
 
@@ -33,14 +35,15 @@ async def _replicas(cluster: MemoryCluster) -> tuple[tuple[str, ...], set[str]]:
     return ReplicaAssignment.from_bytes(assigned.data).replicas[0], set(clean_members(PartitionMetadata.from_bytes(metadata.data)))
 
 
-def _under_load(scenario: Callable[[MemoryCluster], Awaitable[None]]) -> None:
+def _under_load(scenario: Callable[[MemoryCluster], Awaitable[None]], *, replicas: int = 3) -> None:
     """Runs it while a client appends; the client must see nothing but ids that follow each other, on one mount."""
 
     async def run() -> None:
-        cluster = MemoryCluster(servers=1, delay_s=lambda: 0.001)
+        cluster = MemoryCluster(servers=1, storages=replicas, delay_s=lambda: 0.001)
         await cluster.start()
-        for name in ("storage-3", "storage-4"):
-            await cluster.start_storage(name)
+        for name in ("storage-1", "storage-2", "storage-3", "storage-4"):
+            if name not in cluster.storages:
+                await cluster.start_storage(name)
         client = await cluster.connect()
         await client.append(0, b"mounted")
         done = asyncio.Event()
@@ -97,6 +100,63 @@ def test_all_replicas_are_replaced_one_after_another_under_load(alive: bool) -> 
     _under_load(scenario)
 
 
+def test_one_replica_becomes_two_and_three_and_one_again_under_load() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        assert (await _replicas(cluster))[0] == ("storage-0",)
+        for count, name in ((2, "storage-1"), (3, "storage-2")):
+            told = await _change(cluster, add=name)
+            assert any(f"{name} holds" in line for line in told)
+            held = tuple(f"storage-{n}" for n in range(count))
+            assert await _replicas(cluster) == (held, set(held))
+        for left in (("storage-1", "storage-2"), ("storage-2",)):
+            gone = (await _replicas(cluster))[0][0]
+            with pytest.raises(InvalidRequest, match="--force"):
+                await _change(cluster, remove=gone)
+            await _change(cluster, remove=gone, force=True)
+            assert await _replicas(cluster) == (left, set(left))
+
+    _under_load(scenario, replicas=1)
+
+
+def test_a_second_replica_that_fills_slowly_holds_up_nobody_and_loses_nothing_when_the_owner_changes() -> None:
+    """Until it holds everything the first one alone takes appends, whoever the owner is; given up, it is forgotten."""
+
+    async def run() -> None:
+        cluster = MemoryCluster(servers=1, storages=1)
+        await cluster.start()
+        await cluster.start_storage("storage-1")
+        client = await cluster.connect()
+        for number in range(20):
+            await client.append(0, b"%d" % number)
+        full = cluster.disks["storage-1"]
+        full.total -= full.free_bytes() - 1000
+        with pytest.raises(Unavailable, match="the cluster goes on with it"):
+            await _change(cluster, add="storage-1", wait_s=3)
+        assert await _replicas(cluster) == (("storage-0", "storage-1"), {"storage-0"})
+        assert (await client.append(0, b"20")).transaction_id == 20
+        await cluster.kill_server("server-0")
+        await cluster.start_server("server-0")
+        assert (await client.append(0, b"21")).transaction_id == 21
+        await _change(cluster, remove="storage-1")  # it was never filled, so nothing is at risk
+        assert await _replicas(cluster) == (("storage-0",), {"storage-0"})
+        full.total = 1 << 40
+        await _change(cluster, add="storage-1")
+        assert await _replicas(cluster) == (("storage-0", "storage-1"), {"storage-0", "storage-1"})
+        await cluster.kill_storage("storage-0")  # and the second one has it all
+        await _expect_held(cluster, "storage-1", 22)
+        await cluster.start_storage("storage-0")
+        assert (await client.append(0, b"22")).transaction_id == 22
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
+
+
+async def _expect_held(cluster: MemoryCluster, name: str, count: int) -> None:
+    node, _ = cluster.storages[name]
+    assert (await node.partition(0)).last_id == count - 1
+
+
 def test_what_would_break_the_majority_is_refused_and_changes_nothing() -> None:
     async def run() -> None:
         cluster = MemoryCluster(servers=1)
@@ -106,14 +166,18 @@ def test_what_would_break_the_majority_is_refused_and_changes_nothing() -> None:
         await client.append(0, b"x")
         await cluster.kill_storage("storage-1")
         before = await _replicas(cluster)
-        for change in ({"add": "storage-3"}, {"remove": "storage-0"}):
+        for change in ({"add": "storage-3"}, {"remove": "storage-0", "force": True}):
             with pytest.raises(Unavailable, match="no majority"):
-                await _change(cluster, **change)  # type: ignore[arg-type]
+                await _change(cluster, **change)
         for change in ({"add": "storage-9"}, {"remove": "storage-9"}):
             with pytest.raises(InvalidRequest):
                 await _change(cluster, **change)  # type: ignore[arg-type]
         assert await _replicas(cluster) == before
-        await _change(cluster, remove="storage-1")  # the one that is gone may go
+        with pytest.raises(InvalidRequest, match=r"would have 2 replicas, storage-0, storage-2: .*--force"):
+            await _change(cluster, remove="storage-1")
+        assert await _replicas(cluster) == before
+        told = await _change(cluster, remove="storage-1", force=True)  # the one that is gone may go
+        assert any(line.startswith("warning: partition 0 would have 2 replicas") for line in told)
         assert (await client.append(0, b"y")).transaction_id == 1
         await client.close()
         await cluster.stop()
@@ -163,7 +227,7 @@ def test_a_replica_that_was_taken_away_gives_what_only_it_and_one_other_still_ho
         await cluster.start_server("server-0")
         assert (await client.append(0, b"next")).transaction_id == 5, "which the two that are left of the session before decide"
         await asyncio.sleep(5)
-        assert await _replicas(cluster) == (wanted, {"storage-1", "storage-2"}), "of the new ones alone one could take appends"
+        assert await _replicas(cluster) == (wanted, {"storage-2", "storage-3"}), "which could not take over before storage-3 was filled"
         del cluster.disks["storage-0"]
         await cluster.start_storage("storage-0")
         async with asyncio.timeout(30):

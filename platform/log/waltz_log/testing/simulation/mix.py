@@ -13,10 +13,13 @@ from waltz_log.core.catalogue import Policies
 from waltz_log.testing.links import Weather
 from waltz_log.testing.simulation.kept_mix import KeptTopic, draw_kept
 
-__all__ = ["CONTEXTS", "CONTEXTS_FROM", "Mix", "draw"]
+__all__ = ["CONTEXTS", "CONTEXTS_FROM", "GROWTH", "Mix", "draw"]
 
 CONTEXTS: Final = "contexts"
 """The kind of client that is not drawn like the others, so that seeds below stay what they were."""
+
+GROWTH: Final = "replica-growth"
+"""The fault that no seed draws: for partitions that begin with one replica, which few seeds have."""
 
 CONTEXTS_FROM: Final = 200_000
 """From this seed on every run has such clients beside those it draws."""
@@ -81,7 +84,8 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
 
     replicas = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 5))
     drawn = [kind for kind in clients if kind != CONTEXTS]
-    kinds = rng.sample(list(faults), rng.randint(0, len(faults)) if rng.random() < 0.9 else 0)
+    kinds_there = [kind for kind in faults if kind != GROWTH]
+    kinds = rng.sample(kinds_there, rng.randint(0, len(kinds_there)) if rng.random() < 0.9 else 0)
     fast = rng.choice((0.001, 0.003, 0.01))
     partitions = rng.choice((1, 1, 1, 2, 3))
     return Mix(

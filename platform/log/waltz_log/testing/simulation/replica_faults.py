@@ -11,11 +11,20 @@ from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import Fenced, InvalidRequest, Unavailable
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.simulation.faults import claim, fault
+from waltz_log.testing.simulation.mix import GROWTH
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World
 
-__all__ = ["add_storage", "change_replica", "flip_a_bit", "replace_by_empty", "replace_by_stale", "replace_while_another_is_behind"]
+__all__ = [
+    "add_storage",
+    "change_replica",
+    "flip_a_bit",
+    "grow_and_shrink",
+    "replace_by_empty",
+    "replace_by_stale",
+    "replace_while_another_is_behind",
+]
 
 STORAGES_MAX = 7
 """Storage nodes that a run may come to have."""
@@ -150,13 +159,31 @@ async def add_storage(world: World, rng: Random) -> None:
         await asyncio.sleep(rng.uniform(0, 1.0))
         held = await world.assigned(partition)
         if len(held) > world.mix.replicas:
-            await _change(world, ReplicaChange(partition=partition, add=None, remove=rng.choice(held)))
+            await _change(world, ReplicaChange(partition=partition, add=None, remove=rng.choice(held), force=True))
         await asyncio.sleep(rng.uniform(0, 0.5))
         used = [each for each in range(world.mix.log_partitions) if name in await world.assigned(each)]
         async with claim(world, [] if used else [name]) as leaves:
             if leaves is not None:
                 world.trace.add(name, "leaves the cluster")
                 await world.stop_storage(name)
+    finally:
+        world.busy.discard("replicas")
+
+
+@fault(GROWTH)
+async def grow_and_shrink(world: World, rng: Random) -> None:
+    """A partition gets a second replica and a third one, or gives one up, step by step, while all goes on."""
+    if "replicas" in world.busy:
+        return
+    world.busy.add("replicas")
+    try:
+        partition = rng.randrange(world.mix.log_partitions)
+        held = await world.assigned(partition)
+        spare = [name for name in world.storage_names if name not in held and name in world.storages]
+        if len(held) < 3 and spare:
+            await _change(world, ReplicaChange(partition=partition, add=rng.choice(spare)))
+        elif len(held) > 1:
+            await _change(world, ReplicaChange(partition=partition, remove=rng.choice(held), force=True))
     finally:
         world.busy.discard("replicas")
 

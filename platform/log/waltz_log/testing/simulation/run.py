@@ -64,14 +64,16 @@ class Outcome:
         return f"make sim SEED={self.seed}"
 
 
-def run(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
+def run(seed: int, show: Callable[[str], None] | None = None, *, alter: Callable[[Mix], Mix] | None = None) -> Outcome:
+    """`alter`: changes what the seed has drawn, for a test of one thing."""
     trace = Trace(show)
     with trace.recording():
-        return run_in_virtual_time(_run(seed, trace))
+        return run_in_virtual_time(_run(seed, trace, alter))
 
 
-async def _run(seed: int, trace: Trace) -> Outcome:
-    mix = draw(seed, sorted(CLIENT_KINDS), sorted(set(FAULTS) - set(CHANCES)), CHANCES)
+async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> Outcome:
+    drawn = draw(seed, sorted(CLIENT_KINDS), sorted(set(FAULTS) - set(CHANCES)), CHANCES)
+    mix = drawn if alter is None else alter(drawn)
     world = World(seed, mix, trace)
     trace.add("seed", f"{seed} {mix.describe()}")
     wrong: list[str] = []
