@@ -121,7 +121,15 @@ async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -
     settings = ServerSettings(**orders.settings)
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
     try:
-        server = LogServer(settings, coordinator, _network(orders), WallClock(), shard=orders.shard, server_id=orders.server_id)
+        server = LogServer(
+            settings,
+            coordinator,
+            _network(orders),
+            WallClock(),
+            owner_secret=os.urandom(32),
+            shard=orders.shard,
+            server_id=orders.server_id,
+        )
         await server.start()
         link.tell(READY)
         await either(stop.wait(), server.wait_lost())

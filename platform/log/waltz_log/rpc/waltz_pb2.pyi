@@ -700,6 +700,7 @@ class OpenRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     READERS_FIELD_NUMBER: _builtins.int
+    OWNER_TOKEN_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
@@ -708,6 +709,8 @@ class OpenRequest(_message.Message):
     """how many the log has: a node made for fewer makes room for them first; 0: not told"""
     topic: _builtins.str
     """that the partition belongs to, empty: to none; with who may read it, for all who do not write: empty: everybody"""
+    owner_token: _builtins.bytes
+    """reads of this session show it too; whoever opens the same session with another one is refused"""
     @_builtins.property
     def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -719,10 +722,11 @@ class OpenRequest(_message.Message):
         partitions: _builtins.int = ...,
         topic: _builtins.str = ...,
         readers: _abc.Iterable[_builtins.str] | None = ...,
+        owner_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition", "partitions", b"partitions", "readers", b"readers", "session", b"session", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "owner_token", b"owner_token", "partition", b"partition", "partitions", b"partitions", "readers", b"readers", "session", b"session", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1061,12 +1065,13 @@ class ReadRequest(_message.Message):
     HEADERS_ONLY_FIELD_NUMBER: _builtins.int
     RUNS_MAX_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    OWNER_TOKEN_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
     """refuse unless this replica was made clean in this session or a newer one; -1: the caller is the owner in recovery"""
     fence: _builtins.int
-    """with session -1: the caller's own session, checked like a write's"""
+    """the owner's own session, which it opened before; with session -1 it must be the newest that the replica has seen"""
     first_transaction_id: _builtins.int
     last_transaction_id: _builtins.int
     """inclusive"""
@@ -1077,7 +1082,9 @@ class ReadRequest(_message.Message):
     runs_max: _builtins.int
     """answer with so many messages and no more; 0: all of the range"""
     principal: _builtins.str
-    """who reads, as in MountRequest; owners, whom the fence shows, need none"""
+    """who reads, as in MountRequest; the owner, which shows fence and owner_token, needs none"""
+    owner_token: _builtins.bytes
+    """as in OpenRequest"""
     def __init__(
         self,
         *,
@@ -1091,10 +1098,11 @@ class ReadRequest(_message.Message):
         headers_only: _builtins.bool = ...,
         runs_max: _builtins.int = ...,
         principal: _builtins.str = ...,
+        owner_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "headers_only", b"headers_only", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "partition", b"partition", "principal", b"principal", "runs_max", b"runs_max", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "headers_only", b"headers_only", "last_transaction_id", b"last_transaction_id", "max_bytes", b"max_bytes", "owner_token", b"owner_token", "partition", b"partition", "principal", b"principal", "runs_max", b"runs_max", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1629,6 +1637,7 @@ class ReadViewRequest(_message.Message):
     PAGES_MAX_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
+    OWNER_TOKEN_FIELD_NUMBER: _builtins.int
     BOUND_MIN_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
@@ -1643,7 +1652,9 @@ class ReadViewRequest(_message.Message):
     principal: _builtins.str
     """as in ReadRequest"""
     fence: _builtins.int
-    """an owner's own session"""
+    """an owner's own session, as in ReadRequest"""
+    owner_token: _builtins.bytes
+    """as in OpenRequest"""
     bound_min: _builtins.int
     """out of range where this replica's view ends below: the log may not reach back to where it ends"""
     def __init__(
@@ -1657,11 +1668,12 @@ class ReadViewRequest(_message.Message):
         pages_max: _builtins.int = ...,
         principal: _builtins.str = ...,
         fence: _builtins.int = ...,
+        owner_token: _builtins.bytes = ...,
         bound_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_min", b"bound_min", "cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "max_bytes", b"max_bytes", "pages_max", b"pages_max", "partition", b"partition", "principal", b"principal", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_min", b"bound_min", "cluster_key", b"cluster_key", "fence", b"fence", "first_transaction_id", b"first_transaction_id", "max_bytes", b"max_bytes", "owner_token", b"owner_token", "pages_max", b"pages_max", "partition", b"partition", "principal", b"principal", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

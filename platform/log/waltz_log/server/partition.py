@@ -96,7 +96,9 @@ class Partition:
         caches: Caches,
         topics: ServedTopics,
         probes: NodeProbes,
+        owner_secret: bytes,
     ) -> None:
+        self._owner_secret = owner_secret
         self.partition = partition
         self.generation = generation
         self._cluster = cluster
@@ -121,7 +123,7 @@ class Partition:
         pause = self._settings.replica_retry_s
         while not self._closing:
             memory = PartitionMemory(self._caches.transactions)
-            shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes)
+            shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes, self._owner_secret)
             store = StoreSession(self.partition, self.generation, *shared)
             self._store = store
             watching = asyncio.ensure_future(self._watch_space(store))

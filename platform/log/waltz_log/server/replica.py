@@ -280,6 +280,7 @@ class ReplicaSession:
             partitions=store.cluster.partitions,
             topic=topic,
             readers=readers,
+            owner_token=store.owner_token,
         )
         try:
             answer = await self._call(methods.OPEN, request)
@@ -466,6 +467,7 @@ class ReplicaSession:
             partition=store.partition,
             session=-1 if recovering else store.session,
             fence=store.session,
+            owner_token=store.owner_token,
             first_transaction_id=first,
             last_transaction_id=last,
             max_bytes=store.settings.feed_bytes_max,

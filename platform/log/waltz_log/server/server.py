@@ -43,11 +43,21 @@ HAND_OVER_TIMEOUT_S = 2.0
 
 
 class LogServer:
-    """`server_id`: of the server whose worker this is, -1: it is a server of its own."""
+    """`owner_secret`: 16 to 64 random bytes that no other process knows; storage nodes recognize the owner of a session by what it makes of them.
+    `server_id`: of the server whose worker this is, -1: it is a server of its own."""
 
     def __init__(
-        self, settings: ServerSettings, coordinator: Coordinator, network: Network, clock: Clock, *, shard: Shard = WHOLE, server_id: int = -1
+        self,
+        settings: ServerSettings,
+        coordinator: Coordinator,
+        network: Network,
+        clock: Clock,
+        *,
+        owner_secret: bytes,
+        shard: Shard = WHOLE,
+        server_id: int = -1,
     ) -> None:
+        self._owner_secret = owner_secret
         self._settings = settings
         self._coordinator = coordinator
         self._network = network
@@ -154,7 +164,7 @@ class LogServer:
         for number, generation in mine.items():
             if number not in self._partitions:
                 shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
-                partition = Partition(number, generation, *shared)
+                partition = Partition(number, generation, *shared, self._owner_secret)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(lasting(f"partition {number}", partition.run))
 

@@ -16,6 +16,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import structlog
@@ -65,7 +66,9 @@ class StoreSession:
         memory: PartitionMemory,
         topics: ServedTopics,
         probes: NodeProbes,
+        owner_secret: bytes,
     ) -> None:
+        self._owner_secret = owner_secret
         self.partition = partition
         self.generation = generation
         self.cluster = cluster
@@ -109,6 +112,11 @@ class StoreSession:
         self._tasks: list[asyncio.Task[None]] = []
         self._opened = False
         self._renewing = False
+
+    @property
+    def owner_token(self) -> bytes:
+        """Shows storage nodes that a read comes from whoever opened this session: 16 bytes, which nobody can compute without the server's secret."""
+        return blake2b(b"%d %d" % (self.partition, self.session), key=self._owner_secret, digest_size=16).digest()
 
     # ---- opening -------------------------------------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,14 @@ class ViewUpkeep:
         store = self._store
         key, partition, session = store.cluster.key.bytes, store.partition, store.session
         log.info("compacted view is handed on", partition=partition, source=source.name, replica=target.name)
-        request = pb.ReadViewRequest(cluster_key=key, partition=partition, session=session, fence=session, max_bytes=self._settings.feed_bytes_max)
+        request = pb.ReadViewRequest(
+            cluster_key=key,
+            partition=partition,
+            session=session,
+            fence=session,
+            owner_token=store.owner_token,
+            max_bytes=self._settings.feed_bytes_max,
+        )
         reading, loading = source.open(methods.READ_VIEW, request), target.open(methods.LOAD_VIEW)
         try:
             page = await self._in_time(reading.receive())

@@ -36,6 +36,7 @@ from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.partition import PartitionStore, Shared
 from waltz_log.storage.peers import PeerReplicas
 from waltz_log.storage.ranges import ReadShare
+from waltz_log.storage.read_access import ReadAccess
 from waltz_log.storage.scrub import Scrub
 from waltz_log.storage.service import service_of
 from waltz_log.storage.settings import StorageSettings
@@ -83,8 +84,8 @@ class StorageNode:
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
         self._stopped: dict[int, WaltzError] = {}
-        self.readers: dict[int, tuple[str, tuple[str, ...]]] = {}
-        """The topic of a partition and who may read it, as its owner told since this node was started."""
+        self.access = ReadAccess()
+        """Who may read each partition, as its owner said since this node was started."""
         self._scrub: Scrub | None = None
         self._scrubbing: asyncio.Task[None] | None = None
 

@@ -337,11 +337,14 @@ class PartitionStore:
 
     async def read(self, session: int, fence: int, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
         """Stored blocks from `first` to `last`, in runs of about `max_bytes`, ending earlier where this replica holds no more. A session of 0 or more
-        asks for a replica that is clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`."""
+        asks for a replica that is clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`, which it has
+        opened: reading never raises the fence. Raises `Fenced` where a newer session was seen, `SessionTooOld` where `fence` was never opened."""
         if session >= 0:
             self.expect_clean(session)
         else:
-            await self._admit_apart(fence)
+            self._check(fence)
+            if fence != self._fence:
+                raise SessionTooOld(partition=self.partition, asked=fence, session=self._fence)
         if first < self._log.first_id or first > last + 1:
             raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
         async with aclosing(self._ranges.runs(first, last, max_bytes)) as runs:
@@ -382,6 +385,11 @@ class PartitionStore:
             await self._guarded(self._offload(replacement.put_in_place))
 
     # ---- telling, ending -------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def newest_session(self) -> int:
+        """The newest session that this replica has seen: no older one writes to it. -1: none."""
+        return self._fence
 
     @property
     def last_id(self) -> int:

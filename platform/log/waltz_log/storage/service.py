@@ -12,7 +12,6 @@ from contextlib import aclosing
 from struct import iter_unpack, pack
 from typing import TYPE_CHECKING, Any
 
-from waltz_log.core.access import expect_allowed
 from waltz_log.core.block import Block
 from waltz_log.core.catalogue import FLUSH_BYTES_MAX
 from waltz_log.core.columns import header_bytes
@@ -22,6 +21,7 @@ from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage.appender import Appender, Flushing
 from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.read_access import OpenedBy
 from waltz_log.storage.upkeep_service import upkeep_service_of
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ class _Service:
         if request.cluster_key != self._node.cluster_key.bytes:
             raise ClusterKeyMismatch(expected=str(self._node.cluster_key), got=request.cluster_key.hex())
 
-    def expect_reader(self, request: Any) -> None:
-        """Of those who are not the owner, whom the fence shows."""
-        if request.fence <= 0:
-            topic, readers = self._node.readers.get(request.partition, ("", ()))
-            expect_allowed(topic, readers, "read", request.principal)
+    def expect_reader(self, request: Any, store: PartitionStore) -> None:
+        """Raises `NotAllowed`."""
+        self._node.access.expect_reader(
+            request.partition, request.principal, fence=request.fence, token=request.owner_token, newest_session=store.newest_session
+        )
 
     async def partition(self, request: Any) -> PartitionStore:
         self._expect_key(request)
@@ -75,8 +75,9 @@ class _Service:
         self._expect_key(request)
         await self._node.make_room(request.partitions)
         store = await self.partition(request)
+        self._node.access.expect_same_owner(request.partition, request.session, request.owner_token)
         state = await store.open_session(request.session)
-        self._node.readers[request.partition] = (request.topic, tuple(request.readers))
+        self._node.access.record(request.partition, OpenedBy(request.session, request.owner_token, request.topic, tuple(request.readers)))
         return pb.OpenResponse(
             session=state.mark.session,
             low_water_mark=state.mark.low_water_mark,
@@ -136,7 +137,7 @@ class _Service:
 
     async def read(self, request: Any, stream: Stream) -> None:
         store = await self.partition(request)
-        self.expect_reader(request)
+        self.expect_reader(request, store)
         max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
         found = store.read(request.session, request.fence, request.first_transaction_id, request.last_transaction_id, max_bytes)
         answered = 0

@@ -35,7 +35,7 @@ PAGE_BYTES_MAX = 4 * 1024 * 1024
 FindStore = Callable[[Any], Awaitable[PartitionStore]]
 
 
-def upkeep_service_of(node: StorageNode, partition: FindStore, expect_reader: Callable[[Any], None]) -> Service:
+def upkeep_service_of(node: StorageNode, partition: FindStore, expect_reader: Callable[[Any, PartitionStore], None]) -> Service:
     """`partition`: the store that a request names, its cluster key compared; `expect_reader`: refuses who may not read."""
     service = _UpkeepService(node, partition, expect_reader)
     return {
@@ -50,7 +50,7 @@ def upkeep_service_of(node: StorageNode, partition: FindStore, expect_reader: Ca
 
 
 class _UpkeepService:
-    def __init__(self, node: StorageNode, partition: FindStore, expect_reader: Callable[[Any], None]) -> None:
+    def __init__(self, node: StorageNode, partition: FindStore, expect_reader: Callable[[Any, PartitionStore], None]) -> None:
         self._node = node
         self._views = node.views
         self._partition = partition
@@ -99,7 +99,7 @@ class _UpkeepService:
 
     async def read_view(self, request: Any, stream: Stream) -> None:
         store = await self._partition(request)
-        self._expect_reader(request)
+        self._expect_reader(request, store)
         store.expect_clean(max(0, request.session))
         max_bytes = min(request.max_bytes, PAGE_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
         answered = 0

@@ -145,7 +145,7 @@ class MemoryCluster:
     async def start_server(self, name: str) -> None:
         session = self.ensemble.session()
         settings = ServerSettings(cluster="memory/test", listen=f"{name}:0", **self._settings)
-        server = LogServer(settings, session, self.network, self.clock)
+        server = LogServer(settings, session, self.network, self.clock, owner_secret=name.encode())
         await server.start()
         self.servers[name] = (server, session)
 

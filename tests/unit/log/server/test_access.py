@@ -12,9 +12,9 @@ from waltz_log.client import ClientSettings, Receipt, WaltzClient
 from waltz_log.core.access import CLUSTER_PRINCIPAL, allowed, check_access_properties, check_principal, expect_allowed
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import InvalidSetting, NotAllowed, OutcomeUnknown, WaltzError
+from waltz_log.errors import Fenced, InvalidSetting, NotAllowed, OutcomeUnknown, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import READ, TRANSACTIONS
+from waltz_log.rpc.methods import OPEN, READ, READ_VIEW, TRANSACTIONS
 from waltz_log.testing import InMemoryCluster
 from waltz_log.zookeeper.topics import change_catalogue
 
@@ -72,7 +72,7 @@ async def known(cluster: InMemoryCluster, partition: int = 0) -> None:
     async with asyncio.timeout(20):
         ((server, _),) = cluster.servers.values()
         ((node, _),) = cluster.storages.values()
-        while server._topics.of(partition) is None or node.readers.get(partition, ("", ()))[0] != "shop/secret":
+        while server._topics.of(partition) is None or (told := node.access.of(partition)) is None or told.topic != "shop/secret":
             await asyncio.sleep(0.005)
 
 
@@ -152,6 +152,64 @@ async def test_a_range_of_a_topics_partitions_has_readers_and_writers_of_its_own
     assert found == {"writer": (True, False), "other": (False, True), "reader": (False, False)}
     assert [await may(anext((await connect(cluster, name)).feed(0))) for name in ("reader", "other")] == [True, False]
     assert await may(anext((await connect(cluster, None)).feed(1))), "no property says who may read partition 1"
+
+
+async def test_a_guessed_fence_does_not_open_a_replica_and_the_owner_still_reads_it(cluster: InMemoryCluster) -> None:
+    await create(cluster, **PROPERTIES)
+    await known(cluster)
+    await (await connect(cluster, "both")).append(0, b"there")
+    ((node, storage),) = cluster.storages.values()
+    to_storage, key = cluster.network.connect(storage.address), cluster.key.bytes
+    session = node.statistics().partitions[0].fence  # public: every status shows it
+    stolen = node.access.of(0)
+    assert stolen is not None
+
+    async def read(fence: int, token: bytes, asked: int = 0) -> None:
+        request = pb.ReadRequest(cluster_key=key, session=asked, fence=fence, owner_token=token, last_transaction_id=0, max_bytes=100)
+        assert await to_storage.open(READ, request).receive() is not None
+
+    async def read_view(fence: int, token: bytes) -> None:
+        await to_storage.open(READ_VIEW, pb.ReadViewRequest(cluster_key=key, fence=fence, owner_token=token)).receive()
+
+    for fence in (1, session, session + 1, 1 << 60):
+        for token in (b"", b"x", bytes(16), bytes(64)):
+            for work in (read(fence, token), read(fence, token, session), read(session, token, -1), read_view(fence, token)):
+                with pytest.raises((NotAllowed, Fenced)):
+                    await work
+    with pytest.raises(NotAllowed):
+        await read(session + 1, stolen.token)
+    # A stranger that opens the owner's session itself neither replaces the token nor removes the readers.
+    for token in (b"", b"mine"):
+        with pytest.raises(ProtocolViolation, match="another owner"):
+            await to_storage.call(OPEN, pb.OpenRequest(cluster_key=key, session=session, owner_token=token), timeout_s=10)
+        with pytest.raises(NotAllowed):
+            await read(session, token)
+    assert node.statistics().partitions[0].fence == session
+    await read(session, stolen.token)
+    await read(session, stolen.token, -1)
+    with pytest.raises(OutOfRange):  # allowed; there is no view
+        await read_view(session, stolen.token)
+
+
+async def test_the_owner_copies_a_restricted_partition_to_a_replica_that_comes_back() -> None:
+    async with InMemoryCluster(partitions=3, servers=1, storages=3) as cluster:
+        await create(cluster, **PROPERTIES)
+        client = await connect(cluster, "both")
+        await client.append(0, b"first")
+        await cluster.kill_storage("storage-2")
+        for number in range(20):
+            await client.append(0, b"%d" % number)
+        ((name, _),) = cluster.servers.items()
+        await cluster.kill_server(name)
+        await cluster.start_server(name)  # a new owner, which has nothing in memory
+        await cluster.start_storage("storage-2")
+        await client.append(0, b"last")
+        async with asyncio.timeout(30):
+            while cluster.storages["storage-2"][0].statistics().partitions[0].last_transaction_id < 21:
+                await asyncio.sleep(0.01)
+        told = cluster.storages["storage-2"][0].access.of(0)
+        assert told is not None
+        assert (told.topic, told.readers, len(told.token)) == ("shop/secret", ("both", "reader"), 16)
 
 
 async def test_who_was_mounted_before_the_topic_was_made_is_sent_away(cluster: InMemoryCluster) -> None:

@@ -259,15 +259,24 @@ async def test_the_fence_outlives_a_crash_of_the_machine(bench: Bench) -> None:
     assert (await bench.open(5)).session == -1
 
 
-async def test_every_procedure_of_a_newer_session_raises_the_fence(bench: Bench) -> None:
+async def test_every_procedure_of_a_newer_session_that_writes_raises_the_fence(bench: Bench) -> None:
     await bench.open(1)
     await bench.clean(2, -1)
     await bench.truncate(3, -1)
     await bench.append(4, block(0, [b"a"]))
-    await bench.read(-1, 0, 0, fence=5)
-    assert bench.node.statistics().partitions[0].fence == 5
+    assert bench.node.statistics().partitions[0].fence == 4
     with pytest.raises(Fenced):
-        await bench.open(4)
+        await bench.open(3)
+
+
+async def test_a_read_never_raises_the_fence_whatever_session_it_names(bench: Bench) -> None:
+    await bench.append(4, block(0, [b"a"]))
+    for fence in (5, 10**15):
+        with pytest.raises(SessionTooOld) as caught:
+            await bench.read(-1, 0, 0, fence=fence)
+        assert (caught.value.asked, caught.value.session) == (fence, 4)
+    assert bench.node.statistics().partitions[0].fence == 4
+    assert await bench.append(4, block(1, [b"b"])) == 1
 
 
 async def test_a_new_session_ends_the_stream_of_an_older_one_and_nothing_more_of_it_is_written(bench: Bench) -> None:
@@ -313,6 +322,7 @@ async def test_a_replica_of_an_older_session_refuses_readers(bench: Bench) -> No
 
 async def test_the_owner_in_recovery_reads_what_may_be_dirty(bench: Bench) -> None:
     await bench.append(3, block(0, [b"a"]))
+    await bench.open(4)
     assert len(await bench.read(-1, 0, 0, fence=4)) == 1
 
 

@@ -145,7 +145,7 @@ class ServerProcess(_Process):
     async def start(self) -> None:
         world = self._world
         settings = ServerSettings(cluster="memory/test", listen=f"{self.name}:0").model_copy(update=dict(world.mix.server_settings))
-        server = LogServer(settings, self.session(), self.host, self.clock)
+        server = LogServer(settings, self.session(), self.host, self.clock, owner_secret=self.name.encode())
         self.server = server
         await server.start()
 

@@ -1,0 +1,70 @@
+"""Who may read the partitions of a storage node: the owner of the session that holds a replica, and the principals that the topic names.
+
+An owner proves itself with two values: its session, which must be the newest that the replica has seen, and the token that it gave when it opened
+that session. Session numbers are public (the node's status lists them), so a number alone proves nothing. The token is as safe as the network that
+carries it: connections are plain text, and a principal is still only what a client says (docs/topics.md).
+
+Everything here is in memory: a node that was just started knows neither readers nor tokens until the owner opens its session again.
+"""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+from typing import NamedTuple
+
+from waltz_log.core.access import expect_allowed
+from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation
+
+__all__ = ["TOKEN_BYTES_MAX", "OpenedBy", "ReadAccess"]
+
+TOKEN_BYTES_MAX = 64
+"""Owners send 16 bytes."""
+
+
+class OpenedBy(NamedTuple):
+    """What the owner said when it opened the session. `readers`: the principals that may read, empty: everybody."""
+
+    session: int
+    token: bytes
+    topic: str
+    readers: tuple[str, ...]
+
+
+class ReadAccess:
+    def __init__(self) -> None:
+        self._opened: dict[int, OpenedBy] = {}
+
+    def of(self, partition: int) -> OpenedBy | None:
+        """None where no owner has opened a session since the node was started."""
+        return self._opened.get(partition)
+
+    def expect_same_owner(self, partition: int, session: int, token: bytes) -> None:
+        """Raises `ProtocolViolation` where the session was opened with another token: its owner alone may change who reads."""
+        if len(token) > TOKEN_BYTES_MAX:
+            raise ProtocolViolation(reason=f"owner token is too long: bytes={len(token)} limit={TOKEN_BYTES_MAX}")
+        known = self._opened.get(partition)
+        if known is not None and known.session == session and not compare_digest(known.token, token):
+            raise ProtocolViolation(reason=f"another owner opened this session partition={partition} session={session}")
+
+    def record(self, partition: int, opened: OpenedBy) -> None:
+        """After the session was opened. Raises `ProtocolViolation` as `expect_same_owner` does, for one that came at the same time."""
+        self.expect_same_owner(partition, opened.session, opened.token)
+        known = self._opened.get(partition)
+        if known is None or known.session <= opened.session:
+            self._opened[partition] = opened
+
+    def expect_reader(self, partition: int, principal: str, *, fence: int, token: bytes, newest_session: int) -> None:
+        """Raises `NotAllowed` where the topic names its readers, this principal is none of them, and the caller is not the owner of
+        `newest_session`, the newest session that the replica has seen; `Fenced` where such a caller names an older session of its own."""
+        known = self._opened.get(partition)
+        if known is None:
+            return
+        if fence == newest_session == known.session and known.token and compare_digest(known.token, token):
+            return
+        try:
+            expect_allowed(known.topic, known.readers, "read", principal)
+        except NotAllowed:
+            if 0 < fence < newest_session:
+                # An owner that was replaced and does not know it yet.
+                raise Fenced(what="store session", partition=partition, mine=fence, newer=newest_session) from None
+            raise
