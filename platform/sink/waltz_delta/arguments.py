@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pyspark_waltz.options import SourceOptions
+from waltz_delta.metrics import METRICS_HOST
 from waltz_delta.pipeline import PipelineSettings, RestartSettings, checked_trigger
 from waltz_delta.pipeline_file import load_pipeline, pipeline_files
 from waltz_delta.settings import DecodeSettings, OutputSettings, ProjectionSettings, TargetSettings
@@ -25,6 +26,7 @@ class JobArguments:
     pipelines: tuple[PipelineSettings, ...]
     metrics_port: int | None = None
     metrics_file: Path | None = None
+    metrics_host: str = METRICS_HOST
 
 
 class JobParser(argparse.ArgumentParser):
@@ -48,7 +50,7 @@ def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobA
     found = _parser(job, upsert).parse(arguments)
     files = [] if upsert else [Path(name) for name in found.pipeline]
     pipelines = _from_files(files, found) if files else (_from_arguments(job, found, upsert=upsert),)
-    return JobArguments(pipelines, found.metrics_port, Path(found.metrics_file) if found.metrics_file else None)
+    return JobArguments(pipelines, found.metrics_port, Path(found.metrics_file) if found.metrics_file else None, found.metrics_host)
 
 
 def _from_files(files: list[Path], found: argparse.Namespace) -> tuple[PipelineSettings, ...]:
@@ -136,5 +138,11 @@ def _parser(job: str, upsert: bool) -> JobParser:
     parser.add_argument("--subscriber", **text, help="name under which the log keeps what the table does not hold yet")
     parser.add_argument("--option", action="append", default=[], metavar="name=value", help="another option of the source; may be repeated")
     parser.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics for Prometheus there")
+    parser.add_argument(
+        "--metrics-host",
+        default=METRICS_HOST,
+        metavar="ADDRESS",
+        help="address that the metrics are served at, 0.0.0.0 for all; anybody who reaches it reads them (default: this machine alone)",
+    )
     parser.add_argument("--metrics-file", metavar="FILE", help="write metrics for Prometheus there, every five seconds")
     return parser

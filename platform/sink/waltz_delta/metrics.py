@@ -18,7 +18,10 @@ from typing import Any, NamedTuple, TextIO
 from waltz_delta.listener import PipelineStatus, StatusBoard
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["METRICS", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
+__all__ = ["METRICS", "METRICS_HOST", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
+
+METRICS_HOST = "127.0.0.1"
+"""The metrics name pipelines and partitions and are served without authentication: to other machines only where somebody asks for it."""
 
 FILE_INTERVAL_S = 5.0
 LINE_INTERVAL_S = 0.5
@@ -49,7 +52,7 @@ METRICS = (
 class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
     """Serves the board's metrics from entering to leaving: at `http://<host>:<port>/metrics`, or in `file`."""
 
-    def __init__(self, board: StatusBoard, *, port: int | None = None, file: Path | None = None, host: str = "0.0.0.0") -> None:
+    def __init__(self, board: StatusBoard, *, port: int | None = None, file: Path | None = None, host: str = METRICS_HOST) -> None:
         try:
             import prometheus_client
         except ImportError:
@@ -74,7 +77,9 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
             try:
                 self._server, _ = self._client.start_http_server(self._port, addr=self._host, registry=self.registry)
             except OSError as error:
-                raise InvalidSetting(name="--metrics-port", reason=f"cannot listen at {self._port}: {error.strerror}", nearest=None) from None
+                raise InvalidSetting(
+                    name="--metrics-port", reason=f"cannot listen at {self._host}:{self._port}: {error.strerror}", nearest=None
+                ) from None
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._write()

@@ -26,7 +26,7 @@ from pyspark_waltz.options import SourceOptions
 from waltz_delta.job_outcome import Failure
 from waltz_delta.landing import Landing
 from waltz_delta.listener import PipelineListener, StatusBoard
-from waltz_delta.metrics import LiveLine, PrometheusMetrics
+from waltz_delta.metrics import METRICS_HOST, LiveLine, PrometheusMetrics
 from waltz_delta.pipeline import PipelineSettings
 from waltz_delta.stopping import StopRequest
 from waltz_delta.subscribing import Subscribing
@@ -48,7 +48,14 @@ class Stopping(Protocol):
     def wait(self, seconds: float) -> bool: ...
 
 
-def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], *, metrics_port: int | None = None, metrics_file: Path | None = None) -> int:
+def run_pipelines(
+    job: str,
+    pipelines: Sequence[PipelineSettings],
+    *,
+    metrics_port: int | None = None,
+    metrics_file: Path | None = None,
+    metrics_host: str = METRICS_HOST,
+) -> int:
     """The exit code: 0 where every pipeline ended well, that of the failures where they agree, 1 otherwise. Raises what ended a pipeline that runs
     alone, and what keeps all of them from starting."""
     _refuse_shared(pipelines)
@@ -56,7 +63,7 @@ def run_pipelines(job: str, pipelines: Sequence[PipelineSettings], *, metrics_po
     board = StatusBoard()
     with ExitStack() as stack:
         if metrics_port is not None or metrics_file is not None:
-            stack.enter_context(PrometheusMetrics(board, port=metrics_port, file=metrics_file))
+            stack.enter_context(PrometheusMetrics(board, port=metrics_port, file=metrics_file, host=metrics_host))
         spark = SparkSession.builder.appName(f"waltz {job}").getOrCreate()
         stack.callback(spark.stop)
         stop = StopRequest(spark)

@@ -97,7 +97,8 @@ def scraped(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 
 
 def test_every_metric_is_served_with_its_value(board: StatusBoard) -> None:
-    with PrometheusMetrics(board, port=0, host="127.0.0.1") as metrics:
+    with PrometheusMetrics(board, port=0) as metrics:
+        assert metrics._server.server_address[0] == "127.0.0.1", "other machines read it only where somebody asks for that"
         board.progressed(progress("legs", {"0": 10}, {"0": 30}, rows=10))
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
             text = answer.read().decode()

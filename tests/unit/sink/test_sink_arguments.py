@@ -102,7 +102,8 @@ def test_pipeline_files_stand_in_place_of_arguments(tmp_path: Path) -> None:
         ("fleet", "/c/fleet", True, 10),
         ("legs", "/c/legs", True, 10),
     ]
-    assert found.metrics_port == 9000
+    assert (found.metrics_port, found.metrics_host) == (9000, "127.0.0.1")
+    assert parse_arguments("ingest", [f"--pipeline={tmp_path}", "--metrics-host=0.0.0.0"], upsert=False).metrics_host == "0.0.0.0"
     with pytest.raises(InvalidSetting, match="--table reason=stands in the pipeline file"):
         parse_arguments("ingest", [f"--pipeline={tmp_path}", "--table=/t"], upsert=False)
     empty = tmp_path / "empty"

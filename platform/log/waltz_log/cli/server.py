@@ -66,7 +66,8 @@ async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
     """One server from its session's start to its end; gives the address it served at. Asked to stop, it hands its partitions over first."""
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
     try:
-        server = LogServer(settings, coordinator, GrpcNetwork(), WallClock(), owner_secret=os.urandom(32))
+        network = GrpcNetwork(streams_per_connection=settings.streams_per_connection)
+        server = LogServer(settings, coordinator, network, WallClock(), owner_secret=os.urandom(32))
         await server.start()
         address = server.address
         say_ready("server", address=address, cluster=settings.cluster)

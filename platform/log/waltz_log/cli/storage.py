@@ -50,7 +50,7 @@ async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
     try:
         node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace)
-        network = GrpcNetwork(settings.direct_port)
+        network = GrpcNetwork(settings.direct_port, streams_per_connection=settings.streams_per_connection)
         try:
             listener = await network.serve(settings.listen, node.service())
             try:

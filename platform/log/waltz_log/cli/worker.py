@@ -90,7 +90,14 @@ async def _watch(link: Link, orders: Orders) -> None:
 
 def _network(orders: Orders) -> WorkerNetwork:
     shared = (orders.address, *orders.own[orders.worker : orders.worker + 1])
-    return WorkerNetwork(orders.shard, shared, orders.fellows, partial(_describe, orders), direct_port=orders.settings.get("direct_port", -1))
+    return WorkerNetwork(
+        orders.shard,
+        shared,
+        orders.fellows,
+        partial(_describe, orders),
+        direct_port=orders.settings.get("direct_port", -1),
+        streams_per_connection=orders.settings["streams_per_connection"],
+    )
 
 
 def _describe(orders: Orders) -> dict[str, Any]:

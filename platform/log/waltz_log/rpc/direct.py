@@ -24,7 +24,7 @@ from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.cancelled import task_is_cancelled
 from waltz_log.rpc.encoded import serialized
-from waltz_log.rpc.frames import Wire
+from waltz_log.rpc.frames import OPENING_BYTES_MAX, Wire
 
 __all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
 
@@ -34,7 +34,8 @@ ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
 
 CONNECTIONS_MAX = 256
-"""That one process takes: each holds a descriptor and some memory. The streams of further partitions share gRPC's connections."""
+"""That one process takes, strangers included: each holds a descriptor and some memory. One more is closed at once. The streams of further partitions
+share gRPC's connections."""
 
 PROMISE_S = 10.0
 """So long a place is kept for a peer that was told to come."""
@@ -92,6 +93,22 @@ class _ServedDirectStream(_DirectStream):
 # ---- the serving end -----------------------------------------------------------------------------------------------------------------------------
 
 
+class _ServedWire(Wire):
+    """A connection that counts from the moment it is accepted until it is gone."""
+
+    def __init__(self, listener: DirectListener) -> None:
+        super().__init__(listener.greeted)
+        self._listener = listener
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._listener.connected(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._listener.disconnected(self)
+        super().connection_lost(exc)
+
+
 class DirectListener:
     """Takes connections for those procedures of a service that are offered directly, if there are any. `address` is the node's: connections are taken
     at the same host, at `port`, or a free one where that is 0, or nowhere below 0."""
@@ -105,12 +122,13 @@ class DirectListener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._promised: deque[float] = deque()
         """When the places that are kept are free again."""
-        self._wires: WeakSet[Wire] = WeakSet()
+        self._wires: dict[Wire, None] = {}
+        self._refusing = False
 
     async def open(self) -> None:
         """Raises `OSError` where it cannot listen."""
         if self._service and self._wanted >= 0:
-            self._server = await asyncio.get_running_loop().create_server(self._wire, self._host or None, self._wanted)
+            self._server = await asyncio.get_running_loop().create_server(lambda: _ServedWire(self), self._host or None, self._wanted)
             self._port = int(self._server.sockets[0].getsockname()[1])
 
     @property
@@ -118,27 +136,35 @@ class DirectListener:
         """What the node offers over gRPC for it."""
         return {methods.DIRECT: self._tell} if self._service else {}
 
-    def _wire(self) -> Wire:
-        wire = Wire(self._greeted)
-        self._wires.add(wire)
-        return wire
+    def connected(self, wire: Wire) -> None:
+        if self._promised:
+            self._promised.popleft()
+        if len(self._wires) < CONNECTIONS_MAX:
+            self._wires[wire] = None
+            self._refusing = False
+            return
+        wire.abort("too many connections")
+        if not self._refusing:
+            self._refusing = True
+            log.warning("direct connections are refused", connections=len(self._wires), limit=CONNECTIONS_MAX)
+
+    def disconnected(self, wire: Wire) -> None:
+        self._wires.pop(wire, None)
 
     async def _tell(self, _request: Any) -> Any:
         now = asyncio.get_running_loop().time()
         while self._promised and self._promised[0] < now:
             self._promised.popleft()
-        if not self._port or len(self._tasks) + len(self._promised) >= CONNECTIONS_MAX:
+        if not self._port or len(self._wires) + len(self._promised) >= CONNECTIONS_MAX:
             return pb.DirectResponse()
         self._promised.append(now + PROMISE_S)
         return pb.DirectResponse(port=self._port)
 
-    def _greeted(self, wire: Wire, name: str) -> None:
+    def greeted(self, wire: Wire, name: str) -> None:
         found = self._service.get(name)
         if found is None:
             wire.end(errors.encode(ProtocolViolation(reason=f"not offered directly: {name}")).encode())
             return
-        if self._promised:
-            self._promised.popleft()
         task = asyncio.get_running_loop().create_task(self._serve(wire, *found))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -161,7 +187,7 @@ class DirectListener:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        for wire in self._wires:
+        for wire in list(self._wires):
             wire.abort("the node is stopping")
         await asyncio.sleep(0)  # the sockets are closed in the loop's next round
 
@@ -197,7 +223,7 @@ class DirectConnections:
     async def open(self, method: Method, opening: Any) -> Stream | None:
         """None where the peer is not to be had directly. Raises what the question does where the peer does not answer at all."""
         loop = asyncio.get_running_loop()
-        if loop.time() < self._not_before:
+        if loop.time() < self._not_before or len(serialized(opening)) > OPENING_BYTES_MAX:
             return None
         try:
             port = int((await self._channel.call(methods.DIRECT, opening, timeout_s=ASK_TIMEOUT_S)).port)

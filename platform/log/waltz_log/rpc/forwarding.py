@@ -29,7 +29,7 @@ from waltz_log.errors import ProtocolViolation
 from waltz_log.rpc.cancelled import task_is_cancelled
 from waltz_log.rpc.direct import DirectListener
 from waltz_log.rpc.gathering import GATHERED, describing
-from waltz_log.rpc.network import CHANNEL_OPTIONS, EOF, GrpcNetwork, ServedStream, answered, begun
+from waltz_log.rpc.network import CHANNEL_OPTIONS, EOF, STREAMS_PER_CONNECTION, GrpcNetwork, ServedStream, answered, begun, server_options
 from waltz_log.rpc.routes import route_of
 
 __all__ = ["Forwarded", "WorkerNetwork"]
@@ -41,6 +41,9 @@ PASSED_ON = "waltz-passed-on"
 
 GATHER_TIMEOUT_S = 1.5
 """For what all workers are asked: below the patience of whoever asks a node for its state."""
+
+GATHERED_CALLS_MAX = 16
+"""Of a connection to another worker, kept for what all workers are asked."""
 
 _OF_THE_TRANSPORT = ("grpc-", ":", "user-agent", "content-type", "te")
 """Metadata that each connection makes itself."""
@@ -68,8 +71,10 @@ class WorkerNetwork(GrpcNetwork):
         describe: Callable[[], dict[str, Any]] = dict,
         *,
         direct_port: int = 0,
+        streams_per_connection: int = STREAMS_PER_CONNECTION,
     ) -> None:
-        super().__init__(direct_port + shard.worker if direct_port > 0 else direct_port)
+        own_port = direct_port + shard.worker if direct_port > 0 else direct_port
+        super().__init__(own_port, streams_per_connection=streams_per_connection)
         self._shard = shard
         self._addresses = [*addresses, fellows[shard.worker]]
         self._fellows = fellows
@@ -78,11 +83,10 @@ class WorkerNetwork(GrpcNetwork):
 
     async def serve(self, address: str, service: Service) -> Listener:
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
-        options = [(name, 1 if name == "grpc.so_reuseport" else value) for name, value in CHANNEL_OPTIONS]
-        server = grpc.aio.server(options=options)
+        server = grpc.aio.server(options=server_options(self._streams_per_connection, share_port=True))
         direct = DirectListener(self._addresses[0], self._direct_port, service)
         offered = {**describing(service, self._tell), **direct.service}
-        calls = _Calls(self._shard, self._fellows, offered, self.forwarded)
+        calls = _Calls(self._shard, self._fellows, offered, self.forwarded, self._streams_per_connection)
         for group, handlers in calls.grouped().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
         for each in self._addresses:
@@ -142,15 +146,24 @@ def _encoded(message: Any) -> bytes:
     return data
 
 
+@dataclass
+class _FellowChannel:
+    """A connection to another worker, and how many calls it carries now."""
+
+    channel: grpc.aio.Channel
+    calls: int = 0
+
+
 class _Calls:
     """What is done with a call that arrived."""
 
-    def __init__(self, shard: Shard, fellows: Sequence[str], service: Service, forwarded: Forwarded) -> None:
+    def __init__(self, shard: Shard, fellows: Sequence[str], service: Service, forwarded: Forwarded, streams_per_connection: int) -> None:
         self._shard = shard
         self._fellows = fellows
         self._service = service
         self._forwarded = forwarded
-        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._streams_max = max(1, streams_per_connection - GATHERED_CALLS_MAX)
+        self._channels: dict[int, list[_FellowChannel]] = {}
 
     def grouped(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
         """As gRPC wants them. All are streams of bytes: on the wire a call with one request and one answer is a stream of one message each way."""
@@ -202,7 +215,7 @@ class _Calls:
         async def ask(worker: int) -> Any | None:
             if worker == self._shard.worker:
                 return await handler(request)
-            call = self._channel(worker).unary_unary(method.name, None, method.response.FromString)
+            call = self._channel(worker).channel.unary_unary(method.name, None, method.response.FromString)
             try:
                 return await call(first, timeout=GATHER_TIMEOUT_S, metadata=((PASSED_ON, "1"),))
             except grpc.aio.AioRpcError as error:
@@ -219,22 +232,28 @@ class _Calls:
 
     # ---- another worker ------------------------------------------------------------------------------------------------------------------------
 
-    def _channel(self, worker: int) -> grpc.aio.Channel:
-        channel = self._channels.get(worker)
-        if channel is None:
-            channel = self._channels[worker] = grpc.aio.insecure_channel(self._fellows[worker], options=CHANNEL_OPTIONS)
-        return channel
+    def _channel(self, worker: int) -> _FellowChannel:
+        """The calls of many clients go to a worker, so one connection may be full: the first that has room, or another one."""
+        channels = self._channels.setdefault(worker, [])
+        for channel in channels:
+            if channel.calls < self._streams_max:
+                return channel
+        channels.append(_FellowChannel(grpc.aio.insecure_channel(self._fellows[worker], options=CHANNEL_OPTIONS)))
+        return channels[-1]
 
     async def _pass_on(self, method: Method, first: bytes, context: Any, worker: int) -> None:
-        call = self._channel(worker).stream_stream(method.name, None, None)(
+        channel = self._channel(worker)
+        call = channel.channel.stream_stream(method.name, None, None)(
             None, timeout=context.time_remaining(), metadata=(*_passable(context.invocation_metadata()), (PASSED_ON, "1"))
         )
+        channel.calls += 1
         self._forwarded.calls += 1
         self._forwarded.open_calls += 1
         upwards = asyncio.ensure_future(self._upwards(call, first, context))
         try:
             await self._downwards(call, context)
         finally:
+            channel.calls -= 1
             self._forwarded.open_calls -= 1
             upwards.cancel()
             call.cancel()
@@ -271,7 +290,7 @@ class _Calls:
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}
-        await asyncio.gather(*(channel.close(None) for channel in channels.values()))
+        await asyncio.gather(*(each.channel.close(None) for of_worker in channels.values() for each in of_worker))
 
 
 def _passed_on(context: Any) -> bool:

@@ -4,6 +4,9 @@ A frame is a kind (1 byte), a length (4 bytes, big-endian) and so many bytes. Th
 messages go both ways until the caller says END, after which it only receives; the serving end closes with a STATUS. The transport's own flow control
 is the stream's: who does not take messages stops reading, and its peer's `send` waits. Each end asks a peer that has been silent for a while for a
 sign of life, and gives it up where there is none.
+
+A caller is a stranger until the handler has accepted its opening: the first message, which carries the cluster key and the session. Until then the
+serving end holds a few hundred bytes for it, reads nothing beyond the opening, and closes the connection where the opening does not come in time.
 """
 
 from __future__ import annotations
@@ -27,9 +30,18 @@ GREETING = 0x57
 VERSION = b"\x01"
 
 ROOM_BYTES = 16 * 1024
-"""Of each connection: what is received lands here. A frame that does not fit gets memory of its own and is received in place."""
+"""Of each accepted connection: what is received lands here. A frame that does not fit gets memory of its own and is received in place."""
 
 GREETING_BYTES_MAX = 256
+
+OPENING_BYTES_MAX = 256
+"""Of a stream's first message. The opening of a replication stream is about 40 bytes; a caller with a larger first message uses gRPC."""
+
+STRANGER_BYTES = HEAD.size + max(GREETING_BYTES_MAX, OPENING_BYTES_MAX)
+"""All that a connection holds of what its peer sent until the handler accepts the opening."""
+
+HANDSHAKE_S = 5.0
+"""For greeting and opening together, which the calling end sends at once: some round trips to a peer that is far away or busy."""
 
 HELD_BYTES_MAX = 1024 * 1024
 """Received and not taken: above it nothing more is read."""
@@ -61,9 +73,11 @@ class Wire(asyncio.BufferedProtocol):
         """The other end sends nothing more."""
         self.when_lost: Callable[[], object] | None = None
         self._greeted = greeted
-        self._greeting_due = greeted is not None
+        self._greeting_due = self._opening_due = greeted is not None
+        self._judging = False
+        """The opening is here, and the handler has not accepted it yet: nothing more is read."""
         self._ending = False
-        self._room = bytearray(ROOM_BYTES)
+        self._room = bytearray(ROOM_BYTES if greeted is None else STRANGER_BYTES)
         self._view = memoryview(self._room)
         self._begin = self._end = 0
         self._large: tuple[int, bytearray] | None = None
@@ -82,7 +96,7 @@ class Wire(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._timer = self._loop.call_later(SILENCE_S, self._look)
+        self._timer = self._loop.call_later(HANDSHAKE_S if self._greeting_due else SILENCE_S, self._look)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -104,7 +118,7 @@ class Wire(asyncio.BufferedProtocol):
             self._take_frames()
 
     def _take_frames(self) -> None:
-        while self._end - self._begin >= HEAD.size and not self._ending:
+        while self._end - self._begin >= HEAD.size and not self._ending and not self._judging:
             kind, length = HEAD.unpack_from(self._room, self._begin)
             if self._refused(kind, length):
                 break
@@ -112,7 +126,7 @@ class Wire(asyncio.BufferedProtocol):
             if stop <= self._end:
                 self._begin = stop
                 self._frame(kind, bytes(self._view[start:stop]))
-            elif HEAD.size + length > ROOM_BYTES:
+            elif HEAD.size + length > len(self._room):
                 data = bytearray(length)
                 self._filled = self._end - start
                 data[: self._filled] = self._view[start : self._end]
@@ -148,12 +162,13 @@ class Wire(asyncio.BufferedProtocol):
     # ---- frames --------------------------------------------------------------------------------------------------------------------------------
 
     def _refused(self, kind: int, length: int) -> bool:
+        limit = OPENING_BYTES_MAX if self._opening_due else MAX_FRAME_BYTES
         if self._greeting_due:
             wrong = None if kind == GREETING and length <= GREETING_BYTES_MAX else "a stream begins with a greeting"
         elif kind > PONG:
             wrong = f"unknown frame kind={kind}"
         else:
-            wrong = None if length <= MAX_FRAME_BYTES else f"frame too large: bytes={length} limit={MAX_FRAME_BYTES}"
+            wrong = None if length <= limit else f"frame too large: bytes={length} limit={limit}"
         if wrong is not None:
             self._break(ProtocolViolation(reason=wrong))
         return wrong is not None
@@ -180,7 +195,11 @@ class Wire(asyncio.BufferedProtocol):
         elif kind == MESSAGE:
             self._messages.append(data)
             self._held += len(data) + MESSAGE_BYTES
-            if self._held > HELD_BYTES_MAX and self._reading:
+            if self._opening_due:
+                self._opening_due, self._judging = False, True
+                self._timer.cancel()
+                self._timer = self._loop.call_later(SILENCE_S, self._look)
+            if (self._held > HELD_BYTES_MAX or self._judging) and self._reading:
                 self._reading = False
                 self._transport.pause_reading()
             self._wake()
@@ -209,8 +228,8 @@ class Wire(asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         """Silence while we do not read is ours, and we say so: what the peer asks waits behind what we do not read."""
-        if self._greeting_due or (self._asked and not self._heard and self._reading):
-            self._reason = "peer is silent"
+        if (self._opening_due and not self.finished) or (self._asked and not self._heard and self._reading):
+            self._reason = "no opening in time" if self._opening_due else "peer is silent"
             self._transport.abort()
             return
         self._asked = not self._heard and self._reading
@@ -230,14 +249,35 @@ class Wire(asyncio.BufferedProtocol):
     def greet(self, procedure: str) -> None:
         self._write(GREETING, VERSION + procedure.encode())
 
+    def _accept(self) -> None:
+        """The handler answers or asks for more than the opening: the peer is no stranger any more, and may send as much as any."""
+        self._judging = False
+        rest = bytes(self._view[self._begin : self._end])
+        self._room = bytearray(ROOM_BYTES)
+        self._view = memoryview(self._room)
+        self._view[: len(rest)] = rest
+        self._begin, self._end = 0, len(rest)
+        self._take_frames()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._reading and not self._judging and self._held <= HELD_BYTES_MAX // 2:
+            self._reading = True
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
     async def send(self, data: bytes) -> None:
         """Waits while the peer does not read. To be asked afterwards: `over`."""
+        if self._judging:
+            self._accept()
         self._write(MESSAGE, data)
         while self._senders is not None:
             await asyncio.shield(self._senders)
 
     async def next(self) -> bytes | bytearray | None:
         """The next message; None where there will be none: `finished`, `status` and `lost` say why. For one receiver at a time."""
+        if self._judging and not self._messages:
+            self._accept()
         while not self._messages:
             if self.finished or self.status is not None or self.lost is not None:
                 return None
@@ -248,10 +288,7 @@ class Wire(asyncio.BufferedProtocol):
                 self._receiver = None
         data = self._messages.popleft()
         self._held -= len(data) + MESSAGE_BYTES
-        if not self._reading and self._held <= HELD_BYTES_MAX // 2:
-            self._reading = True
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+        self._read_on()
         return data
 
     def finish(self) -> None:
@@ -267,6 +304,8 @@ class Wire(asyncio.BufferedProtocol):
         self._messages.clear()
         self._held = 0
         self._large = None
+        self._judging = False
+        self._begin = self._end = 0
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()

@@ -23,7 +23,7 @@ from waltz_log.rpc.direct import ChosenStream, DirectConnections, DirectListener
 from waltz_log.rpc.encoded import serialized
 from waltz_log.rpc.methods import DIRECTLY, MAX_FRAME_BYTES
 
-__all__ = ["CHANNEL_OPTIONS", "EOF", "GrpcNetwork", "ServedStream", "answered", "begun", "error_of"]
+__all__ = ["CHANNEL_OPTIONS", "EOF", "STREAMS_PER_CONNECTION", "GrpcNetwork", "ServedStream", "answered", "begun", "error_of", "server_options"]
 
 EOF: Any = vars(grpc.aio)["EOF"]  # missing from the type stubs
 
@@ -46,6 +46,18 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.so_reuseport", 0),
     ("grpc.enable_http_proxy", 0),
 ]
+
+
+STREAMS_PER_CONNECTION = 4608
+"""Calls and streams that one connection may have open at a server: a client that mounts every partition of the largest log at one server (4,096), and
+512 calls beside them. gRPC's own limit is none."""
+
+
+def server_options(streams_per_connection: int, *, share_port: bool = False) -> list[tuple[str, Any]]:
+    """Of a gRPC server. A client that knows the limit keeps back what it begins above it until something else has ended. What a client begins
+    before it knows the limit, or all the same, the transport refuses, which the caller sees as `ConnectionLost`."""
+    options = [(name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.so_reuseport"]
+    return [*options, ("grpc.so_reuseport", int(share_port)), ("grpc.max_concurrent_streams", streams_per_connection)]
 
 
 def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzError:
@@ -279,17 +291,19 @@ def _guarded(method: Method, handler: Handler) -> Callable[..., Awaitable[Any]]:
 
 
 class GrpcNetwork:
-    """Plain-text gRPC on TCP, and beside it the connections of `direct`, taken at `direct_port`; 0: at a free one; -1: none are."""
+    """Plain-text gRPC on TCP, and beside it the connections of `direct`, taken at `direct_port`; 0: at a free one; -1: none are.
+    `streams_per_connection`: what a server takes at once of each connection."""
 
-    def __init__(self, direct_port: int = 0) -> None:
+    def __init__(self, direct_port: int = 0, *, streams_per_connection: int = STREAMS_PER_CONNECTION) -> None:
         self._direct_port = direct_port
+        self._streams_per_connection = streams_per_connection
 
     def connect(self, address: str) -> Channel:
         return _GrpcChannel(address)
 
     async def serve(self, address: str, service: Service) -> Listener:
         """Raises `OSError` where the address cannot be bound."""
-        server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        server = grpc.aio.server(options=server_options(self._streams_per_connection))
         direct = DirectListener(address, self._direct_port, service)
         grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         make = {

@@ -14,6 +14,15 @@ class ServerSettings(Settings):
 
     cluster: str = Field(description="Connection string of the cluster, `host:port[,host:port]/path`.")
     listen: str = Field(default="127.0.0.1:0", description="Address that clients reach this server at. Port 0 takes a free one.")
+    streams_per_connection: int = Field(
+        default=4608,
+        ge=64,
+        le=1 << 20,
+        description="Calls and streams that one connection may have open here at once; what a client begins above it waits there. A client holds "
+        "one stream for each partition that it uses at this server, and a few calls. "
+        "4,608 is enough for a log of 4,096 partitions. Lower it to bound the memory that one client can take, to no less than the "
+        "partitions of the log and 512.",
+    )
     workers: int = Field(
         default=1,
         ge=1,

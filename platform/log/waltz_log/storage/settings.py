@@ -22,6 +22,15 @@ class StorageSettings(Settings):
     )
     directory: Path = Field(description="Where segments and the control file are. One node a directory; on a disk of its own if there is one.")
     listen: str = Field(default="127.0.0.1:0", description="Address that servers, peers and readers reach this node at. Port 0 takes a free one.")
+    streams_per_connection: int = Field(
+        default=4608,
+        ge=64,
+        le=1 << 20,
+        description="Calls and streams that one connection may have open here at once; what a client begins above it waits there. Servers hold "
+        "one stream for each partition, readers one for each range that they read. "
+        "4,608 is enough for a log of 4,096 partitions. Lower it to bound the memory that one client can take, to no less than the "
+        "partitions of the log and 512.",
+    )
     workers: int = Field(
         default=1,
         ge=1,

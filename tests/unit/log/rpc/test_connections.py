@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from waltz_log.core.ports import Channel
+from waltz_log.core.ports import Channel, Stream
 from waltz_log.errors import ConnectionLost
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
@@ -19,6 +19,49 @@ NOBODY = "127.0.0.1:1"
 
 ONE_WAY_S = 0.15
 """A link half around the world."""
+
+
+async def test_a_connection_has_so_many_streams_and_others_wait_or_are_refused() -> None:
+    running: set[int] = set()
+    most, release = 0, asyncio.Semaphore(0)
+
+    async def replicate(stream: Stream) -> None:
+        nonlocal most
+        running.add(id(stream))
+        most = max(most, len(running))
+        await release.acquire()
+        running.discard(id(stream))
+
+    listener = await GrpcNetwork(-1, streams_per_connection=4).serve("127.0.0.1:0", {methods.REPLICATE: replicate})
+    channel, other = GrpcNetwork().connect(listener.address), GrpcNetwork().connect(listener.address)
+    try:
+        async with asyncio.timeout(30):
+
+            async def ended(channel: Channel) -> bool:
+                try:
+                    return await channel.open(methods.REPLICATE).receive() is None
+                except ConnectionLost:
+                    return False  # begun before the client knew the limit: it may come again
+
+            calls = [asyncio.ensure_future(ended(channel)) for _ in range(12)]
+            while len(running) < 4:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
+            assert (len(running), most) == (4, 4)
+            calls.append(asyncio.ensure_future(ended(other)))
+            while len(running) < 5:
+                await asyncio.sleep(0.01)  # another connection has its own
+            for _ in range(20):
+                release.release()
+            served = await asyncio.gather(*calls)
+            assert sum(served) >= 5
+            assert served[-1]
+            assert most == 5
+            assert await ended(channel), "there is room again"
+    finally:
+        await channel.close()
+        await other.close()
+        await listener.close()
 
 
 async def _status(_request: Any) -> Any:

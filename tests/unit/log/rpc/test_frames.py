@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from waltz_log import errors
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation
-from waltz_log.rpc import frames, methods
+from waltz_log.rpc import direct, frames, methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.direct import DirectListener
 from waltz_log.rpc.frames import Wire
@@ -133,10 +134,111 @@ async def test_a_peer_that_dies_in_the_middle_of_a_frame_ends_the_handler_and_no
             assert len(node.received) == before + 1
 
 
-async def test_who_does_not_greet_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "SILENCE_S", 0.1)
+@pytest.mark.parametrize("said", [b"", b"W", _frame(frames.GREETING, GREETING), _frame(frames.GREETING, GREETING) + b"\0\0\0"])
+async def test_who_does_not_open_a_stream_in_time_is_let_go(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr(frames, "HANDSHAKE_S", 0.1)
+    async with _listening() as (node, port):
+        assert await _said(port, said) == b""
+        assert node.received == []
+
+
+async def test_a_stranger_that_drips_signs_of_life_does_not_outlive_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "HANDSHAKE_S", 0.3)
     async with _listening() as (_, port):
-        assert await _said(port, b"") == b""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(_frame(frames.GREETING, GREETING))
+
+        async def drip() -> None:
+            while True:
+                writer.write(_frame(frames.PING))
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.ensure_future(drip())
+        try:
+            while await reader.read(1000):
+                pass
+        except ConnectionError:
+            pass
+        dripping.cancel()
+        writer.close()
+
+
+class _Judge:
+    """Takes the opening, and accepts it when it is let."""
+
+    def __init__(self) -> None:
+        self.accept = asyncio.Event()
+        self.opened = asyncio.Event()
+        self.received: list[int] = []
+
+    async def replicate(self, stream: Stream) -> None:
+        await stream.receive()
+        self.opened.set()
+        await self.accept.wait()
+        while (message := await stream.receive()) is not None:
+            self.received.append(len(message.block.records))
+            await stream.send(pb.ReplicateResponse(last_transaction_id=len(self.received)))
+
+
+def _judged_streams() -> None:
+    async def run() -> None:
+        judge = _Judge()
+        listener = DirectListener("127.0.0.1:0", 0, {methods.REPLICATE: judge.replicate})
+        await listener.open()
+        async with asyncio.timeout(PATIENCE_S):
+            wire = await _wire((await listener.service[methods.DIRECT](None)).port)
+            await wire.send(pb.ReplicateRequest(open=pb.ReplicateOpen(session=1)).SerializeToString())
+            sending = asyncio.ensure_future(_send_all(wire, 12))
+            await judge.opened.wait()
+            await asyncio.sleep(0.3)
+            (served,) = listener._wires
+            assert not sending.done()
+            assert len(served._room) == frames.STRANGER_BYTES < 300
+            assert served._large is None, "memory for a frame of a stranger"
+            assert (len(served._messages), served._held) == (0, 0)
+            judge.accept.set()
+            for _ in range(12):
+                assert await wire.next() is not None
+            await sending
+            assert judge.received == [1 << 20] * 12
+            wire.finish()
+            assert await wire.next() is None
+            assert wire.status == b""
+        await listener.close()
+
+    for loop_factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(run())
+
+
+def test_nothing_is_read_or_held_of_a_peer_beyond_its_opening_until_the_handler_accepts_it() -> None:
+    _judged_streams()
+
+
+async def test_the_opening_of_a_stranger_is_small() -> None:
+    async with _listening() as (node, port):
+        large = struct.pack(">BI", frames.MESSAGE, frames.OPENING_BYTES_MAX + 1)
+        refused = _status(await _said(port, _frame(frames.GREETING, GREETING) + large + bytes(1000)))
+        assert isinstance(refused, ProtocolViolation)
+        assert "too large" in str(refused)
+        assert node.received == []
+
+
+async def test_connections_above_the_limit_are_closed_when_they_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "CONNECTIONS_MAX", 3)
+    async with _listening() as (_, port):
+        # Silent strangers: nobody of them has greeted, and none was promised a place.
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert await _said(port, b"") == b"", "closed without waiting for the handshake"
+        assert await _said(port, _frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE) + _frame(frames.END)) == b""
+        strangers.pop()[1].close()
+        answer = b""
+        while not answer:  # as soon as the node has seen that there is room
+            answer = await _said(port, _frame(frames.GREETING, GREETING) + _frame(frames.MESSAGE) + _frame(frames.END))
+        assert answer.endswith(_frame(frames.STATUS))
+        for _, writer in strangers:
+            writer.close()
 
 
 async def _wire(port: int) -> Wire:
@@ -176,12 +278,13 @@ async def test_who_does_not_read_for_long_does_not_take_its_peer_for_silent(monk
     async with _listening() as (node, port):
         node.read_on.clear()
         wire = await _wire(port)
+        await wire.send(b"")
         sending = asyncio.ensure_future(_send_all(wire, 40))
         await asyncio.sleep(2)
         assert not sending.done()
         assert node.ended is None
         node.read_on.set()
-        for _ in range(40):
+        for _ in range(41):
             assert await wire.next() is not None
         await sending
         wire.abort()
