@@ -92,12 +92,12 @@ def test_a_server_started_again_at_its_address_does_not_wait_for_its_dead_coordi
         await cluster.start()
         sessions = [cluster.ensemble.session() for _ in range(2)]
         settings = ServerSettings(cluster="memory/test", listen="server-0:7000")
-        first = LogServer(settings, sessions[0], cluster.network, cluster.clock)
+        first = LogServer(settings, sessions[0], cluster.network, cluster.clock, owner_secret=b"secret")
         await first.start()
         client = await cluster.connect()
         await client.append(0, b"before")
         await first.abort()  # its session is still there
-        second = LogServer(settings, sessions[1], cluster.network, cluster.clock)
+        second = LogServer(settings, sessions[1], cluster.network, cluster.clock, owner_secret=b"secret")
         await second.start()
         back_s = now_s()
         try:
