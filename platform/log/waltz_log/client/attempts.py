@@ -61,12 +61,13 @@ async def _nothing(_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """How. `attempts`: how often it may be sent; a local execution more costs none."""
+    """How. `attempts`: how often it may be sent; a local execution more costs none. `closed`: whether the client takes nothing any more."""
 
     append: Append
     backoff: Callable[[], Backoff]
     budget: RetryBudget
     attempts: int
+    closed: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -116,6 +117,8 @@ class Attempts:
             left = deadline - loop.time()
             if left <= 0:
                 raise NotAppended(partition=following.partition, reason="deadline passed before it was sent")
+            if self.closed():
+                raise NotAppended(partition=following.partition, reason="never sent: the client was closed")
             failed: LockConflict | NotAppended
             sent += 1
             try:
@@ -134,7 +137,7 @@ class Attempts:
                 return receipt
             # Who meets others at a lock is told in turn by the owner. Pauses are for one who came in its turn and was passed all the same.
             pause = pauses.next_s() if sent > 1 or isinstance(failed, NotAppended) else 0.0
-            if sent >= self.attempts or loop.time() + pause >= deadline:
+            if sent >= self.attempts or loop.time() + pause >= deadline or self.closed():
                 raise failed
             if isinstance(failed, LockConflict):
                 await _see_winner(following, failed, deadline)

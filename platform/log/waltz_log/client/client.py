@@ -22,7 +22,7 @@ from waltz_log.client.context import Application, Context
 from waltz_log.client.feed import feed_batches
 from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.owners import ConnectCoordinator, Owners
-from waltz_log.client.packing import check_draft, pack, whole_mark
+from waltz_log.client.packing import check_draft, checked_timeout, pack, whole_mark
 from waltz_log.client.pending import Unacknowledged, unacknowledged
 from waltz_log.client.producer import Producer
 from waltz_log.client.resolve import resolve_foreign, resolve_own
@@ -208,7 +208,7 @@ class WaltzClient:
             mark = self._mark(partition, producer) if locks else AS_KNOWN
         else:
             mark = whole_mark(high_water_mark)
-        taken = producer.take(data, header, mark, counts, locks, self._append_timeout_s if timeout_s is None else timeout_s)
+        taken = producer.take(data, header, mark, counts, locks, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
         return await producer.wait(taken) if isinstance(taken, tuple) else taken
 
     async def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
@@ -251,7 +251,7 @@ class WaltzClient:
             mark, counts, locks = pack(draft, self._settings, lambda: self._mark(partition, producer))
             return (future, draft.data, draft.header, mark, counts, locks, deadline)
 
-        return BulkAppend(producer, item, self._append_timeout_s if timeout_s is None else timeout_s, on_ack, on_error)
+        return BulkAppend(producer, item, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s), on_ack, on_error)
 
     async def flush(self) -> None:
         """Returns when everything appended or submitted before is decided, well or badly, and what was appended is on disk at a majority, also where
@@ -270,10 +270,10 @@ class WaltzClient:
     async def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
         """What became of an append whose outcome was unknown: its receipt, or None where it is not and never will be in the log.
 
-        The error may come from another process that died: then its client id is fenced in that partition. Raises `Unavailable` where the log could
-        not tell in time."""
+        The error may come from another process, dead or alive. A living one loses its connection for appends to that partition, mounts again and
+        continues. Raises `Unavailable` where the log could not tell in time."""
         producer = self._producer(error.partition)
-        deadline = asyncio.get_running_loop().time() + (self._settings.append_timeout_s if timeout_s is None else timeout_s)
+        deadline = asyncio.get_running_loop().time() + (self._settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
         if error.client_id == producer.client_id:
             return await resolve_own(error, producer, self._owners, self._settings, deadline)
         return await resolve_foreign(error, self._owners, self._settings, deadline)
@@ -339,7 +339,7 @@ class WaltzClient:
             self._check(partition)
         async with self._mounting:
             if self._submitting is None:
-                submitting = Submitting(application, self.follow, self._attempts, self._settings, self._rng)
+                submitting = Submitting(application, self.follow, self._append_draft, self._attempts, self._in_flight, self._settings, self._rng)
                 await submitting.begin(self._owners.parameters)
                 self._submitting = submitting
             elif self._submitting.application is not application:
@@ -367,14 +367,25 @@ class WaltzClient:
         self._check_usable()
         if self._submitting is None:
             raise InvalidRequest(reason="no application is mounted")
-        chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
+        chosen = self._settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         return await self._submitting.submit(context, self._spread, chosen, attempts)
 
     def _attempts(self, attempts: int) -> Attempts:
         async def append(partition: int, draft: Draft, *, timeout_s: float) -> Receipt:
-            return await self.append(partition, *draft, timeout_s)
+            return await (await self._append_draft(partition, draft, timeout_s))
 
-        return Attempts(append, partial(Backoff, CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng), self._budget, attempts)
+        pauses = partial(Backoff, CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
+        return Attempts(append, pauses, self._budget, attempts, lambda: self._closed)
+
+    async def _append_draft(self, partition: int, draft: Draft, timeout_s: float) -> asyncio.Future[Receipt]:
+        return await self.append_nowait(partition, *draft, timeout_s)
+
+    def _in_flight(self, partition: int, transactions: Sequence[Transaction]) -> list[asyncio.Future[Receipt]]:
+        """The undecided appends of this client that these transactions are."""
+        producer = self._producers.get(partition)
+        if producer is None:
+            return []
+        return producer.window.sent([each.sequence for each in transactions if each.client_id == producer.client_id])
 
     # ---- checks ----------------------------------------------------------------------------------------------------------------------------------
 

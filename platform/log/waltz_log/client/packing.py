@@ -10,7 +10,7 @@ from waltz_log.client.transaction import Draft, pack_locks
 from waltz_log.client.window import AS_KNOWN, NO_LOCKS
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
-__all__ = ["check_draft", "pack", "whole_mark"]
+__all__ = ["check_draft", "checked_timeout", "pack", "whole_mark"]
 
 MARK_MAX = 2**63 - 1
 
@@ -37,6 +37,13 @@ def whole_mark(mark: object) -> int:
     if not -1 <= found <= MARK_MAX:
         raise InvalidRequest(reason=f"no such high-water mark: {found}")
     return found
+
+
+def checked_timeout(timeout_s: float) -> float:
+    """A deadline that a caller gave, in seconds from now; 0: nothing is sent. Raises `InvalidRequest` where it is negative or not a number."""
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+        raise InvalidRequest(reason=f"a timeout is a number of seconds, 0 or more: timeout_s={timeout_s!r}")
+    return timeout_s
 
 
 def check_draft(data: object, header: object, record_bytes_max: int) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import structlog
 
 from waltz_log.client.append_stream import AppendStream, Mounted, Signals
-from waltz_log.client.mounting import mount_for_appends
+from waltz_log.client.mounting import is_resolving, mount_for_appends, recovering_above
 from waltz_log.client.owners import Owners
 from waltz_log.client.retry import Backoff
 from waltz_log.client.search import Search
@@ -31,6 +31,7 @@ from waltz_log.errors import (
     Fenced,
     InvalidRequest,
     NotAllowed,
+    NotAppended,
     NotOwner,
     OutOfRange,
     ProtocolViolation,
@@ -117,7 +118,9 @@ class Producer:
     def take(self, data: bytes, header: int, mark: int, counts: bytes, locks: bytes, timeout_s: float) -> asyncio.Future[Receipt] | Item:
         """Takes a transaction into the window. The future is settled by the deadline at the latest. Where there is no room: what to `wait` with."""
         if self._dead is not None:
-            raise self._dead
+            raise self._unsent(self._dead)
+        if timeout_s <= 0:
+            raise NotAppended(partition=self.partition, reason=f"no time to send it: timeout_s={timeout_s:g}")
         loop = self._loop
         deadline = loop.time() + timeout_s
         future: asyncio.Future[Receipt] = loop.create_future()
@@ -141,7 +144,7 @@ class Producer:
         """Takes the transaction where there is room now. Without `deadline` the item's own is not watched: it stays until it is decided or the
         producer ends."""
         if self._dead is not None:
-            raise self._dead
+            raise self._unsent(self._dead)
         if not self.window.take(item, len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES):
             return False
         self._taken(deadline)
@@ -232,8 +235,15 @@ class Producer:
         self._dead = self._dead or error
         self._give_up(Unavailable(reason=reason) if isinstance(error, InvalidRequest) else error)
 
+    def _unsent(self, error: WaltzError) -> WaltzError:
+        """What a transaction that was never sent ends with, where `error` ended the producer or kept it from mounting. An outbox gets the error
+        itself: it sends the transaction again in its next session."""
+        if self._sending is not None or isinstance(error, InvalidRequest | NotAllowed | ClusterKeyMismatch):
+            return error
+        return NotAppended(partition=self.partition, reason=f"never sent: {error.reason if type(error) is Unavailable else error}")
+
     def _give_up(self, error: WaltzError) -> None:
-        self.window.fail(error, self.client_id)
+        self.window.fail(error, self.client_id, self._unsent(error))
         waiters, self._mount_waiters = self._mount_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -272,9 +282,12 @@ class Producer:
                 await self._serve(stream, mounted)
             except Fenced as error:
                 if error.what == "mount" and error.newer > self._mount_sequence:
-                    # Somebody acts under our client id on purpose: an outbox that came back, or a resolve on our behalf. It must be the last word.
-                    self._die(error, str(error))
-                    return
+                    if self._sending is not None or not is_resolving(error.newer):
+                        # Another process acts as this client: a copy of an outbox, or a client id that was given twice. It has the last word.
+                        self._die(error, str(error))
+                        return
+                    # Another process resolved an outcome that this one reported as unknown, and so will never send again.
+                    self._mount_sequence = recovering_above(error.newer)
                 self._reason = error
             except (ClusterKeyMismatch, NotAllowed) as error:
                 self._reason = error

@@ -1,8 +1,9 @@
 """Settles an unknown outcome from the log (design: Mount, resend, resolve).
 
 The answer "not in the log" is final only where the owner has decided everything the client sent before. For a sequence of this client that is so
-after a mount newer than the sending, or after a flush on the same stream. For a sequence of another client id — a process that died — it is so after
-a mount under that id, which fences the other process if it still lives.
+after a mount newer than the sending, or after a flush on the same stream. For a sequence of another client id it is so after a mount under that id,
+which fences the connection that the other process may still have. If that process lives, it mounts again above this mount and continues. That keeps
+the answer final: a process never sends a transaction again after it reported its outcome as unknown (docs/decisions, 28).
 
 How far the log was searched in vain is kept in the error's `since`: asked again after a deadline that was too short, the search goes on there.
 """
@@ -13,7 +14,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from waltz_log.client.mounting import mount_for_appends
+from waltz_log.client.mounting import mount_for_appends, resolving_above
 from waltz_log.client.owners import Owners
 from waltz_log.client.producer import Producer
 from waltz_log.client.search import Search
@@ -24,9 +25,6 @@ from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import RESOLVE, TRANSACTIONS
 
 __all__ = ["resolve_foreign", "resolve_own"]
-
-FIRST_MOUNT = 1 << 40
-"""Mount sequence under another client's id: above what connections of a living process reach. Where it is not, the owner says what is."""
 
 PAUSE_S = 0.05
 """Between two questions to an owner that is not ready to answer for good."""
@@ -44,8 +42,8 @@ async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners,
 
 
 async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
-    """For a sequence of any other client id. Fences that client in this partition."""
-    mount_sequence = FIRST_MOUNT
+    """For a sequence of any other client id. Ends that client's present connection for appends to this partition, if it has one."""
+    mount_sequence = resolving_above(0)
     mark = error.since
     search = _search(error, owners)
     while True:
@@ -55,7 +53,7 @@ async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: Clien
             if receipt is not None or final:
                 return receipt
         except Fenced as fenced:
-            mount_sequence = max(mount_sequence, fenced.newer + 1)
+            mount_sequence = resolving_above(max(mount_sequence, fenced.newer))
         except OutOfRange as range_error:
             mark = max(mark, range_error.first - 1)
         except WaltzError as failed:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,11 +19,12 @@ import structlog
 
 from waltz_log.client.admission import Ticket
 from waltz_log.client.attempts import Attempts, Execution
+from waltz_log.client.completions import AppendNowait, Completions, Sending
 from waltz_log.client.context import Application, Context, checked_mark
 from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
-from waltz_log.client.transaction import Receipt
+from waltz_log.client.transaction import Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended
 
@@ -41,9 +43,20 @@ class Submitting:
     """One application's mounts and contexts."""
 
     def __init__(
-        self, application: Application, follow: Follow, attempts: Callable[[int], Attempts], settings: ClientSettings, rng: random.Random
+        self,
+        application: Application,
+        follow: Follow,
+        append: AppendNowait,
+        attempts: Callable[[int], Attempts],
+        in_flight: Callable[[int, Sequence[Transaction]], list[asyncio.Future[Receipt]]],
+        settings: ClientSettings,
+        rng: random.Random,
     ) -> None:
+        """`in_flight`: which undecided appends of this client the transactions of a partition are."""
         self.application = application
+        self._append = append
+        self._in_flight = in_flight
+        self._completions: dict[int, Completions] = {}
         self._follow = follow
         self._attempts = attempts
         self._settings = settings
@@ -66,7 +79,7 @@ class Submitting:
             if present is None or present.error is not None:
                 again = partial(self._again, partition, Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng))
                 after = await self._mark(partition)
-                self.followers[partition] = await self._follow(partition, partial(self.application.apply, partition), after, again)
+                self.followers[partition] = await self._follow(partition, partial(self._apply, partition), after, again)
 
     async def unmount(self, partitions: Collection[int]) -> None:
         """Feeds them no more; contexts of theirs that are under way end as their outcome says, new ones are refused."""
@@ -74,6 +87,15 @@ class Submitting:
             follower = self.followers.pop(partition, None)
             if follower is not None:
                 await follower.close()
+
+    async def _apply(self, partition: int, transactions: list[Transaction]) -> None:
+        """After `on_completion` of every context that is among the transactions."""
+        completions = self._completions.get(partition)
+        if completions is not None and completions.sending:
+            await completions.wait_for(transactions, self._in_flight(partition, transactions))
+        applied = self.application.apply(partition, transactions)
+        if inspect.isawaitable(applied):
+            await applied
 
     async def _mark(self, partition: int) -> int:
         mark = self.application.client_high_water_mark(partition)
@@ -120,11 +142,13 @@ class Submitting:
             return Execution(tx.high_water_mark, tx.draft)
 
         completed = False
+        sending = Sending(self._append, self._completions.setdefault(follower.partition, Completions()))
 
         async def decided(receipt: Receipt) -> None:
             nonlocal completed
             completed = True
             await _tell(context.on_completion, receipt)
+            sending.complete()
 
         async def rejected(conflict: LockConflict) -> None:
             await _tell(context.on_lock_failure, conflict)
@@ -132,11 +156,14 @@ class Submitting:
         try:
             locks = context.locks()
             declared = None if locks is None else Ticket.whole(locks)
-            receipt = await attempts.run(follower, execute, deadline, declared=declared, decided=decided, rejected=rejected)
+            tracked = replace(attempts, append=sending.append)
+            receipt = await tracked.run(follower, execute, deadline, declared=declared, decided=decided, rejected=rejected)
         except (Exception, asyncio.CancelledError) as error:
             if not completed:  # cancelled while it was applied, it is in the log all the same
                 await _tell(context.on_exception, error)
             raise
+        finally:
+            sending.complete()
         if receipt is None:
             await _tell(context.on_completion, None)
         elif follower.applied >= receipt.transaction_id:

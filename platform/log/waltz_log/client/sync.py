@@ -20,6 +20,7 @@ from waltz_log.client.client import ATTEMPTS, WaltzClient
 from waltz_log.client.context import Application, Context
 from waltz_log.client.follow import Follower
 from waltz_log.client.owners import ConnectCoordinator
+from waltz_log.client.packing import checked_timeout
 from waltz_log.client.pending import Unacknowledged
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.sync_topic import SyncTopicHandle
@@ -183,8 +184,8 @@ class SyncWaltzClient:
         """Hands the transaction over; the future tells the outcome, also of what the client refuses. Waits only while too much is handed over."""
         if self._closed or self._background.forked:
             raise InvalidRequest(reason="the client is closed" if self._closed else "this client was made before the process forked")
-        wait_s = self._client.settings.append_timeout_s if timeout_s is None else timeout_s
-        if not self._inbox_room.acquire(timeout=wait_s):
+        wait_s = self._client.settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        if not self._inbox_room.acquire(timeout=min(wait_s, threading.TIMEOUT_MAX)):
             raise NotAppended(partition=partition, reason="no room before the deadline")
         outcome: Future[Receipt] = Future()
         self._inbox.append(((partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s), outcome))

@@ -165,7 +165,9 @@ class Window:
             if total and total + size > limit:
                 break
             queue.popleft()
-            if future.done():  # its caller gave up before it was sent
+            if deadline <= now and not future.done():
+                future.set_exception(NotAppended(partition=self.partition, reason="deadline passed before it was sent"))
+            if future.done():  # its caller gave up before it was sent, or its deadline passed
                 self.queue_bytes -= size
                 self._release(1, size)
                 continue
@@ -361,8 +363,8 @@ class Window:
         self.queue, self.queue_bytes = kept, size
         self._release(count, dropped)
 
-    def fail(self, error: WaltzError, client_id: int) -> None:
-        """Nothing more will be done: what is in flight is unknown, what was never sent gets `error`."""
+    def fail(self, error: WaltzError, client_id: int, unsent: WaltzError) -> None:
+        """`error` ends everything: the outcome of what is in flight is unknown, what was never sent gets `unsent`."""
         frames, self.frames = self.frames, deque()
         queue, queue_bytes, self.queue, self.queue_bytes = self.queue, self.queue_bytes, deque(), 0
         waiting, self._waiting = self._waiting, deque()
@@ -374,13 +376,23 @@ class Window:
                     item[0].set_exception(self._unknown(client_id, sequence, frame.since, str(error)))
         for item in queue:
             if not item[0].done():
-                item[0].set_exception(copy(error))
+                item[0].set_exception(copy(unsent))
         for waiter, _ in waiting:
             if not waiter.done():
-                waiter.set_exception(copy(error))
+                waiter.set_exception(copy(unsent))
 
     def _unknown(self, client_id: int, sequence: int, since: int, reason: str) -> OutcomeUnknown:
         return OutcomeUnknown(partition=self.partition, client_id=client_id, sequence=sequence, since=since, reason=reason)
+
+    def sent(self, sequences: Iterable[int]) -> list[asyncio.Future[Receipt]]:
+        """The futures of those sequences that are in flight and undecided."""
+        found = []
+        for sequence in sequences:
+            for frame in self.frames:
+                at = sequence - frame.first_sequence
+                if 0 <= at < len(frame.items) and (item := frame.items[at]) is not None:
+                    found.append(item[0])
+        return found
 
     def undecided(self) -> list[asyncio.Future[Receipt]]:
         """The futures of all that was submitted and not decided."""

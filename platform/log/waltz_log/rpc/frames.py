@@ -228,6 +228,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         """Silence while we do not read is ours, and we say so: what the peer asks waits behind what we do not read."""
+        self._timer = self._loop.call_later(SILENCE_S, self._look)  # first: an error below must not end the checks
         if (self._opening_due and not self.finished) or (self._asked and not self._heard and self._reading):
             self._reason = "no opening in time" if self._opening_due else "peer is silent"
             self._transport.abort()
@@ -238,7 +239,6 @@ class Wire(asyncio.BufferedProtocol):
             self._write(PING, b"")
         elif not self._reading:
             self._write(PONG, b"")
-        self._timer = self._loop.call_later(SILENCE_S, self._look)
 
     # ---- as a stream calls it ------------------------------------------------------------------------------------------------------------------
 

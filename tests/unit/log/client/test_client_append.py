@@ -16,7 +16,6 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.errors import (
     ClusterKeyMismatch,
     ClusterUnavailable,
-    Fenced,
     InvalidRequest,
     LockConflict,
     NotAppended,
@@ -334,17 +333,17 @@ async def test_what_never_reached_the_log_resolves_to_none(connect: Connect, clu
     assert cluster.logs[0].data() == [b"0"]
 
 
-async def test_resolve_of_another_client_fences_it(connect: Connect, cluster: ScriptedCluster) -> None:
-    dead, heir = await connect(), await connect()
-    await dead.append(0, b"0")
-    there = OutcomeUnknown(partition=0, client_id=dead.client_id, sequence=1, since=-1, reason="died")
-    never = OutcomeUnknown(partition=0, client_id=dead.client_id, sequence=9, since=-1, reason="died")
+async def test_resolve_of_another_client_ends_its_connection_and_not_the_client(connect: Connect, cluster: ScriptedCluster) -> None:
+    silent, heir = await connect(), await connect()
+    await silent.append(0, b"0")
+    before = list(cluster.logs[0].mounted)
+    there = OutcomeUnknown(partition=0, client_id=silent.client_id, sequence=1, since=-1, reason="no answer")
+    never = OutcomeUnknown(partition=0, client_id=silent.client_id, sequence=9, since=-1, reason="no answer")
     assert (await heir.resolve(there)) == Receipt(0, 0, 1_600_000_000_001)
     assert await heir.resolve(never) is None
-    await until(lambda: not [mounted for mounted in cluster.logs[0].mounted if mounted.client_id == dead.client_id])
-    with pytest.raises(Fenced):
-        await dead.append(0, b"too late")
-    assert cluster.logs[0].data() == [b"0"]
+    await until(lambda: not [mounted for mounted in cluster.logs[0].mounted if mounted in before])
+    assert (await silent.append(0, b"on")).transaction_id == 1
+    assert cluster.logs[0].data() == [b"0", b"on"]
 
 
 async def test_resolve_that_cannot_be_final_is_unavailable_in_time(client: WaltzClient, cluster: ScriptedCluster) -> None:
@@ -493,7 +492,7 @@ async def test_close_reports_what_it_cannot_wait_for_and_leaves_no_task(connect:
         future.add_done_callback(lambda done: told.append(done.exception()))
     await client.close()
     await asyncio.sleep(0)
-    assert [type(error) for error in told] == [OutcomeUnknown, Unavailable]
+    assert [type(error) for error in told] == [OutcomeUnknown, NotAppended]
     cluster.logs[0].gate.set()
     await until(lambda: not {task for task in asyncio.all_tasks() - before if "waltz" in task.get_name()})
     assert len(told) == 2
@@ -544,7 +543,7 @@ async def test_an_append_that_got_room_just_as_all_ended_is_told_so(connect: Con
     await until(lambda: bool(producer.window._waiting))
     cluster.logs[0].gate.set()
     async with asyncio.timeout(5):
-        with pytest.raises(Unavailable, match="closed"):
+        with pytest.raises(NotAppended, match="closed"):
             await second
 
 

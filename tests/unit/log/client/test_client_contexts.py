@@ -78,6 +78,12 @@ class Increment(Context):
         self.events.append(f"exception {type(error).__name__}")
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 async def test_a_context_is_told_of_its_completion_and_then_of_its_application(client: WaltzClient) -> None:
     application = Counters()
     await client.mount(application)
@@ -87,6 +93,83 @@ async def test_a_context_is_told_of_its_completion_and_then_of_its_application(c
     assert (receipt.partition, receipt.transaction_id) == (1, 0)
     assert context.events == ["execute 1", "completion 0", "application"]
     assert application.counts == {(1, b"a"): 1}
+
+
+class Watched(Counters):
+    """Notes what it applies among the events of the contexts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+
+    def apply(self, partition: int, transactions: list[Transaction]) -> None:
+        super().apply(partition, transactions)
+        self.events += [f"apply {each.transaction_id}" for each in transactions]
+
+
+async def test_on_completion_is_called_before_apply_even_if_the_feed_is_faster_than_the_answer(client: WaltzClient, cluster: ScriptedCluster) -> None:
+    application = Watched()
+    await client.mount(application)
+    cluster.logs[1].faults.extend([Break("after"), None, Break("after")])  # in the log, and the answer is lost
+    for number in range(4):
+        context = Increment(application, b"a")
+        context.events = application.events
+        assert await (await client.submit(context)) is not None
+        assert application.events == ["execute 1", f"completion {number}", f"apply {number}", "application"]
+        application.events.clear()
+
+
+async def test_apply_waits_for_a_slow_on_completion_of_its_own_transaction_only(connect: Connect, cluster: ScriptedCluster) -> None:
+    client, other = await connect(), await connect()
+    application = Watched()
+    await client.mount(application)
+    go_on = asyncio.Event()
+
+    class Slow(Increment):
+        async def on_completion(self, receipt: Receipt | None) -> None:
+            await go_on.wait()
+            await super().on_completion(receipt)
+
+    context = Slow(application, b"a")
+    context.events = application.events
+    await other.append(1, b"b=1")
+    slow = await client.submit(context)
+    await until(lambda: cluster.logs[1].high_water_mark == 1)
+    await until(lambda: "apply 0" in application.events)
+    await asyncio.sleep(0.02)
+    assert "apply 1" not in application.events
+    go_on.set()
+    await slow
+    assert application.events[-3:] == ["completion 1", "apply 1", "application"]
+
+
+async def test_apply_does_not_wait_longer_than_the_context_for_its_outcome(client: WaltzClient, cluster: ScriptedCluster) -> None:
+    application = Watched()
+    await client.mount(application)
+    cluster.logs[1].faults.append(Break("after"))
+    cluster.logs[1].final = False  # the owner never says what became of it
+    context = Increment(application, b"a")
+    context.events = application.events
+    task = await client.submit(context, timeout_s=0.2)
+    with pytest.raises(OutcomeUnknown):
+        await task
+    await until(lambda: "apply 0" in application.events)
+    assert application.events == ["execute 1", "exception OutcomeUnknown", "apply 0"]
+
+
+async def test_a_context_that_was_never_sent_when_the_client_closed_is_not_appended(connect: Connect, cluster: ScriptedCluster) -> None:
+    client = await connect(close_timeout_s=0.01)
+    application = Counters()
+    await client.mount(application)
+    await cluster.move(1, None)
+    context = Increment(application, b"a")
+    task = await client.submit(context)
+    await until(lambda: context.events == ["execute 1"])
+    await asyncio.sleep(0.01)
+    await client.close()
+    with pytest.raises(NotAppended, match="the client was closed"):
+        await task
+    assert context.events == ["execute 1", "exception NotAppended"]
 
 
 async def test_a_context_is_executed_again_after_it_has_seen_who_was_faster(connect: Connect) -> None:
@@ -321,9 +404,9 @@ async def test_close_tells_contexts_what_is_known_of_them_and_leaves_no_task(con
     tasks = [await client.submit(sent), await client.submit(waiting)]
     await asyncio.sleep(0.02)
     await client.close()
-    assert [type(task.exception()) for task in tasks] == [OutcomeUnknown, InvalidRequest]
+    assert [type(task.exception()) for task in tasks] == [OutcomeUnknown, NotAppended]
     assert sent.events == ["execute 1", "exception OutcomeUnknown"]
-    assert waiting.events[-1] == "exception InvalidRequest"
+    assert waiting.events[-1] == "exception NotAppended"
     cluster.logs[1].gate.set()
     async with asyncio.timeout(5):
         while {task for task in asyncio.all_tasks() - before if "waltz" in task.get_name()}:

@@ -15,7 +15,7 @@ from waltz_log.client.search import Search
 from waltz_log.client.transaction import Receipt
 from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Window
 from waltz_log.core.metadata import ClusterParameters
-from waltz_log.errors import ConnectionLost, OutcomeUnknown, ProtocolViolation
+from waltz_log.errors import ConnectionLost, NotAppended, OutcomeUnknown, ProtocolViolation
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -103,7 +103,7 @@ def test_a_part_of_the_log_settles_what_it_holds_and_is_not_searched_again_for_t
         assert window.pack(1, 1, 4, 0.0) is not None
         window.searched([(1, 1, 7)], 20)
         assert futures[0].result() == Receipt(0, 7, 0)
-        window.fail(ConnectionLost(address="server", reason="lost"), 1)
+        window.fail(ConnectionLost(address="server", reason="lost"), 1, NotAppended(partition=0, reason="never sent"))
         for future in futures[1:]:
             unknown = future.exception()
             assert isinstance(unknown, OutcomeUnknown)

@@ -18,6 +18,7 @@ from waltz_log.rpc import direct, frames, methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.direct import DirectListener
 from waltz_log.rpc.frames import Wire
+from waltz_log.testing.virtual_time import run_in_virtual_time
 
 PATIENCE_S = 20
 GREETING = b"\x01/waltz.Storage/Replicate"
@@ -293,3 +294,42 @@ async def test_who_does_not_read_for_long_does_not_take_its_peer_for_silent(monk
 async def _send_all(wire: Wire, count: int) -> None:
     for _ in range(count):
         await wire.send(pb.ReplicateRequest(block=pb.Block(records=bytes(1 << 20))).SerializeToString())
+
+
+class _BrokenTransport(asyncio.Transport):
+    """A transport that cannot write any more and does not say so before."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+        self.writes = 0
+        self.aborted = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def write(self, data: Any) -> None:
+        self.writes += 1
+        raise RuntimeError("the handler is closed")
+
+    def abort(self) -> None:
+        self.aborted = True
+        self._wire.connection_lost(None)
+
+
+def test_a_ping_that_fails_does_not_end_the_watch_over_a_silent_peer() -> None:
+    async def main() -> None:
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        wire = Wire()
+        transport = _BrokenTransport(wire)
+        wire.connection_made(transport)
+        async with asyncio.timeout(4 * frames.SILENCE_S):
+            assert await wire.next() is None
+        assert (transport.writes, wire.lost) == (1, "peer is silent")
+        assert [str(failure) for failure in failures] == ["the handler is closed"]
+
+    run_in_virtual_time(main())

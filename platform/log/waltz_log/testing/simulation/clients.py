@@ -158,8 +158,6 @@ class Actor:
         except asyncio.CancelledError:
             attempt.outcome = "died"
             raise
-        except Unavailable:
-            attempt.outcome = "not appended"
         attempt.answers += 1
         attempt.ended_s = self.world.now_s
         found = attempt.transaction_id if attempt.winner is None else attempt.winner

@@ -11,7 +11,7 @@ import asyncio
 from waltz_log.client import Application, Context, Lock, LockConflict, OutcomeUnknown, Receipt, Transaction, TransactionContext
 from waltz_log.errors import NotAppended
 from waltz_log.testing.simulation.clients import SETTINGS, Actor, client_kind
-from waltz_log.testing.simulation.history import Attempt
+from waltz_log.testing.simulation.history import Attempt, number_of
 from waltz_log.testing.simulation.mix import CONTEXTS
 
 __all__ = ["submit_contexts"]
@@ -31,6 +31,9 @@ class _Counting(Application):
         self._actor.saw(self._stream, self._applied, transactions)
         self._applied = transactions[-1].transaction_id
         for transaction in transactions:
+            attempt = self._actor.world.history.attempts[number_of(transaction.data)]
+            if attempt.client == self._actor.name and attempt.outcome == "pending":
+                self._actor.world.history.complaints.append(f"22: applied before on_completion: attempt={attempt.number} client={self._actor.name}")
             told = transaction.data.split(b"|")[1]
             if told:
                 key, _, count = told.decode().partition("=")
