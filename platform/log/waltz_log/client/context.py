@@ -38,8 +38,8 @@ class Context:
         return None
 
     def on_completion(self, receipt: Receipt | None) -> Awaitable[None] | None:
-        """It is in the log and not applied yet; None: there was nothing to append. Once at most, and never together with `on_exception`. `apply` waits
-        until it has returned, so it must not wait for anything to be applied."""
+        """It is in the log and not applied yet; None: there was nothing to append. Once at most, and never together with `on_exception`. `apply` of
+        its transaction waits for it, so it must not wait for anything to be applied."""
         return None
 
     def on_application(self) -> Awaitable[None] | None:
