@@ -11,7 +11,9 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.errors import CorruptData
 from waltz_log.storage.peers import PeerReplicas
 from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.storage_model import silent_logs
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.zookeeper.survey import survey
 
 SETTINGS = ClientSettings(retry_base_s=0.01, retry_cap_s=0.1, request_timeout_s=3.0)
 STORAGE = {"segment_bytes": 4096, "scrub_bytes_per_s": 20_000, "scrub_pause_s": 5.0}
@@ -19,7 +21,7 @@ STORAGE = {"segment_bytes": 4096, "scrub_bytes_per_s": 20_000, "scrub_pause_s": 
 
 def start_scrubs(cluster: MemoryCluster) -> None:
     coordinator: Coordinator = cluster.ensemble.session()
-    for name, (node, _) in cluster.storages.items():
+    for name, (node, _) in cluster.storages.items():  # a second call starts those that came since
 
         async def find(partition: int, name: str = name) -> list[str]:
             return await peer_addresses(coordinator, name, partition)
@@ -119,3 +121,83 @@ async def _never_spreads() -> None:
 
 def test_rot_never_spreads() -> None:
     run_in_virtual_time(_never_spreads())
+
+
+async def _known(cluster: MemoryCluster) -> dict[str, str]:
+    found = await survey(cluster.ensemble.session(), cluster.network, "memory/test")
+    return {replica.name: str(replica.status) for replica in found.partitions[0].replicas}
+
+
+async def _until_known(cluster: MemoryCluster, *statuses: str, within_s: float = 60) -> None:
+    async with asyncio.timeout(within_s):
+        while tuple((await _known(cluster)).values()) != statuses:
+            await asyncio.sleep(0.1)
+
+
+async def _found_before_the_peers_are_up() -> None:
+    """Everything is restarted, the corrupt node first and alone: it finds the corruption when nobody can help."""
+    cluster = MemoryCluster(servers=1, storage_settings=STORAGE | {"scrub_bytes_per_s": 1 << 30, "scrub_pause_s": 86_400.0})
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    for number in range(120):
+        await client.append(0, b"%d" % number * 30, timeout_s=30)
+    whole = records(data(cluster, "storage-1"))
+    path = f"0/{sorted(path for path in data(cluster, 'storage-0') if path.endswith('.seg'))[1]}"
+    for name in list(cluster.storages):
+        await cluster.stop_storage(name)
+    rot(cluster, "storage-0", path, 700)
+    await cluster.start_storage("storage-0")
+    start_scrubs(cluster)
+    node = cluster.storages["storage-0"][0]
+    async with asyncio.timeout(60):
+        while (told := node.statistics().scrub) is None or not told.damaged_segments:
+            await asyncio.sleep(0.1)
+    for name in ("storage-1", "storage-2"):
+        await cluster.start_storage(name)
+    await client.append(0, b"goes on meanwhile", timeout_s=60)
+    await _until_known(cluster, "repairing", "live", "live")
+    # The next pass is a day away.
+    await _until_known(cluster, "live", "live", "live", within_s=600)
+    assert node.statistics().repairing == ()
+    assert records(data(cluster, "storage-0")).startswith(whole)
+    await client.close()
+    await cluster.stop()
+
+
+def test_corruption_found_before_the_peers_are_up_is_repaired_within_minutes_and_never_called_live() -> None:
+    with silent_logs():
+        run_in_virtual_time(_found_before_the_peers_are_up())
+
+
+async def _read_hits_it() -> None:
+    """A new replica is filled; the first source that the owner chooses is corrupt. It gets all from the other, and the corrupt one repairs itself."""
+    cluster = MemoryCluster(servers=1, storage_settings=STORAGE | {"scrub_bytes_per_s": 0})
+    await cluster.start()
+    client = await cluster.connect(SETTINGS)
+    await cluster.kill_storage("storage-2")
+    for number in range(120):
+        await client.append(0, b"%d" % number * 30, timeout_s=30)
+    whole = records(data(cluster, "storage-1"))
+    path = f"0/{sorted(path for path in data(cluster, 'storage-0') if path.endswith('.seg'))[1]}"
+    rot(cluster, "storage-0", path, 700)
+    await client.close()
+    await cluster.kill_server("server-0")
+    await cluster.start_storage("storage-2")
+    await cluster.start_server("server-0")  # recovers: the replica that lacks everything copies in the session that is being opened
+    start_scrubs(cluster)
+    async with asyncio.timeout(60):
+        while records(data(cluster, "storage-2")) != whole:
+            await asyncio.sleep(0.1)
+    await _until_known(cluster, "live", "live", "live")
+    async with asyncio.timeout(60):
+        while records(data(cluster, "storage-0")) != whole:
+            await asyncio.sleep(0.1)
+    told = cluster.storages["storage-0"][0].statistics().scrub
+    assert told is not None
+    assert (told.passes, told.repaired) == (0, 1)
+    await cluster.stop()
+
+
+def test_a_read_that_hits_corruption_has_it_repaired_and_copies_come_from_elsewhere() -> None:
+    with silent_logs():
+        run_in_virtual_time(_read_hits_it())

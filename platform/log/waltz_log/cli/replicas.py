@@ -115,7 +115,10 @@ def _owner_tells(found: Survey, partition: int) -> dict[str, Any]:
 
 
 def _live(found: Survey, partition: int) -> frozenset[str]:
-    return frozenset(name for name, replica in _owner_tells(found, partition).get("replicas", {}).items() if replica["state"] == "live")
+    """Those that hold everything and can serve it: not one that has corrupt segments to repair."""
+    repairing = {node.name for node in found.storages if partition in node.status.get("repairing", ())}
+    replicas = _owner_tells(found, partition).get("replicas", {})
+    return frozenset(name for name, replica in replicas.items() if replica["state"] == "live" and name not in repairing)
 
 
 def _progress(found: Survey, change: ReplicaChange) -> str:

@@ -16,7 +16,7 @@ __all__ = ["ReplicaStatus", "surveyed_status", "takes_appends"]
 
 
 class ReplicaStatus(StrEnum):
-    """Only `LIVE` counts towards a majority that can take appends."""
+    """Only `LIVE` and `REPAIRING` count towards a majority that can take appends."""
 
     LIVE = "live"
     CATCHING_UP = "catching up"
@@ -26,6 +26,7 @@ class ReplicaStatus(StrEnum):
     FULL = "full"
     FAILED = "failed"
     CORRUPT = "corrupt"
+    REPAIRING = "repairing"
     UNREACHABLE = "unreachable"
     NEVER_STARTED = "never started"
     WAITING = "waiting"
@@ -50,26 +51,32 @@ _MEANINGS: Final[Mapping[ReplicaStatus, str]] = {
     ReplicaStatus.FULL: "Its disk has no room: it refuses appends and serves reads. Make room; the owner tries again by itself.",
     ReplicaStatus.FAILED: "The owner's last attempt, or a write to the disk, failed; the error says why. After a failed write restart the node.",
     ReplicaStatus.CORRUPT: "Its stored data is damaged and the storage node refuses to serve it. Replace the replica or restore a backup.",
+    ReplicaStatus.REPAIRING: "Some of its segments are corrupt. It takes appends, serves what is whole, and repairs itself from other replicas.",
     ReplicaStatus.UNREACHABLE: "Its storage node, or the worker that holds the partition, does not answer. Start the node.",
     ReplicaStatus.NEVER_STARTED: "It is assigned to a storage node of a name that has never been started. Start it, or correct the name.",
     ReplicaStatus.WAITING: "Its storage node answers, and no owner reports on it: the partition has no owner, or the owner does not answer.",
 }
 
 
-def surveyed_status(*, started: bool, answers: bool, stopped: ReplicaStatus | None, owner: ReplicaStatus | None) -> ReplicaStatus:
+def surveyed_status(
+    *, started: bool, answers: bool, stopped: ReplicaStatus | None, owner: ReplicaStatus | None, repairing: bool = False
+) -> ReplicaStatus:
     """What somebody who asked everybody says of a replica. `started`: its node has ever been; `answers`: the node does, for this partition;
     `stopped`: why the node serves nothing of the partition, `FAILED` or `CORRUPT`; `owner`: the word of the partition's owner. A node that does
-    not answer now outweighs an owner that has not noticed yet."""
+    not answer now outweighs an owner that has not noticed yet. `repairing`: the node knows of corrupt segments: nobody says of it that it is live."""
     if not started:
         return ReplicaStatus.NEVER_STARTED
     if not answers:
         return ReplicaStatus.UNREACHABLE
     if stopped is not None:
         return stopped
+    if repairing and owner is ReplicaStatus.LIVE:
+        # Its acknowledgements count all the same: they say of new blocks that they are on its disk, which is true.
+        return ReplicaStatus.REPAIRING
     return ReplicaStatus.WAITING if owner is None else owner
 
 
 def takes_appends(*, served: bool, replicas: Collection[ReplicaStatus]) -> bool:
     """Whether an append to the partition can be committed now: an owner serves it, and a majority of its session's replicas is live. `replicas`: one
     word for each replica of the session."""
-    return served and sum(status is ReplicaStatus.LIVE for status in replicas) >= majority(len(replicas))
+    return served and sum(status in (ReplicaStatus.LIVE, ReplicaStatus.REPAIRING) for status in replicas) >= majority(len(replicas))

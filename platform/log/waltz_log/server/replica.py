@@ -247,7 +247,7 @@ class ReplicaSession:
             source = sources[tried % len(sources)]
             try:
                 last = await self._copy_from(source, last, target)
-            except ConnectionLost as error:
+            except (ConnectionLost, CorruptData) as error:
                 tried += 1
                 if tried >= 2 * len(sources):
                     raise

@@ -32,6 +32,7 @@ from waltz_log.errors import (
     WaltzError,
 )
 from waltz_log.storage.control import ControlFiles
+from waltz_log.storage.corruption import Corruption
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.partition import PartitionStore, Shared
 from waltz_log.storage.peers import PeerReplicas
@@ -74,7 +75,9 @@ class StorageNode:
         self._files = OpenFiles(disk, settings.open_files_max)
         self._space = DiskSpace(disk, warn_free_bytes=settings.disk_warn_free_bytes, refuse_free_bytes=settings.disk_refuse_free_bytes)
         self.clock = clock
-        self.views = Views(disk, clock, self._reads, settings, self._space)
+        self.corruption = Corruption(settings.repair_retry_s, settings.repair_retry_max_s)
+        """What of the stored log is known to be corrupt."""
+        self.views = Views(disk, clock, self._reads, settings, self._space, self.corruption.report)
         """The compacted views of topics' partitions."""
         self._control: ControlFiles | None = None
         self._holds = False
@@ -87,7 +90,7 @@ class StorageNode:
         self.access = ReadAccess()
         """Who may read each partition, as its owner said since this node was started."""
         self._scrub: Scrub | None = None
-        self._scrubbing: asyncio.Task[None] | None = None
+        self._scrubbing: list[asyncio.Task[None]] = []
 
     @staticmethod
     def exists(disk: Disk) -> bool:
@@ -179,7 +182,16 @@ class StorageNode:
             if partition not in self._partitions:
                 try:
                     shared = Shared(
-                        self.settings, self._files, self._clock, control, self._space, self._offload, self._reads, self._control_turn, self._memory
+                        self.settings,
+                        self._files,
+                        self._clock,
+                        control,
+                        self._space,
+                        self._offload,
+                        self._reads,
+                        self._control_turn,
+                        self._memory,
+                        self.corruption,
                     )
                     self._partitions[partition] = await PartitionStore.open(partition, shared)
                 except StorageFull:
@@ -225,6 +237,7 @@ class StorageNode:
             partitions=tuple(self._partitions[partition].statistics() for partition in sorted(self._partitions)),
             stopped={partition: str(self._stopped[partition]) for partition in sorted(self._stopped)},
             corrupt=tuple(sorted(partition for partition, error in self._stopped.items() if isinstance(error, CorruptData))),
+            repairing=tuple(sorted(self.corruption.partitions() & self._partitions.keys())),
             scrub=None if self._scrub is None else self._scrub.statistics(),
             writer_bytes=self._memory.held,
             writer_bytes_highest=self._memory.highest,
@@ -232,23 +245,35 @@ class StorageNode:
         )
 
     def start_scrub(self, peers: PeerReplicas | None) -> Scrub | None:
-        """Reads stored data again in the background until the node closes, and mends from peers what rotted. None where the settings say never."""
-        if self.settings.scrub_bytes_per_s == 0 or self._scrub is not None:
-            return self._scrub
-        pace = self.settings.scrub_bytes_per_s
-        self._scrub = Scrub(self._open_stores, self.views, self._reads, peers, bytes_per_s=pace, pause_s=self.settings.scrub_pause_s)
-        self._scrubbing = asyncio.get_running_loop().create_task(self._scrub.run())
-        self._scrubbing.add_done_callback(_scrub_ended)
-        return self._scrub
+        """Until the node closes, in the background: repairs from peers what is known to be corrupt, and reads stored data again to find more. Of
+        the second nothing, and None, where the settings say never."""
+        if self._scrub is None:
+            settings = self.settings
+            self._scrub = Scrub(
+                self._open_stores,
+                self.views,
+                self._reads,
+                peers,
+                bytes_per_s=settings.scrub_bytes_per_s,
+                pause_s=settings.scrub_pause_s,
+                corruption=self.corruption,
+                repair_bytes_per_s=settings.repair_bytes_per_s,
+            )
+            work = [self._scrub.run_repairs(), *([self._scrub.run()] if settings.scrub_bytes_per_s else [])]
+            self._scrubbing = [asyncio.get_running_loop().create_task(each) for each in work]
+            for task in self._scrubbing:
+                task.add_done_callback(_scrub_ended)
+        return self._scrub if self.settings.scrub_bytes_per_s else None
 
     def _open_stores(self) -> list[PartitionStore]:
         return [self._partitions[partition] for partition in sorted(self._partitions)]
 
     async def close(self) -> None:
         """Writes what is queued and gives the directory back. The listener is closed before."""
-        if self._scrubbing is not None:
-            self._scrubbing.cancel()
-            await asyncio.wait([self._scrubbing])
+        for task in self._scrubbing:
+            task.cancel()
+        if self._scrubbing:
+            await asyncio.wait(self._scrubbing)
         await self.views.close()
         partitions, self._partitions = self._partitions, {}
         control, self._control = self._control, None

@@ -24,9 +24,10 @@ from waltz_log.core.columns import slice_block, verify_records
 from waltz_log.core.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.core.retention import SegmentFacts
-from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, StorageFull, WaltzError
+from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, StorageFull, Unavailable, WaltzError
 from waltz_log.storage.appender import Appender
 from waltz_log.storage.control import ControlFiles
+from waltz_log.storage.corruption import Corruption
 from waltz_log.storage.fitting import expect_to_fit
 from waltz_log.storage.holdings import Holdings
 from waltz_log.storage.locating import Located
@@ -62,6 +63,7 @@ class Shared(NamedTuple):
     reads: Offload
     control_turn: asyncio.Lock
     memory: WriterMemory
+    corruption: Corruption
 
 
 class PartitionStore:
@@ -75,7 +77,8 @@ class PartitionStore:
         self._offload = shared.offload
         self._reads = shared.reads
         self._memory = shared.memory
-        self._ranges = RangeReads(files, shared.reads)
+        self._ranges = RangeReads(files, shared.reads, shared.corruption.report)
+        self._corruption = shared.corruption
         self._holdings = Holdings(files)
         self._looking = asyncio.Lock()
         self._turn = asyncio.Lock()
@@ -111,6 +114,7 @@ class PartitionStore:
                 await self._reads(self._log.repair_index, first)
             except (OSError, CorruptData) as error:
                 log.error("closed segment is damaged", partition=self.partition, segment=first, error=str(error))
+                self._corruption.add(self.partition, first, str(error))
 
     # ---- sessions --------------------------------------------------------------------------------------------------------------------------------
 
@@ -374,6 +378,24 @@ class PartitionStore:
         """The session that this replica is clean in; None while a newer one was seen and it is not known yet what of the log will stay."""
         settled = self._failed is None and self._mark.session == self._fence >= 0
         return self._fence if settled else None
+
+    async def close_segment(self, first: int) -> int:
+        """Begins a new segment, if that of `first` is the one that is written to, so that it can be repaired. Returns the segment's last id. Raises
+        `Unavailable` where it holds nothing or is gone, `StorageFull`, `StorageFailed`."""
+        return await self._tasks.whole(self._close_segment(first))
+
+    async def _close_segment(self, first: int) -> int:
+        async with self._turn:
+            if self._failed is not None:
+                raise self._failed
+            await self._rounds.write_all()
+            await self._rounds.sync()
+            if self._log.tail.segment == first:
+                await self._guarded(self._offload(self._log.close_active))
+            last = dict(self._log.closed()).get(first)
+            if last is None:
+                raise Unavailable(reason=f"the segment holds nothing to repair, or is gone: partition={self.partition} segment={first}")
+            return last
 
     async def put_in_place(self, replacement: Replacement, session: int) -> None:
         """Puts the copy of a closed segment in its place, unless the replica has left the session that the copy was made in (`Fenced`)."""

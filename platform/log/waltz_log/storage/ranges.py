@@ -14,7 +14,7 @@ import structlog
 
 from waltz_log.core.block import Block
 from waltz_log.core.ports import Offload
-from waltz_log.errors import OutOfRange, StorageFailed, WaltzError
+from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, WaltzError
 from waltz_log.storage.locating import Located, locate
 from waltz_log.storage.segment_log import SegmentLog
 
@@ -45,11 +45,12 @@ class ReadShare:
 
 
 class RangeReads:
-    """Of one partition. `offload`: the readers' share."""
+    """Of one partition. `offload`: the readers' share; `corrupt`: hears of corruption that a read met."""
 
-    def __init__(self, files: SegmentLog, offload: Offload) -> None:
+    def __init__(self, files: SegmentLog, offload: Offload, corrupt: Callable[[CorruptData], None] = lambda error: None) -> None:
         self._log = files
         self._offload = offload
+        self._corrupt = corrupt
 
     async def runs(self, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
         """Stored blocks from `first` to `last` or the end of the log, in runs of about `max_bytes`. Raises `OutOfRange` where they were cut away or
@@ -71,6 +72,8 @@ class RangeReads:
             if self._was_cut(cuts) or first < self._log.first_id:
                 raise self._gone(first) from None
             log.error("read failed", partition=self._log.partition, error=str(error))
+            if isinstance(error, CorruptData):
+                self._corrupt(error)
             if isinstance(error, WaltzError):
                 raise
             raise StorageFailed(partition=self._log.partition, reason=f"cannot read: {error}") from None

@@ -239,6 +239,12 @@ class SegmentLog:
         self._firsts += (first,)
         self._advance()
 
+    def close_active(self) -> None:
+        """Begins a new segment, unless the active one is empty. Durable when it returns. Raises `StorageFull`, `StorageFailed`."""
+        with self.writing():
+            if self._active.first < self._active.next_id:
+                self._roll()
+
     @property
     def checkpoint_due(self) -> bool:
         return self._active.checkpoint_due

@@ -125,6 +125,24 @@ class StorageSettings(Settings):
         ge=0,
         description="Between two passes over all data. Rot must be found in one replica before the same place rots in another: days, not months.",
     )
+    repair_bytes_per_s: int = Field(
+        default=32 * 1024**2,
+        ge=1024,
+        description="How fast a corrupt segment is checked and copied from other replicas. Until that is done this replica does not serve the range, "
+        "and the data has a copy less: well above `scrub_bytes_per_s`, and below what appends leave of disk and network.",
+    )
+    repair_retry_s: float = Field(
+        default=5.0,
+        gt=0,
+        description="After the first attempt to repair a segment that failed, mostly because the other replicas or the owner are not up yet. About "
+        "what they take to start.",
+    )
+    repair_retry_max_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="The longest pause between two attempts, after the pauses have doubled. A failed attempt reads the segment twice, so minutes; "
+        "data with a copy less should not wait for hours.",
+    )
     compaction_bytes_per_s: int = Field(
         default=32 * 1024**2,
         ge=1024,

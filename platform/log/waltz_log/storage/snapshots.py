@@ -56,8 +56,9 @@ class ScrubStatistics:
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
     """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why; `corrupt`: those of them whose stored data is damaged;
-    `scrub`: None where it is off; `writer_bytes`: received and not written, of all partitions, now, at most since the start, and the bound beyond
-    which each stream waits for its last block."""
+    `repairing`: partitions that are served and have corrupt segments, which `scrub` names and repairs from other replicas; `scrub`: None before it is
+    started; `writer_bytes`: received and not written, of all partitions, now, at most since the start, and the bound beyond which each stream waits
+    for its last block."""
 
     name: str
     cluster_key: str
@@ -69,6 +70,7 @@ class NodeStatistics:
     partitions: tuple[PartitionStatistics, ...]
     stopped: dict[int, str]
     corrupt: tuple[int, ...]
+    repairing: tuple[int, ...]
     scrub: ScrubStatistics | None
     writer_bytes: int
     writer_bytes_highest: int

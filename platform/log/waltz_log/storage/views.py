@@ -23,7 +23,7 @@ from waltz_log.compaction.manifest import ViewFile
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
-from waltz_log.errors import InvalidRequest, OutOfRange, StorageFailed, Unavailable, WaltzError
+from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, StorageFailed, Unavailable, WaltzError
 from waltz_log.storage.locating import locate
 from waltz_log.storage.pacing import Pace
 from waltz_log.storage.segment_log import SegmentLog
@@ -98,9 +98,18 @@ class _Entry:
 
 
 class Views:
-    """Of one node. `open` first."""
+    """Of one node. `open` first. `corrupt`: hears of corruption in the log that a fold met."""
 
-    def __init__(self, disk: Disk, clock: Clock, offload: Offload, settings: StorageSettings, space: DiskSpace) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        offload: Offload,
+        settings: StorageSettings,
+        space: DiskSpace,
+        corrupt: Callable[[CorruptData], None] = lambda error: None,
+    ) -> None:
+        self._corrupt = corrupt
         self._disk = disk
         self._space = space
         self._clock = clock
@@ -221,6 +230,8 @@ class Views:
         except (OSError, WaltzError) as error:
             log.warning("compacted view does not go on", topic=str(entry.of.topic), partition=entry.of.partition, error=str(error))
             entry.error = str(error)
+            if isinstance(error, CorruptData):
+                self._corrupt(error)
             if isinstance(error, StorageFailed):
                 await self._open_anew(entry, segments.partition)
         finally:
@@ -307,6 +318,10 @@ class Views:
             pages = _pages(snapshot, first, max_bytes)
             while (page := await self._told(partition, next, pages, None)) is not None:
                 yield page
+        except CorruptData as error:
+            # Not at the scrub's next pass only: the owner hands on another replica's view. A pass that finds the view whole takes this back.
+            self.judge(partition, f"{error}; another replica's view takes its place, where one is whole")
+            raise
         finally:
             snapshot.close()
 

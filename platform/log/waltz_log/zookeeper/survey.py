@@ -192,9 +192,13 @@ def _replica(storage: StorageState, partition: int, reported: dict[str, Any] | N
     answers = storage.answers and (not workers or worker_of(partition, len(workers)) not in storage.silent)
     stopped, reason = _stopped(storage.status, partition)
     status = surveyed_status(
-        started=storage.address is not None, answers=answers, stopped=stopped, owner=None if reported is None else ReplicaStatus(reported["state"])
+        started=storage.address is not None,
+        answers=answers,
+        stopped=stopped,
+        owner=None if reported is None else ReplicaStatus(reported["state"]),
+        repairing=partition in storage.status.get("repairing", ()),
     )
-    error = reason or (None if reported is None else reported["error"])
+    error = reason or _corruption(storage.status, partition) or (None if reported is None else reported["error"])
     return SurveyedReplica(storage.name, status, None if reported is None else reported["acknowledged"], error)
 
 
@@ -205,6 +209,12 @@ def _stopped(status: dict[str, Any], partition: int) -> tuple[ReplicaStatus | No
         return (ReplicaStatus.CORRUPT if partition in status.get("corrupt", ()) else ReplicaStatus.FAILED), str(reason)
     failed = next((each["failed"] for each in status.get("partitions", ()) if each["partition"] == partition), None)
     return (None, None) if failed is None else (ReplicaStatus.FAILED, str(failed))
+
+
+def _corruption(status: dict[str, Any], partition: int) -> str | None:
+    """What the node says of the first corrupt segment of the partition."""
+    damaged = (status.get("scrub") or {}).get("damaged", {})
+    return next((f"corrupt segment {name}: {damaged[name]}" for name in sorted(damaged) if name.startswith(f"{partition}/")), None)
 
 
 async def _all(coordinator: Coordinator, folder: str, names: Iterable[str]) -> list[Any]:

@@ -32,8 +32,12 @@ def test_a_partition_takes_appends_with_an_owner_and_more_than_half_of_its_repli
         assert not takes_appends(served=False, replicas=statuses)
 
 
-@pytest.mark.parametrize("status", [status for status in ReplicaStatus if status is not LIVE])
-def test_only_a_live_replica_counts(status: ReplicaStatus) -> None:
+def test_a_replica_that_repairs_itself_counts_for_appends() -> None:
+    assert takes_appends(served=True, replicas=(LIVE, ReplicaStatus.REPAIRING, DEAD))
+
+
+@pytest.mark.parametrize("status", [status for status in ReplicaStatus if status not in (LIVE, ReplicaStatus.REPAIRING)])
+def test_no_other_replica_counts(status: ReplicaStatus) -> None:
     assert takes_appends(served=True, replicas=(LIVE, LIVE, status))
     assert not takes_appends(served=True, replicas=(LIVE, status, status))
 
@@ -50,3 +54,6 @@ def test_what_the_node_says_outweighs_an_owner_that_has_not_noticed() -> None:
     assert surveyed_status(started=True, answers=False, stopped=None, owner=owner) == "unreachable"
     assert surveyed_status(started=False, answers=False, stopped=None, owner=owner) == "never started"
     assert surveyed_status(started=True, answers=True, stopped=None, owner=None) == "waiting"
+    assert surveyed_status(started=True, answers=True, stopped=None, owner=owner, repairing=True) == "repairing", "never live"
+    assert surveyed_status(started=True, answers=True, stopped=None, owner=ReplicaStatus.COPYING, repairing=True) == "copying"
+    assert surveyed_status(started=True, answers=True, stopped=ReplicaStatus.CORRUPT, owner=owner, repairing=True) == "corrupt"

@@ -14,6 +14,7 @@ import pytest
 
 from waltz_log.core.ports import Listener
 from waltz_log.core.segment_format import decode_times
+from waltz_log.errors import CorruptData
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode, StorageSettings
@@ -278,14 +279,16 @@ async def test_without_peers_data_stays_rotten_and_an_index_is_made_again() -> N
         assert "no peers" in scrub.statistics().damaged[path.removesuffix(".seg")]
 
 
-async def test_rot_in_the_segment_that_is_written_to_is_told_and_mended_once_it_is_closed() -> None:
+async def test_rot_in_the_segment_that_is_written_to_is_repaired_after_it_was_closed_for_that() -> None:
     async with replicas(SESSION, SESSION) as found:
         path = [path for path in found.files() if path.endswith(".seg")][-1]
         whole = found.files()[path]
         found.rot(0, path, 200)
         scrub = found.scrub()
         await scrub.scrub_all()
-        assert scrub.statistics().damaged == {path.removesuffix(".seg"): "the segment is still written to"}
+        assert scrub.statistics().damaged == {}
+        assert found.files()[path] == whole, "it had no space taken beforehand"
+        assert len(closed(found, 0)) == len(closed(found, 1)) + 1
         for place in (0, 1):
             await found.append(place, SESSION, range(BLOCKS, BLOCKS + 20))
         await scrub.scrub_all()
@@ -384,12 +387,111 @@ async def test_a_node_scrubs_in_the_background_until_it_is_closed() -> None:
         assert '"repaired": 1' in node.statistics().to_json()
 
 
-async def test_a_scrub_that_is_off_is_not_started() -> None:
-    settings = StorageSettings(name="a", directory=Path("unused"), cluster="test", scrub_bytes_per_s=0)
-    disk = SimulatedDisk()
-    StorageNode.create(disk, FixedClock(), KEY, 1)
-    node = StorageNode(settings, disk, FixedClock(), run_in_place)
-    await node.open(KEY)
-    assert node.start_scrub(None) is None
-    assert node.statistics().scrub is None
-    await node.close()
+def _unscrubbed(found: Replicas, place: int = 0) -> StorageNode:
+    node = found.nodes[place]
+    object.__setattr__(node, "settings", node.settings.model_copy(update={"scrub_bytes_per_s": 0}))
+    return node
+
+
+async def _read_all(node: StorageNode) -> None:
+    async for _ in (await node.partition(0)).read(SESSION, -1, 0, BLOCKS * BLOCK - 1, 1 << 20):
+        pass
+
+
+@pytest.mark.parametrize("place", [1, -1])
+def test_a_read_that_meets_corruption_has_it_repaired_at_once_without_a_scrub(place: int) -> None:
+    async def run() -> None:
+        async with replicas(SESSION, SESSION, silent=True) as found:
+            node = _unscrubbed(found)
+            assert node.start_scrub(PeerReplicas(found.network, found.find)) is None, "no passes are made"
+            await asyncio.sleep(3600)
+            path = [path for path in found.files() if path.endswith(".seg")][place]
+            found.rot(0, path, 1500 if place == 1 else 200)
+            before = asyncio.get_running_loop().time()
+            with pytest.raises(CorruptData):
+                await _read_all(node)
+            assert node.statistics().repairing == (0,)
+            async with asyncio.timeout(1):
+                while node.statistics().repairing:
+                    await asyncio.sleep(0.001)
+            await _read_all(node)
+            told = node.statistics().scrub
+            assert told is not None
+            assert (told.passes, told.repaired, told.damaged) == (0, 1, {})
+            assert asyncio.get_running_loop().time() - before < 1
+
+    run_in_virtual_time(run())
+
+
+def test_corruption_that_is_found_before_the_peers_are_up_is_repaired_when_they_are_and_not_a_day_later() -> None:
+    async def run() -> None:
+        async with replicas(SESSION, SESSION, silent=True) as found:
+            up = False
+
+            async def find(partition: int) -> list[str]:
+                found.asked.append(partition)
+                return [found.listeners[1].address] if up else []
+
+            whole = found.files()
+            found.rot(0, closed(found)[1], 1500)
+            found.rot(0, closed(found)[3], 1500)
+            node = found.nodes[0]
+            assert node.settings.scrub_pause_s >= 86_400
+            node.start_scrub(PeerReplicas(found.network, find))
+            await asyncio.sleep(3000)
+            told = node.statistics()
+            assert told.repairing == (0,)
+            assert told.scrub is not None
+            assert (told.scrub.passes, told.scrub.found, told.scrub.repaired, told.scrub.damaged_segments) == (1, 2, 0, 2)
+            assert all("none known" in reason for reason in told.scrub.damaged.values())
+            assert 2 * 8 <= len(found.asked) <= 2 * 20, "again and again, with growing pauses"
+            up = True
+            async with asyncio.timeout(node.settings.repair_retry_max_s + 1):
+                while node.statistics().repairing:
+                    await asyncio.sleep(0.1)
+            assert meaning(found.files()) == meaning(whole)
+
+    run_in_virtual_time(run())
+
+
+def test_an_index_that_cannot_be_rebuilt_when_the_partition_opens_is_repaired_soon() -> None:
+    async def run() -> None:
+        async with replicas(SESSION, SESSION, silent=True) as found:
+            whole, path = found.files(), closed(found)[1]
+            await found.nodes[0].close()
+            found.rot(0, path, 1500)
+            found.disks[0].replace(path.replace("seg", "idx"), b"")
+            node = found.nodes[0] = StorageNode(
+                found.nodes[0].settings.model_copy(update={"scrub_bytes_per_s": 0}), found.disks[0], FixedClock(), run_in_place
+            )
+            await node.open(KEY)
+            while not node.statistics().repairing:
+                await asyncio.sleep(0)
+            node.start_scrub(PeerReplicas(found.network, found.find))
+            async with asyncio.timeout(1):
+                while node.statistics().repairing:
+                    await asyncio.sleep(0.001)
+            assert meaning(found.files()) == meaning(whole)
+
+    run_in_virtual_time(run())
+
+
+def test_what_is_trimmed_is_not_repaired_any_more() -> None:
+    async def run() -> None:
+        async with replicas(SESSION, SESSION, silent=True) as found:
+            node = _unscrubbed(found)
+            node.start_scrub(None)
+            found.rot(0, closed(found)[0], 1500)
+            with pytest.raises(CorruptData):
+                await _read_all(node)
+            await asyncio.sleep(60)
+            assert node.statistics().repairing == (0,)
+            store = await node.partition(0)
+            request = pb.LowWaterMarkRequest(cluster_key=KEY.bytes, partition=0, session=SESSION + 1, low_water_mark=BLOCKS * BLOCK - 1)
+            await found.call(0, methods.SET_LOW_WATER_MARK, request)
+            await store.trim(store.log.closed()[1][0])
+            async with asyncio.timeout(node.settings.repair_retry_max_s + 1):
+                while node.statistics().repairing:
+                    await asyncio.sleep(0.1)
+
+    run_in_virtual_time(run())
