@@ -143,7 +143,7 @@ async def test_appending_before_ready_or_as_a_reader_ends_the_stream(cluster: Lo
     await stream.send(pb.ClientMessage(mount=mount))
     answer = await stream.receive()
     assert answer is not None
-    assert answer.mounted.partition_ready
+    assert answer.WhichOneof("kind") == "mounted"
     await stream.send(pb.ClientMessage(append=pb.AppendFrame()))
     with pytest.raises(WaltzError, match="not mounted for appends"):
         await stream.receive()

@@ -17,7 +17,7 @@ from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Transaction
 from waltz_log.core.ports import Stream
-from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, NotOwner, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.rpc import versions
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import MOUNT
@@ -91,8 +91,6 @@ async def _next_frame(stream: Stream, partition: int) -> pb.FeedFrame:
             return frame
         if kind != "mounted":
             raise ProtocolViolation(reason=f"unexpected message on a feed: kind={kind}")
-        if not message.mounted.partition_ready:
-            raise NotOwner(partition=partition, reason="not ready")
         expect_spoken(message.mounted.protocol_version, versions.SPOKEN, f"owner of partition {partition}")
 
 

@@ -49,7 +49,6 @@ def mount_request(
             mount_sequence=mount_sequence,
             client_high_water_mark=mark,
             feed=feed,
-            generation=owners.generation(partition),
             principal=owners.principal,
             on_disk=on_disk,
         )
@@ -67,7 +66,7 @@ async def mount_for_appends(
         async with asyncio.timeout(timeout_s):
             await stream.send(mount_request(owners, partition, client_id, mount_sequence, mark, pb.FEED_NONE, on_disk=on_disk))
             message = await stream.receive()
-        if message is None or message.WhichOneof("kind") != "mounted" or not message.mounted.partition_ready:
+        if message is None or message.WhichOneof("kind") != "mounted":
             raise NotOwner(partition=partition, reason=f"{address} is not ready")
         mounted: pb.MountResponse = message.mounted
         expect_spoken(mounted.protocol_version, versions.SPOKEN, address)

@@ -243,8 +243,6 @@ class Window:
             self._decide(sequence, NotAppended(partition=self.partition, reason=STORAGE_FULL))
         elif reason == pb.REFUSAL_TOO_LARGE:
             self._decide(sequence, InvalidRequest(reason=f"transaction above the server's limit: partition={self.partition}"))
-        elif reason == pb.REFUSAL_INVALID:
-            self._decide(sequence, InvalidRequest(reason=f"refused by the server as malformed: partition={self.partition}"))
         else:
             return False
         return True

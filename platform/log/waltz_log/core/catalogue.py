@@ -115,13 +115,6 @@ class Catalogue:
             raise NoSuchTopic.among(str(name), map(str, self.topics))
         return found
 
-    def find_by_ids(self, namespace_id: int, topic_id: int) -> Topic:
-        """How everybody but people addresses a topic. Raises `InvalidRequest`."""
-        for name, topic in self.topics.items():
-            if (name.namespace_id, name.topic_id) == (namespace_id, topic_id):
-                return topic
-        raise InvalidRequest(reason=f"no topic has these ids: namespace={namespace_id:#x} topic={topic_id:#x}")
-
     def owner_of(self, log_partition: int) -> tuple[Topic, int] | None:
         """The topic that a log partition belongs to, and as which of its partitions."""
         for topic in self.topics.values():

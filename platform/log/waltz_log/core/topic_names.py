@@ -7,20 +7,18 @@ catalogue, which keeps both texts. The numbers are stable for ever: partitions o
 from __future__ import annotations
 
 import re
-from struct import Struct
 from typing import Final, NamedTuple, Self
 
 from xxhash import xxh64_intdigest
 
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["NAMES_LENGTH_MAX", "TopicName", "jump_hash", "name_id", "partition_id", "partition_of_key"]
+__all__ = ["NAMES_LENGTH_MAX", "TopicName", "jump_hash", "name_id", "partition_of_key"]
 
 NAMES_LENGTH_MAX: Final = 199
 """Of namespace and topic together: they are folders of one path."""
 
 _PART: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-_PARTITION_ID: Final = Struct("<QQi")
 _JUMP: Final = 2862933555777941757
 _MASK: Final = (1 << 64) - 1
 
@@ -54,11 +52,6 @@ class TopicName(NamedTuple):
 def name_id(name: str) -> int:
     """Of a namespace or a topic, 0 to 2^64 - 1."""
     return xxh64_intdigest(name.encode("ascii"))
-
-
-def partition_id(namespace_id: int, topic_id: int, partition: int) -> int:
-    """Of one partition of a topic, 0 to 2^64 - 1: what its owner among the cores is found by."""
-    return xxh64_intdigest(_PARTITION_ID.pack(namespace_id, topic_id, partition))
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:

@@ -19,7 +19,7 @@ from xxhash import xxh64_intdigest
 
 from waltz_log.errors import CorruptData
 
-__all__ = ["HEADER_BYTES", "WalRecord", "checksum_v1", "decode_wal_record", "encode_wal_record", "wal_record_bytes", "walk_wal_records"]
+__all__ = ["HEADER_BYTES", "WalRecord", "decode_wal_record", "encode_wal_record", "wal_record_bytes", "walk_wal_records"]
 
 MAGIC: Final = 0xCAFE
 VERSION: Final = 2
@@ -85,11 +85,6 @@ def walk_wal_records(data: bytes, *, where: str) -> Iterator[tuple[int, WalRecor
         record, end = decode_wal_record(data, offset, where=where)
         yield offset, record, end
         offset = end
-
-
-def checksum_v1(key: bytes, value: bytes) -> int:
-    """The checksum of the layout's own version: kept to read what it wrote, and to show in a test what it does not notice."""
-    return xxh64_intdigest(key + value) & _CHECKSUM_MASK
 
 
 def _corrupt(where: str, offset: int, reason: str) -> CorruptData:

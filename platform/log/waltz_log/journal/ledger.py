@@ -128,10 +128,6 @@ class Ledger:
         self.places[record_id] = parts
         file.live += 1
 
-    def replaced_by(self, record_id: int, user_type: int) -> int | None:
-        """The place of the update that one of this type would replace."""
-        return self._replaceable.get(record_id, {}).get(user_type)
-
     def delete(self, record_id: int, by: JournalFile) -> None:
         """The record ends; `by` holds what ends it. Nothing happens where it is not known."""
         found = self.places.pop(record_id, None)

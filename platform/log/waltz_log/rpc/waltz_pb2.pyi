@@ -59,8 +59,6 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """frame of another generation: mount again"""
     REFUSAL_DUPLICATE: _RefusalReason.ValueType  # 2
     """sequence not above the last accepted: resolve it"""
-    REFUSAL_INVALID: _RefusalReason.ValueType  # 3
-    """malformed record, wrong checksum, partition or client id: a defect of the client"""
     REFUSAL_TOO_LARGE: _RefusalReason.ValueType  # 4
     """above the server's limit"""
     REFUSAL_MOVING: _RefusalReason.ValueType  # 5
@@ -75,8 +73,6 @@ REFUSAL_GENERATION: RefusalReason.ValueType  # 1
 """frame of another generation: mount again"""
 REFUSAL_DUPLICATE: RefusalReason.ValueType  # 2
 """sequence not above the last accepted: resolve it"""
-REFUSAL_INVALID: RefusalReason.ValueType  # 3
-"""malformed record, wrong checksum, partition or client id: a defect of the client"""
 REFUSAL_TOO_LARGE: RefusalReason.ValueType  # 4
 """above the server's limit"""
 REFUSAL_MOVING: RefusalReason.ValueType  # 5
@@ -164,7 +160,6 @@ class MountRequest(_message.Message):
     MOUNT_SEQUENCE_FIELD_NUMBER: _builtins.int
     CLIENT_HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
     FEED_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
     LOWEST_PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     ON_DISK_FIELD_NUMBER: _builtins.int
@@ -179,8 +174,6 @@ class MountRequest(_message.Message):
     client_high_water_mark: _builtins.int
     """-1: from the beginning"""
     feed: Global___FeedMode.ValueType
-    generation: _builtins.int
-    """as the client read it from the assignment; 0: not known"""
     lowest_protocol_version: _builtins.int
     """the lowest it accepts; 0: only protocol_version"""
     principal: _builtins.str
@@ -197,14 +190,13 @@ class MountRequest(_message.Message):
         mount_sequence: _builtins.int = ...,
         client_high_water_mark: _builtins.int = ...,
         feed: Global___FeedMode.ValueType = ...,
-        generation: _builtins.int = ...,
         lowest_protocol_version: _builtins.int = ...,
         principal: _builtins.str = ...,
         on_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "generation", b"generation", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "on_disk", b"on_disk", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "on_disk", b"on_disk", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,16 +204,15 @@ Global___MountRequest: _TypeAlias = MountRequest  # noqa: Y015
 
 @_typing.final
 class MountResponse(_message.Message):
+    """Sent once the feed has reached the mark that was committed when the mount was accepted. A server that is not ready answers NotOwner instead."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    PARTITION_READY_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
-    partition_ready: _builtins.bool
-    """sent once the feed has reached the mark that was committed when the mount was accepted"""
     generation: _builtins.int
     session: _builtins.int
     high_water_mark: _builtins.int
@@ -231,7 +222,6 @@ class MountResponse(_message.Message):
     def __init__(
         self,
         *,
-        partition_ready: _builtins.bool = ...,
         generation: _builtins.int = ...,
         session: _builtins.int = ...,
         high_water_mark: _builtins.int = ...,
@@ -240,7 +230,7 @@ class MountResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "generation", b"generation", "high_water_mark", b"high_water_mark", "partition_ready", b"partition_ready", "protocol_version", b"protocol_version", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "generation", b"generation", "high_water_mark", b"high_water_mark", "protocol_version", b"protocol_version", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

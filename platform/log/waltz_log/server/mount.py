@@ -109,7 +109,6 @@ class Mount:
             while self._fed < target:
                 await self._feed(target)
         response = pb.MountResponse(
-            partition_ready=True,
             generation=self._generation,
             session=store.session,
             high_water_mark=target,

@@ -240,7 +240,6 @@ class ScriptedServer:
     def _ready(self, log: ScriptedLog, mark: int) -> pb.ServerMessage:
         return pb.ServerMessage(
             mounted=pb.MountResponse(
-                partition_ready=True,
                 generation=self.cluster.owner[log.partition].generation,
                 session=1,
                 high_water_mark=mark,

@@ -204,12 +204,10 @@ async def test_a_refusal_that_asks_for_another_mount_is_followed(
 
 
 async def test_full_storage_and_servers_limits_are_told(client: WaltzClient, cluster: ScriptedCluster) -> None:
-    cluster.logs[0].faults.extend([Refuse(pb.REFUSAL_STORAGE_FULL), Refuse(pb.REFUSAL_TOO_LARGE), Refuse(pb.REFUSAL_INVALID)])
+    cluster.logs[0].faults.extend([Refuse(pb.REFUSAL_STORAGE_FULL), Refuse(pb.REFUSAL_TOO_LARGE)])
     with pytest.raises(NotAppended, match="storage is full"):
         await client.append(0, b"")
     with pytest.raises(InvalidRequest, match="above the server's limit"):
-        await client.append(0, b"")
-    with pytest.raises(InvalidRequest, match="malformed"):
         await client.append(0, b"")
     assert (await client.append(0, b"")).transaction_id == 0
 

@@ -82,9 +82,7 @@ def test_an_unknown_topic_is_refused_with_the_nearest() -> None:
     found, orders = made(Catalogue(), ORDERS)
     with pytest.raises(NoSuchTopic, match="shop/orders"):
         found.find(TopicName("shop", "order"))
-    assert found.find_by_ids(ORDERS.namespace_id, ORDERS.topic_id) is orders
-    with pytest.raises(InvalidRequest, match="no topic has these ids"):
-        found.find_by_ids(ORDERS.topic_id, ORDERS.namespace_id)
+    assert found.find(ORDERS) is orders
 
 
 def test_a_compaction_topic_is_keyed() -> None:

@@ -9,15 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_log.core.envelope import ENVELOPE_BYTES, KEY_BYTES_MAX, Keyed, pack_keyed, split_keyed
-from waltz_log.core.topic_names import NAMES_LENGTH_MAX, TopicName, jump_hash, name_id, partition_id, partition_of_key
+from waltz_log.core.topic_names import NAMES_LENGTH_MAX, TopicName, jump_hash, name_id, partition_of_key
 from waltz_log.errors import InvalidRequest
 
 
 def test_ids_are_the_documented_ones() -> None:
     name = TopicName.parse("my-namespace/my-topic")
     assert (name.namespace_id, name.topic_id) == (0x1F8F218F4A9A039C, 0xDEA1858B5AE5B595)
-    assert partition_id(name.namespace_id, name.topic_id, 3) == partition_id(name.namespace_id, name.topic_id, 3)
-    assert len({partition_id(name.namespace_id, name.topic_id, n) for n in range(16)}) == 16
     assert name_id("a") != name_id("A")
 
 

@@ -11,7 +11,7 @@ from waltz_log.rpc import waltz_pb2 as pb
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 REQUESTS = st.builds(pb.ReadRequest, cluster_key=st.binary(max_size=20), partition=INT32, session=INT64, max_bytes=INT64, headers_only=st.booleans())
-MOUNTS = st.builds(pb.MountRequest, protocol_version=INT32, cluster_key=st.binary(max_size=20), partition=INT32, generation=INT32)
+MOUNTS = st.builds(pb.MountRequest, protocol_version=INT32, cluster_key=st.binary(max_size=20), partition=INT32, client_id=INT32)
 
 
 @settings(max_examples=100, deadline=None)

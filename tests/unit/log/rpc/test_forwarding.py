@@ -54,7 +54,7 @@ class _Node:
         if opening is None or opening.WhichOneof("kind") != "mount":
             raise ProtocolViolation(reason="the first message of a stream must be a mount")
         self._own(opening.mount.partition)
-        work = (self._echo, self._hold, self._flood, self._wait, self._refuse)[opening.mount.generation]
+        work = (self._echo, self._hold, self._flood, self._wait, self._refuse)[opening.mount.client_id]
         try:
             await stream.send(_mounted(self.worker))
             await work(stream)
@@ -152,7 +152,7 @@ class _Bench:
 
     async def mount(self, worker: int, partition: int, work: int = 0) -> Stream:
         stream = self.at(worker).open(methods.MOUNT)
-        await stream.send(pb.ClientMessage(mount=pb.MountRequest(partition=partition, generation=work)))
+        await stream.send(pb.ClientMessage(mount=pb.MountRequest(partition=partition, client_id=work)))
         mounted = await stream.receive()
         assert mounted is not None
         assert mounted.mounted.high_water_mark == worker_of(partition, WORKERS)

@@ -330,7 +330,7 @@ def test_answers_go_out_while_a_replica_that_stalls_is_read_and_the_read_goes_on
         async with _mounted(cluster, pb.FEED_RECORDS, after=50, client_id=77, mount_sequence=1) as stream:
             mounted = await stream.receive()
             assert mounted is not None
-            assert mounted.mounted.partition_ready
+            assert mounted.WhichOneof("kind") == "mounted"
             (mount,) = (mount for mount in _server(cluster)._partitions[0]._serving.mounts if mount.client_id == 77)  # type: ignore[union-attr]
             mount._fed = -1  # it fell behind
             await client.append(0, b"51")

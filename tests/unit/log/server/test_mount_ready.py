@@ -35,7 +35,7 @@ async def test_a_mount_is_ready_before_its_client_is_told() -> None:
         assert not mount.ready
         while not stream.sent:
             await asyncio.sleep(0)
-        assert stream.sent[0].mounted.partition_ready
+        assert stream.sent[0].WhichOneof("kind") == "mounted"
         assert mount.ready
     finally:
         writing.cancel()
