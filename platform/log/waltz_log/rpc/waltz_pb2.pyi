@@ -209,28 +209,22 @@ class MountResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GENERATION_FIELD_NUMBER: _builtins.int
-    SESSION_FIELD_NUMBER: _builtins.int
     HIGH_WATER_MARK_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
-    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    session: _builtins.int
     high_water_mark: _builtins.int
     protocol_version: _builtins.int
     """the one that is used on this stream: the highest that both speak"""
-    first_transaction_id: _builtins.int
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
-        session: _builtins.int = ...,
         high_water_mark: _builtins.int = ...,
         protocol_version: _builtins.int = ...,
-        first_transaction_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "generation", b"generation", "high_water_mark", b"high_water_mark", "protocol_version", b"protocol_version", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "high_water_mark", b"high_water_mark", "protocol_version", b"protocol_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

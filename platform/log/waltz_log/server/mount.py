@@ -110,10 +110,8 @@ class Mount:
                 await self._feed(target)
         response = pb.MountResponse(
             generation=self._generation,
-            session=store.session,
             high_water_mark=target,
             protocol_version=self._version,
-            first_transaction_id=store.first_transaction_id,
         )
         self.ready = True  # before it is told: the client's first append may be here before this task knows that the answer is out
         await self._stream.send(pb.ServerMessage(mounted=response))

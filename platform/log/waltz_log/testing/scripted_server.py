@@ -241,7 +241,6 @@ class ScriptedServer:
         return pb.ServerMessage(
             mounted=pb.MountResponse(
                 generation=self.cluster.owner[log.partition].generation,
-                session=1,
                 high_water_mark=mark,
                 protocol_version=PROTOCOL_VERSION,
             )
