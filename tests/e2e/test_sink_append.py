@@ -57,13 +57,13 @@ class Pipeline:
         self.spark, self.cluster = spark, cluster
         self.table, self.checkpoint = directory / "table", directory / "checkpoint"
 
-    def run(self, **options: str) -> None:
+    def run(self, wrap: Callable[[DeltaAppend], Callable[[Any, int], None]] = lambda sink: sink, **options: str) -> None:
         start = starting_transaction_ids(self.spark, str(self.table), str(self.cluster.key))
         given = {"cluster": self.cluster.address, "startingTransactionIds": start, **options}
         stream = shape(self.spark.readStream.format("waltz_stub").options(**given).load(), schema="n BIGINT, name STRING")
         sink = DeltaAppend(str(self.table), str(self.cluster.key))
         sink.prepare(self.spark, stream.schema)
-        query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        query = stream.writeStream.foreachBatch(wrap(sink)).option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(90)
         finally:
@@ -81,6 +81,11 @@ class Pipeline:
         expected = [row for p, mark in sorted(self.cluster.marks().items()) for row in ids(p, 0, mark + 1)]
         assert held(self.spark, self.table) == expected
         assert high_water_marks(str(self.table), str(self.cluster.key)) == self.cluster.marks()
+
+
+def remove(pipeline: Pipeline) -> None:
+    shutil.rmtree(pipeline.table)
+    pipeline.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 @pytest.fixture
@@ -228,7 +233,7 @@ def test_marks_go_back_with_a_restore_so_that_the_log_comes_again(pipeline: Pipe
         pipeline.run()
     table = DeltaTable.forPath(pipeline.spark, str(pipeline.table))
     table.restoreToVersion(0)
-    assert high_water_marks(str(pipeline.table)) == {0: 19}
+    assert high_water_marks(str(pipeline.table)) == {0: 9}, "the marks describe the restored table before a query sets them"
     fill(pipeline.cluster, 0, 10)
     with pytest.raises(Exception, match=r"batch begins after the table's mark: .* partition=0 first=10 last=19"):
         pipeline.run()
@@ -238,6 +243,97 @@ def test_marks_go_back_with_a_restore_so_that_the_log_comes_again(pipeline: Pipe
     versions = pipeline.versions()
     pipeline.run()
     assert pipeline.versions() == versions, "a restore is followed once"
+    pipeline.check()
+
+
+def test_a_table_that_was_removed_under_its_checkpoint_is_not_filled_from_the_middle(pipeline: Pipeline) -> None:
+    fill(pipeline.cluster, 0, 10)
+    pipeline.run()
+    remove(pipeline)
+    fill(pipeline.cluster, 0, 5)
+    fill(pipeline.cluster, 1, 5)
+    with pytest.raises(Exception, match=r"after the table's mark: .*partition=0 first=0 last=9 \(delete the checkpoint"):
+        pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.run()
+    pipeline.check()
+
+
+def test_a_partition_that_was_empty_until_now_is_no_gap(pipeline: Pipeline) -> None:
+    fill(pipeline.cluster, 0, 10)
+    pipeline.run()
+    fill(pipeline.cluster, 0, 10)
+    pipeline.run()
+    fill(pipeline.cluster, 1, 10)
+    pipeline.run()
+    pipeline.check()
+
+
+def test_a_table_that_took_the_place_of_the_one_that_was_filled_is_refused(pipeline: Pipeline) -> None:
+    """It may hold marks that fit: copied from elsewhere, or made by another query."""
+    fill(pipeline.cluster, 0, 10)
+    pipeline.run()
+    remove(pipeline)
+    aside = pipeline.checkpoint.rename(pipeline.checkpoint.with_name("aside"))
+    pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    aside.rename(pipeline.checkpoint)
+    fill(pipeline.cluster, 0, 10)
+    before = pipeline.versions()
+    with pytest.raises(Exception, match=r"not the one that this checkpoint filled: .*\(delete the checkpoint"):
+        pipeline.run()
+    assert pipeline.versions() == before
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.run()
+    pipeline.check()
+
+
+def test_a_restore_under_a_running_query_ends_it_and_nothing_is_left_out(pipeline: Pipeline) -> None:
+    fill(pipeline.cluster, 0, 40)
+    table = str(pipeline.table)
+
+    def restore_after_the_third(sink: DeltaAppend) -> Callable[[Any, int], None]:
+        def each(batch: Any, batch_id: int) -> None:
+            sink(batch, batch_id)
+            if batch_id == 2:
+                DeltaTable.forPath(pipeline.spark, table).restoreToVersion(0)
+
+        return each
+
+    with pytest.raises(Exception, match=r"restored while the query was running: .*restored_version=0 \(delete the checkpoint"):
+        pipeline.run(wrap=restore_after_the_third, maxTransactionsPerTrigger="10")
+    assert held(pipeline.spark, pipeline.table) == ids(0, 0, 10), "nothing was written over the restored table"
+    with pytest.raises(Exception, match=r"batch begins after the table's mark: .* first=10 last=29"):
+        pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.run()
+    pipeline.check()
+
+
+def test_a_batch_that_is_committed_right_after_a_restore_says_so_now_and_at_every_start(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        fill(pipeline.cluster, 0, 10)
+        pipeline.run()
+    written = internal.TableTransaction.write
+
+    def restore_after_the_look(self: internal.TableTransaction, *arguments: Any, **named: Any) -> Any:
+        found = written(self, *arguments, **named)
+        DeltaTable.forPath(pipeline.spark, str(pipeline.table)).restoreToVersion(0)
+        return found
+
+    fill(pipeline.cluster, 0, 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(internal.TableTransaction, "write", restore_after_the_look)
+        with pytest.raises(Exception, match=r"right after a RESTORE .*version=2 \(.*restore the named version once more"):
+            pipeline.run()
+    assert held(pipeline.spark, pipeline.table) == ids(0, 0, 10) + ids(0, 20, 30)
+    for look in (pipeline.run, lambda: high_water_marks(str(pipeline.table))):
+        with pytest.raises(Exception, match=r"right after a RESTORE .* version=2"):
+            look()
+    DeltaTable.forPath(pipeline.spark, str(pipeline.table)).restoreToVersion(2)
+    assert high_water_marks(str(pipeline.table)) == {0: 9}
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.run()
     pipeline.check()
 
 

@@ -22,6 +22,7 @@ from waltz_delta.evolution import Evolution, fit
 from waltz_delta.marks import BatchRange, app_id, overlap, refuse_gaps
 from waltz_delta.restored import follow_restore, told_by
 from waltz_delta.table import check_layout, create_empty, is_table, reserve
+from waltz_delta.table_watch import TableWatch
 
 __all__ = ["ATTEMPTS", "DeltaAppend"]
 
@@ -55,6 +56,7 @@ class DeltaAppend:
         self._attempts = attempts
         self._fitted: tuple[str, StructType, list[str]] | None = None
         self._prepared = False
+        self.watch = TableWatch(path)
 
     def prepare(self, spark: SparkSession, schema: StructType) -> None:
         """Refuses what can never work, before the first batch: `UnsupportedDelta`, `NotADeltaTable`, `SchemaMismatch`, `InvalidRequest`."""
@@ -63,7 +65,7 @@ class DeltaAppend:
         check_layout(schema, self._partition_by, self._cluster_by)
         if is_table(spark, self.path):
             fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
-            follow_restore(spark, self.path, self.cluster_key)
+            self.watch.begin(follow_restore(spark, self.path, self.cluster_key))
         elif self._cluster_by:
             create_empty(spark, self.path, schema, self._properties, cluster_by=self._cluster_by)
         else:
@@ -94,6 +96,7 @@ class DeltaAppend:
         transaction = internal.TableTransaction(spark, self.path)
         marks = {p: mark for p in sorted(ends) if (mark := transaction.version(app_id(self.cluster_key, p))) is not None}
         refuse_gaps(self.path, covered, marks)
+        self.watch.check(spark, transaction, covered.checkpoint)
         versions = {app_id(self.cluster_key, p): end for p, end in ends.items() if end > marks.get(p, -1)}
         if not versions:
             return None
@@ -106,7 +109,8 @@ class DeltaAppend:
             if not transaction.lost_to_another(error):
                 raise
             raise LostRace from error
-        return _StagedAppend(transaction, written, versions, -1 if batch_id is None else batch_id, told_by(self.cluster_key))
+        batch = -1 if batch_id is None else batch_id
+        return _StagedAppend(spark, self.watch, transaction, written, versions, batch, told_by(self.cluster_key))
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged | None:
         """Rows from below the marks, which are put through again: of each transaction only what is not there. None where all is there. Moves no mark;
@@ -118,7 +122,8 @@ class DeltaAppend:
         if missing.isEmpty():
             return None
         written = transaction.write(missing, partition_by=self._partition_by, properties={})
-        return _StagedAppend(transaction, written, {f"waltz:{self.cluster_key}:replayed": number + 1}, -1, told_by(self.cluster_key))
+        versions = {f"waltz:{self.cluster_key}:replayed": number + 1}
+        return _StagedAppend(spark, self.watch, transaction, written, versions, -1, told_by(self.cluster_key))
 
     def _columns(self, spark: SparkSession, transaction: internal.TableTransaction, schema: StructType) -> list[str]:
         """Looks at the table's columns again only when they changed since the last batch, as by a user."""
@@ -133,6 +138,8 @@ class DeltaAppend:
 
 @dataclass(frozen=True, slots=True)
 class _StagedAppend:
+    spark: SparkSession
+    watch: TableWatch
     transaction: internal.TableTransaction
     written: Any
     versions: Mapping[str, int]
@@ -141,11 +148,16 @@ class _StagedAppend:
 
     def commit(self) -> None:
         try:
-            self.transaction.commit(self.written, self.versions, query="waltz", batch=self.batch, metadata=self.metadata)
+            committed = self.transaction.commit(self.written, self.versions, query="waltz", batch=self.batch, metadata=self.metadata)
         except Exception as error:
             if not self.transaction.lost_to_another(error):
                 raise
             raise LostRace from error
+        seen = self.transaction.read_version
+        if not self.transaction.exists:
+            self.watch.record(self.spark, internal.TableTransaction(self.spark, self.watch.path).table_id)
+        elif committed > seen + 1:
+            self.watch.check_overtaken(internal.TableTransaction(self.spark, self.watch.path), seen, committed)
 
     def release(self) -> None:
         """Files of a lost race are nobody's; VACUUM removes them."""

@@ -70,6 +70,7 @@ def fill(
 ) -> None:
     """Lands the pieces one after the other, until `done` says false after one."""
     options = batch_options(settings.source)
+    origins = todo[0].starts if todo else {}
     tasks = str(spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
     for piece in todo:
         bounds = {
@@ -78,7 +79,7 @@ def fill(
             "endingTransactionIds": json.dumps({str(partition): at for partition, at in piece.ends.items()}),
         }
         rows = spark.read.format(source).options(**({"minPartitions": tasks} | options | bounds)).load()
-        landing.write(rows, BatchRange(ends=piece.ends, starts=piece.starts, exact=True))
+        landing.write(rows, BatchRange(ends=piece.ends, starts=piece.starts, exact=True, origins=origins))
         if not done(piece):
             return
 

@@ -81,7 +81,8 @@ def batch_range(batch: DataFrame, batch_id: int | None) -> BatchRange:
         try:
             until = Offset.from_json(json.loads(end))
             starts = batch_starts(Offset.from_json(json.loads(start)) if start is not None else Offset({}), until)
-            return BatchRange(ends=until.next, starts=starts, exact=True)
+            checkpoint = internal.checkpoint_of(batch)
+            return BatchRange(ends=until.next, starts=starts, exact=True, origins=until.origin, checkpoint=checkpoint)
         except InvalidSetting:
             pass  # another source's offsets: the rows tell
     rows = batch.groupBy(PARTITION).agg(f.min(TRANSACTION_ID), f.max(TRANSACTION_ID)).collect()

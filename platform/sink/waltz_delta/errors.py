@@ -10,7 +10,10 @@ __all__ = [
     "NotADeltaTable",
     "PositionForgotten",
     "PositionNotReached",
+    "RestoreOvertaken",
     "SchemaMismatch",
+    "TableReplaced",
+    "TableRestored",
     "Undecodable",
     "UnsupportedDelta",
     "WriteContended",
@@ -37,7 +40,7 @@ class SchemaMismatch(WaltzError):
 class GapInTable(WaltzError):
     """The batch begins after what the table holds: writing it would leave out transactions for good. Nothing was written.
 
-    The checkpoint is ahead of the table (the table was restored or replaced). Start with a new checkpoint: the table says where to go on."""
+    The checkpoint is ahead of the table (the table was removed, restored or replaced). Start with a new checkpoint: the table says where to go on."""
 
     text = "batch begins after the table's mark"
     advice = "delete the checkpoint; the query then starts where the table ends"
@@ -45,6 +48,42 @@ class GapInTable(WaltzError):
     partition: int
     first: int
     last: int
+
+
+class TableReplaced(WaltzError):
+    """The table at the path is not the one that this checkpoint filled: it was removed, recreated or restored from elsewhere. Nothing was written.
+
+    `expected` and `found` are Delta's table ids; `found` is empty where there is no table. Start with a new checkpoint: the table says where to go
+    on, and one without marks is filled from the configured start."""
+
+    text = "the table is not the one that this checkpoint filled"
+    advice = "delete the checkpoint; the query then starts where the table ends"
+    path: str
+    expected: str
+    found: str
+
+
+class TableRestored(WaltzError):
+    """A RESTORE brought the table back to `restored_version` while the query ran. Nothing was written after it.
+
+    Start with a new checkpoint: the marks go back with the table, and what the RESTORE took away is read from the log again."""
+
+    text = "the table was restored while the query was running"
+    advice = "delete the checkpoint and start the query again; it goes on where the restored table ends"
+    path: str
+    restored_version: int
+
+
+class RestoreOvertaken(WaltzError):
+    """A batch was committed in the moment after a RESTORE, by a writer that had not seen it. The table holds that batch and lacks the transactions
+    between the restored version and it.
+
+    With all queries of the table stopped, restore `version` once more, which takes the batch away again; then delete the checkpoint and start."""
+
+    text = "a batch was committed right after a RESTORE that its writer had not seen"
+    advice = "stop the table's queries, restore the named version once more, delete the checkpoint, and start again"
+    path: str
+    version: int
 
 
 class WriteContended(WaltzError):

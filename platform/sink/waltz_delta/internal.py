@@ -25,11 +25,14 @@ __all__ = [
     "TableTransaction",
     "batch_offsets",
     "check_versions",
+    "checkpoint_of",
     "has_class",
     "is_conflict",
     "observed",
+    "read_text",
     "table_version",
     "transaction_versions",
+    "write_text",
 ]
 
 DELTA_VERSION = "4.4.0"
@@ -85,6 +88,11 @@ class TableTransaction:
     def read_version(self) -> int:
         """The table version that this transaction sees; -1 where there is no table."""
         return int(self._transaction.readVersion())
+
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table, which it has from its creation to its removal; empty where there is no table."""
+        return str(self._transaction.metadata().id()) if self.exists else ""
 
     def version(self, app_id: str) -> int | None:
         """As Delta's own `txnVersion`: the version, and from now on a commit of another that changes it makes ours fail."""
@@ -236,12 +244,7 @@ def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | N
     """The offsets between which a micro-batch lies, as JSON, from the offset log of the query that runs it: (start, None in the first batch; end).
 
     None outside of a streaming query, and for a query over several streams."""
-    context = batch.sparkSession.sparkContext
-    query_id = context.getLocalProperty("sql.streaming.queryId")
-    if not query_id:
-        return None
-    identifier = _Java(batch.sparkSession)("java.util.UUID").fromString(query_id)
-    query = batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
+    query = _query_of(batch)
     if query is None:
         return None
     found: list[str | None] = []
@@ -254,3 +257,48 @@ def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | N
             found.append(str(offsets.apply(0).get().json()))
     start, end = found
     return None if end is None or (start is None and batch_id > 0) else (start, end)
+
+
+def checkpoint_of(batch: DataFrame) -> str | None:
+    """The checkpoint directory of the query that runs a micro-batch; None outside of a query."""
+    query = _query_of(batch)
+    return None if query is None else str(query.resolvedCheckpointRoot())
+
+
+def _query_of(batch: DataFrame) -> Any:
+    query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not query_id:
+        return None
+    identifier = _Java(batch.sparkSession)("java.util.UUID").fromString(query_id)
+    return batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
+
+
+def read_text(spark: SparkSession, path: str) -> str | None:
+    """A small file of any file system that Spark reaches; None where there is none."""
+    java = _Java(spark)
+    place = java("org.apache.hadoop.fs.Path")(path)
+    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(place):
+        return None
+    stream = files.open(place)
+    try:
+        return str(java("org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Replaces a small file as a whole: a reader sees the old content or the new one."""
+    java = _Java(spark)
+    place = java("org.apache.hadoop.fs.Path")(path)
+    manager = java("org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager").create(
+        place.getParent(), spark._jsparkSession.sessionState().newHadoopConf()
+    )
+    manager.mkdirs(place.getParent())
+    stream = manager.createAtomic(place, True)
+    try:
+        stream.write(bytearray(text.encode()))
+    except BaseException:
+        stream.cancel()
+        raise
+    stream.close()

@@ -18,7 +18,16 @@ from waltz_log.errors import WaltzError
 
 __all__ = ["Failure", "run_job"]
 
-_CODES = {"NotADeltaTable": USAGE, "SchemaMismatch": USAGE, "GapInTable": REFUSED, "WriteContended": UNAVAILABLE, "RangeUnreadable": UNAVAILABLE}
+_CODES = {
+    "NotADeltaTable": USAGE,
+    "SchemaMismatch": USAGE,
+    "GapInTable": REFUSED,
+    "TableReplaced": REFUSED,
+    "TableRestored": REFUSED,
+    "RestoreOvertaken": REFUSED,
+    "WriteContended": UNAVAILABLE,
+    "RangeUnreadable": UNAVAILABLE,
+}
 _TOLD = re.compile(r"(?:waltz_log|waltz_delta|pyspark_waltz)\.errors\.(\w+): ([^\n]*)")
 _LOST = frozenset({"DataLost", "KeyMoved", "Undecodable", "UnsupportedDelta"})
 """None of them passes by itself."""

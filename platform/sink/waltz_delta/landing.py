@@ -72,11 +72,14 @@ class Landing:
         self._astray = unrouted(output.route for output in settings.outputs) if settings.unrouted != "skip" else None
         self._prepared = False
 
-    def prepare(self, spark: SparkSession, schema: StructType) -> None:
+    def prepare(self, spark: SparkSession, schema: StructType, checkpoint: str | None = None) -> None:
         """Refuses what can never work, before the first batch. `schema` is that of the source's rows. Makes the tables that merges need, the table of
-        dead letters, and columns that are to be added."""
+        dead letters, and columns that are to be added. With the query's `checkpoint` it also refuses tables that another query filled there."""
         for way, sink in zip(self._ways, self._sinks, strict=True):
             sink.prepare(spark, way.good(spark.createDataFrame([], schema)).schema)
+            transaction = internal.TableTransaction(spark, sink.path)
+            if checkpoint is not None and transaction.exists:
+                sink.watch.check(spark, transaction, checkpoint)
         if self._dead_letters is not None:
             self._dead_letters.prepare(spark)
             self._dead_letters.follow_restore(spark)

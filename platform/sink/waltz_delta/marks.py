@@ -38,6 +38,10 @@ class BatchRange:
     ends: Mapping[int, int]
     starts: Mapping[int, int]
     exact: bool
+    origins: Mapping[int, int] | None = None
+    """Where the reading of each partition began, before this batch or with it; a partition that is left out began at 0. None: not known."""
+    checkpoint: str | None = None
+    """The checkpoint directory of the query that runs the batch; None outside of a query."""
 
     def marks(self) -> dict[int, int]:
         """The marks a table has when it holds this batch, of the partitions that got further."""
@@ -79,12 +83,18 @@ def overlap(batch: BatchRange, marks: Mapping[int, int]) -> dict[int, int]:
 
 
 def refuse_gaps(path: str, batch: BatchRange, marks: Mapping[int, int]) -> None:
-    """`GapInTable` where the table would miss transactions between its mark and the batch."""
-    if batch.exact:
-        for partition, first in batch.starts.items():
-            mark = marks.get(partition)
-            if mark is not None and first > mark + 1 and batch.ends[partition] > first:
-                raise GapInTable(path=path, partition=partition, first=mark + 1, last=first - 1)
+    """`GapInTable` where the table would miss transactions between its mark and the batch. Without a mark the table holds nothing of the partition,
+    so the batch must be the first of it."""
+    if not batch.exact:
+        return
+    for partition, first in batch.starts.items():
+        mark = marks.get(partition)
+        if mark is None:
+            held = first if batch.origins is None else batch.origins.get(partition, 0)
+        else:
+            held = mark + 1
+        if first > held and batch.ends[partition] > first:
+            raise GapInTable(path=path, partition=partition, first=held, last=first - 1)
 
 
 def cluster_key_among(versions: Iterable[str], path: str) -> str | None:
@@ -96,11 +106,13 @@ def cluster_key_among(versions: Iterable[str], path: str) -> str | None:
 
 
 def high_water_marks(path: str, cluster_key: str | None = None, *, storage_options: dict[str, str] | None = None) -> dict[int, int]:
-    """The marks of the table at `path`, read without a JVM. Empty for a table that no batch reached; `NotADeltaTable` where there is none.
+    """The marks of the table at `path`, read without a JVM. Empty for a table that no batch reached; `NotADeltaTable` where there is none. After a
+    RESTORE they are those of the restored version, whether or not a query has set them already.
 
     `cluster_key` need be given only for a table that is filled from several clusters."""
     from waltz_delta.positions_log import TableLog
+    from waltz_delta.positions_restored import current_identifiers
 
-    versions = TableLog(path, storage_options).identifiers
+    versions = current_identifiers(TableLog(path, storage_options))
     key = cluster_key or cluster_key_among(versions, path)
     return {} if key is None else dict(sorted(marks_among(versions, key).items()))

@@ -40,6 +40,8 @@ class MergeState:
 
     marks: Mapping[int, int]
     number: int
+    version: int
+    """Of the table, as of which the marks were read."""
 
 
 class MergedTable:
@@ -50,17 +52,20 @@ class MergedTable:
 
     def state(self, spark: SparkSession) -> MergeState:
         """The marks, after finishing what a dead driver left."""
-        versions = internal.transaction_versions(spark, self.path)
+        transaction = internal.TableTransaction(spark, self.path)
+        versions = transaction.versions()
         if versions.get(merge_app_id(self.cluster_key), 0) > versions.get(self._done, 0):
             self._finish(spark, versions[merge_app_id(self.cluster_key)])
-            versions = internal.transaction_versions(spark, self.path)
+            transaction = internal.TableTransaction(spark, self.path)
+            versions = transaction.versions()
         number = max(versions.get(merge_app_id(self.cluster_key), 0), versions.get(self._done, 0))
-        return MergeState(marks_among(versions, self.cluster_key), number)
+        return MergeState(marks_among(versions, self.cluster_key), number, transaction.read_version)
 
     def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], Any]) -> None:
         """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. `LostRace` where another writer came first."""
         number = state.number + 1
-        told = {"cluster": self.cluster_key, "merge": number, "marks": {str(p): mark for p, mark in sorted({**state.marks, **new}.items())}}
+        marks = {str(p): mark for p, mark in sorted({**state.marks, **new}.items())}
+        told = {"cluster": self.cluster_key, "merge": number, "marks": marks, "read": state.version}
         settings = {
             "write.txnAppId": merge_app_id(self.cluster_key),
             "write.txnVersion": str(number),
@@ -81,16 +86,16 @@ class MergedTable:
                 spark.conf.unset(_SETTINGS + name)
         if not merged:
             raise LostRace  # Delta gives no result row for what it skips
-        self._mark(spark, new, number)
+        self._mark(spark, new, number, state.version)
 
-    def _mark(self, spark: SparkSession, marks: Mapping[int, int], number: int) -> None:
+    def _mark(self, spark: SparkSession, marks: Mapping[int, int], number: int, read: int) -> None:
         transaction = internal.TableTransaction(spark, self.path)
         versions = {self._done: number, **{app_id(self.cluster_key, partition): mark for partition, mark in sorted(marks.items())}}
         ahead = {name: mark for name, mark in versions.items() if mark > (found if (found := transaction.version(name)) is not None else -1)}
         if not ahead:
             return
         try:
-            transaction.mark(ahead, query="waltz", batch=-1, metadata=told_by(self.cluster_key))
+            transaction.mark(ahead, query="waltz", batch=-1, metadata=told_by(self.cluster_key, read=read))
         except Exception as error:
             if not internal.is_conflict(error):
                 raise
@@ -102,15 +107,16 @@ class MergedTable:
             for row in (table.history(depth) if depth is not None else table.history()).select("userMetadata").collect():
                 found = _told(row[0], self.cluster_key)
                 if found is not None and found[0] == number:
-                    self._mark(spark, found[1], number)
+                    self._mark(spark, found[1], number, found[2])
                     return
 
 
-def _told(metadata: str | None, cluster_key: str) -> tuple[int, dict[int, int]] | None:
-    """Number and marks that a MERGE's commit tells. Early tables counted by position and tell no number."""
+def _told(metadata: str | None, cluster_key: str) -> tuple[int, dict[int, int], int] | None:
+    """Number, marks and the version they were decided by, as a MERGE's commit tells. Early tables counted by position and tell no number, and none
+    tells a version but those of now: nothing is known to have come in between then."""
     try:
         found = json.loads(metadata or "")["waltz"]
         marks = {int(partition): int(mark) for partition, mark in found["marks"].items()}
-        return (int(found.get("merge", position(marks))), marks) if found["cluster"] == cluster_key else None
+        return (int(found.get("merge", position(marks))), marks, int(found.get("read", -1))) if found["cluster"] == cluster_key else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -18,6 +18,7 @@ from waltz_delta.merge import MergedTable, MergeState
 from waltz_delta.merge_source import HIDDEN, hold
 from waltz_delta.restored import follow_restore
 from waltz_delta.table import check_layout, create_empty, is_table
+from waltz_delta.table_watch import TableWatch
 from waltz_log.errors import InvalidRequest
 
 __all__ = ["MergeRule", "MergeSink"]
@@ -71,6 +72,7 @@ class MergeSink:
         self._table = MergedTable(path, cluster_key)
         self._fitted: tuple[str, StructType, list[str]] | None = None
         self._prepared = False
+        self.watch = TableWatch(path)
 
     def prepare(self, spark: SparkSession, schema: StructType) -> None:
         """As `DeltaAppend.prepare`; and the table is made here, since MERGE needs one."""
@@ -88,7 +90,7 @@ class MergeSink:
         check_layout(made, **self._layout)
         if not is_table(spark, self.path):
             create_empty(spark, self.path, made, self._properties, **self._layout)
-        follow_restore(spark, self.path, self.cluster_key)
+        self.watch.begin(follow_restore(spark, self.path, self.cluster_key))
         self._fitted = None
         self._columns(spark, visible)
         self.rule.prepare(spark, visible)
@@ -116,6 +118,7 @@ class MergeSink:
             return None
         state = self._table.state(spark)
         refuse_gaps(self.path, covered, state.marks)
+        self.watch.check(spark, internal.TableTransaction(spark, self.path), covered.checkpoint)
         new = {partition: end for partition, end in covered.marks().items() if end > state.marks.get(partition, -1)}
         return self._staged(spark, state, new, rows(overlap(covered, state.marks)), late=False) if new else None
 
@@ -164,6 +167,8 @@ class _StagedMerge:
             return self.sink.rule.merge(self.spark, self.sink.path, self.source, self.columns)
 
         self.sink._table.merge(self.spark, self.state, self.new, execute)
+        now = internal.TableTransaction(self.spark, self.sink.path)
+        self.sink.watch.check_overtaken(now, self.state.version, now.read_version)
 
     def release(self) -> None:
         self.source.unpersist()

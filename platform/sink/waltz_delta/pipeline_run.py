@@ -155,7 +155,7 @@ class PipelineRun(threading.Thread):
         landing = Landing(settings, key)
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
         rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
-        landing.prepare(self._spark, rows.schema)
+        landing.prepare(self._spark, rows.schema, settings.checkpoint)
         self._board.add(self.name, lambda: landing.statistics().dead_letters)
         writer = rows.writeStream.queryName(self.name).option("checkpointLocation", settings.checkpoint).foreachBatch(landing)
         query = (writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=settings.trigger)).start()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from waltz_delta.errors import PositionForgotten, PositionNotReached
 from waltz_delta.marks import cluster_key_among, marks_among, merge_app_id
 from waltz_delta.positions_log import TableLog
+from waltz_delta.positions_restored import current_identifiers
 from waltz_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class _Table:
     def __init__(self, path: str, cluster_key: str | None, storage_options: dict[str, str] | None) -> None:
         self.path = path
         self.log = TableLog(path, storage_options)
-        newest = self.log.identifiers
+        self._newest = newest = current_identifiers(self.log)
         self._key = cluster_key or cluster_key_among(newest, path)
         self.merged = self._key is not None and merge_app_id(self._key) in newest
 
@@ -48,7 +49,7 @@ class _Table:
 
     @property
     def newest(self) -> dict[int, int]:
-        return self.marks(self.log.identifiers)
+        return self.marks(self._newest)
 
     def version_at(self, position: Mapping[int, int]) -> int:
         if not reached(self.newest, position):

@@ -43,6 +43,8 @@ class TableLog:
         except TableNotFoundError:
             raise NotADeltaTable(path=path, reason="no table there") from None
         self._selector = files.FileSelector(_LOG, allow_not_found=True)
+        self._newest_told: tuple[int, dict[str, Any]] = (-1, {})
+        """Of the commit that was read last, which most often is the newest: asked for next, without another request."""
         self._commits: set[int] = set()
         self._checkpoints: dict[int, list[str]] = {}
         self._version, self._identifiers = self._again(self._load)
@@ -79,6 +81,48 @@ class TableLog:
             run = list(self._from(start, end))
             yield from reversed(run)
             end = start - 1
+
+    def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Version and `commitInfo` of the newest commits, from the newest back, as far as the log's files tell."""
+        for version in range(self._version, max(-1, self._version - count), -1):
+            found = self._told(version)
+            if found is None:
+                return
+            yield version, found
+
+    def identifiers_at(self, version: int) -> dict[str, int]:
+        """Of an older version. `NotADeltaTable` where the log does not reach back so far."""
+        for start in reversed(self._starts()):
+            if start <= version:
+                *_, (_, found) = self._from(start, version)
+                return found
+        raise NotADeltaTable(path=self.path, reason=f"the log that held version {version} was cleaned up")
+
+    def version_until(self, before: int, time_ms: int) -> int:
+        """The last version below `before` that was committed at a time or earlier; the oldest that the log tells where none was."""
+        for version in range(before - 1, -1, -1):
+            told = self._told(version)
+            if told is None:
+                return version + 1
+            # As Delta has it: what the commit says where that is switched on, else when its file was written.
+            at_ms = told.get("inCommitTimestamp")
+            if at_ms is None:
+                written = self._files.get_file_info(f"{_LOG}/{version:020d}.json").mtime_ns
+                at_ms = told.get("timestamp", 0) if written is None else written // 1_000_000
+            if at_ms <= time_ms:
+                return version
+        return 0
+
+    def _told(self, version: int) -> dict[str, Any] | None:
+        """The `commitInfo` of a commit, its first line; None where there is no such file."""
+        if self._newest_told[0] != version:
+            try:
+                with self._files.open_input_file(f"{_LOG}/{version:020d}.json") as file:
+                    text: bytes = file.read()
+            except FileNotFoundError:
+                return None
+            return _commit_info(text)
+        return self._newest_told[1]
 
     def _first_version(self, reached: Callable[[dict[str, int]], bool]) -> tuple[int, bool]:
         starts = self._starts()
@@ -169,6 +213,7 @@ class TableLog:
                 text: bytes = file.read()
         except FileNotFoundError:
             return None
+        self._newest_told = (version, _commit_info(text))
         return _identifiers(json.loads(line) for line in text.splitlines() if b'"txn"' in line)
 
     def _checkpoint(self, version: int) -> dict[str, int]:
@@ -188,3 +233,8 @@ class TableLog:
 
 def _identifiers(actions: Any) -> dict[str, int]:
     return {action["txn"]["appId"]: action["txn"]["version"] for action in actions if action.get("txn") and action["txn"]["appId"] is not None}
+
+
+def _commit_info(text: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text[: text.index(b"\n")] if b"\n" in text else text).get("commitInfo") or {}
+    return found

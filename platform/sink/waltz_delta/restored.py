@@ -5,9 +5,7 @@ holds, and the log would never come again. So whoever prepares a table looks at 
 the marks of the restored version are set, in a commit that says so. From there on everything is as it was then: a checkpoint that is ahead is told as
 a gap, without it the query begins after those marks.
 
-The marks of dead letters, in a table of those, are marks like the others.
-
-Not seen: a RESTORE under a running query, which writes on by its marks. Stop the query first.
+The marks of dead letters, in a table of those, are marks like the others. A RESTORE under a running query is `table_watch`'s.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -24,6 +23,7 @@ from pyspark.sql import functions as f
 from waltz_delta import internal
 from waltz_delta.errors import WriteContended
 from waltz_delta.marks import marks_among, merge_app_id, merged_app_id
+from waltz_delta.restores import standing_restore
 
 __all__ = ["follow_restore", "marks_as_restored", "told_by"]
 
@@ -40,19 +40,20 @@ def told_by(cluster_key: str, **more: Any) -> str:
     return json.dumps({"waltz": {"cluster": cluster_key, **more}})
 
 
-def follow_restore(spark: SparkSession, path: str, cluster_key: str) -> None:
+def follow_restore(spark: SparkSession, path: str, cluster_key: str) -> int:
+    """The version of the table that its marks are in line with now; -1 where there is no table. Raises `RestoreOvertaken`."""
     for _ in range(ATTEMPTS):
         transaction = internal.TableTransaction(spark, path)
         found, changed = _taken_back(spark, path, cluster_key, transaction)
         if not changed:
-            return
+            return transaction.read_version
         try:
             transaction.mark(changed, query="waltz", batch=-1, metadata=told_by(cluster_key, restored=found))
         except Exception as error:
             if not internal.is_conflict(error):
                 raise
         else:
-            return
+            return transaction.read_version
     raise WriteContended(path=path, attempts=ATTEMPTS)
 
 
@@ -76,30 +77,17 @@ def _taken_back(spark: SparkSession, path: str, cluster_key: str, transaction: i
 
 
 def _restored(spark: SparkSession, path: str, cluster_key: str, transaction: internal.TableTransaction) -> int | None:
-    """The version that a RESTORE brought back after our last commit. One that brought back what an earlier RESTORE made means that one's."""
-    found: int | None = None
-    for version, told in transaction.commits(COMMITS_SEARCHED):
-        if found is not None and version > found:
-            continue
-        if _is_ours(told, cluster_key):
-            break
-        if told.get("operation") == "RESTORE":
-            found = _target(spark, path, version, told.get("operationParameters") or {})
-    return found
+    def target(version: int, given: Mapping[str, Any]) -> int:
+        return _target(spark, path, version, given)
 
-
-def _is_ours(told: Mapping[str, Any], cluster_key: str) -> bool:
-    if "waltz" in str((told.get("operationParameters") or {}).get("queryId")) and not told.get("userMetadata"):
-        return True
-    try:
-        return bool(json.loads(told.get("userMetadata") or "")["waltz"]["cluster"] == cluster_key)
-    except (ValueError, KeyError, TypeError):
-        return False
+    return standing_restore(path, transaction.commits(COMMITS_SEARCHED), cluster_key, target)
 
 
 def _target(spark: SparkSession, path: str, version: int, given: Mapping[str, Any]) -> int:
     """RESTORE is given a version, or a time: then it takes the last version until then."""
     if given.get("version") is not None:
         return int(given["version"])
+    if given.get("datetime") is not None:  # as delta-rs tells it, in milliseconds
+        given = {"timestamp": datetime.fromtimestamp(int(given["datetime"]) / 1000, UTC).isoformat()}
     before = DeltaTable.forPath(spark, path).history().where(f.col("version") < version)
     return int(before.where(f.col("timestamp") <= f.lit(given["timestamp"]).cast("timestamp")).agg(f.max("version")).collect()[0][0])

@@ -15,6 +15,7 @@ from typing import Protocol, overload, runtime_checkable
 from waltz_delta.errors import NotADeltaTable, PositionNotReached
 from waltz_delta.marks import cluster_key_among, marks_among
 from waltz_delta.positions_log import TableLog
+from waltz_delta.positions_restored import current_identifiers
 from waltz_log.errors import NotAppended
 
 __all__ = ["wait_reached", "wait_reached_async", "wait_visible", "wait_visible_async"]
@@ -82,7 +83,7 @@ class _Looking:
         except NotADeltaTable:
             marks: dict[int, int] = {}
         else:
-            found = self._log.identifiers
+            found = current_identifiers(self._log)
             key = self._cluster_key or cluster_key_among(found, self._path)
             marks = {} if key is None else marks_among(found, key)
             if all(marks.get(partition, -1) >= last for partition, last in self._position.items()):

@@ -7,6 +7,9 @@ may have moved since:
   may lie elsewhere by then.
 - `began` in an *end* offset gives the start of that batch for partitions whose start offset is not durable: all of them in the first batch, and
   partitions found while the query was running. It overrides the start offset, so the batch is always what the offset log says.
+- `origin` gives, from the first batch on, where the stream began in each partition that it did not begin at transaction 0. So a sink can tell a batch
+  that follows others from the first one of a partition, however many batches ago that was. An offset without it is of a stream that began before
+  there was this key: nothing is known then.
 - `cluster` names the cluster that the ids are of, so that a checkpoint is never used with another one.
 - `topics`, where topics are read, has the topic of each partition and whether it is keyed, so that rows say the same when one is deleted meanwhile.
 """
@@ -23,7 +26,7 @@ from waltz_log.errors import InvalidSetting
 
 __all__ = ["Extent", "Offset", "batch_starts", "checked_starts"]
 
-_OWN = ("began", "initial", "cluster", "topics")
+_OWN = ("began", "initial", "origin", "cluster", "topics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Offset:
     initial: bool = False
     cluster: str | None = None
     topics: Mapping[int, TopicOf] = field(default_factory=dict)
+    origin: Mapping[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """In one order always, since Spark compares offsets as text."""
@@ -49,6 +53,8 @@ class Offset:
             found["began"] = _by_name(self.began)
         if self.initial:
             found["initial"] = True
+        if self.origin is not None:
+            found["origin"] = _by_name({partition: at for partition, at in self.origin.items() if at > 0})
         if self.cluster is not None:
             found["cluster"] = self.cluster
         if self.topics:
@@ -64,6 +70,7 @@ class Offset:
                 bool(found.get("initial", False)),
                 None if found.get("cluster") is None else str(found["cluster"]),
                 {int(key): TopicOf(str(name), bool(keyed)) for key, (name, keyed) in found.get("topics", {}).items()},
+                None if found.get("origin") is None else {int(key): int(value) for key, value in found["origin"].items()},
             )
         except (ValueError, TypeError, AttributeError):
             raise InvalidSetting(name="checkpoint", reason=f"holds no offset of this source: {dict(found)}", nearest=None) from None

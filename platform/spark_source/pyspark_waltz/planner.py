@@ -145,7 +145,9 @@ def latest_offset(
     if not backlog and not new and not start.initial:
         return start
     ends = {p: froms[p] + backlog[p] if p in backlog else at for p, at in starts.items()}
-    return Offset(ends, began=starts if start.initial else new, cluster=start.cluster)
+    began = starts if start.initial else new
+    origin = None if start.origin is None and not start.initial else {**(start.origin or {}), **began}
+    return Offset(ends, began=began, cluster=start.cluster, origin=origin)
 
 
 def split_limit(backlog: Mapping[int, int], limit: int, *, turn: int) -> dict[int, int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -308,3 +310,52 @@ def test_waiting_needs_neither_spark_nor_the_data(table: Table) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
     assert wait_reached(table.path, {0: 7}, 0) == 0
+
+
+# ---- after a RESTORE -------------------------------------------------------------------------------------------------------------------------------
+
+
+def landed(table: Table, ends: Mapping[int, int]) -> int:
+    """As `Table.land`, and the commit says that it is the sink's."""
+    places = [(partition, at) for partition, last in sorted(ends.items()) for at in range(table.marks.get(partition, -1) + 1, last + 1)]
+    rows = pa.table({"partition": pa.array([p for p, _ in places], pa.int32()), "transaction_id": pa.array([at for _, at in places], pa.int64())})
+    table.marks |= ends
+    told = {"userMetadata": json.dumps({"waltz": {"cluster": table.key}})}
+    found = [Transaction(app_id(table.key, partition), last) for partition, last in ends.items()]
+    write_deltalake(table.path, rows, mode="append", commit_properties=CommitProperties(custom_metadata=told, app_transactions=found))
+    return DeltaTable(table.path).version()
+
+
+@pytest.mark.parametrize("by", ["version", "time"])
+def test_after_a_restore_the_marks_are_those_of_the_restored_version(tmp_path: Path, by: str) -> None:
+    table = Table(tmp_path)
+    first = landed(table, {0: 9})
+    time.sleep(0.01)
+    between = datetime.now(UTC)
+    time.sleep(0.01)
+    landed(table, {0: 19, 1: 4})
+    DeltaTable(table.path).restore(first if by == "version" else between)
+    assert high_water_marks(table.path) == {0: 9}
+    with pytest.raises(PositionNotReached):
+        wait_reached(table.path, {0: 15}, 0)
+    assert wait_reached(table.path, {0: 9}, 0) == DeltaTable(table.path).version()
+    assert consistent_cut([table.path]).position == {0: 9}
+    assert dataset_at(table.path, {0: 9}).to_table().num_rows == 10
+    write_deltalake(table.path, DeltaTable(table.path).to_pyarrow_table().slice(0, 0), mode="append")
+    assert high_water_marks(table.path) == {0: 9}, "a commit of somebody else brings back no rows"
+    table.marks = {0: 9}
+    landed(table, {0: 12})
+    assert high_water_marks(table.path) == {0: 12, 1: 4}, "a commit of ours is decided by the marks that the query set"
+
+
+def test_a_restore_is_judged_for_each_cluster_by_its_own_commits(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    first = landed(table, {0: 9})
+    other = Table(tmp_path, key="another")
+    other.path = table.path
+    landed(other, {0: 3})
+    landed(table, {0: 19})
+    DeltaTable(table.path).restore(first)
+    landed(other, {0: 5})
+    assert high_water_marks(table.path, KEY) == {0: 9}
+    assert high_water_marks(table.path, "another") == {0: 5}

@@ -18,6 +18,22 @@ marks = st.dictionaries(st.integers(0, 5), st.integers(0, 60))
 ranges = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1)
 
 
+def test_a_partition_without_a_mark_takes_its_first_batch_and_no_later_one() -> None:
+    def of(first: int, origins: dict[int, int] | None, exact: bool = True) -> BatchRange:
+        return BatchRange(ends={0: first + 5}, starts={0: first}, exact=exact, origins=origins)
+
+    refuse_gaps("t", of(0, {}), {})
+    refuse_gaps("t", of(7, {0: 7}), {})
+    refuse_gaps("t", of(7, None), {})
+    refuse_gaps("t", of(7, {}, exact=False), {})
+    refuse_gaps("t", BatchRange(ends={0: 7}, starts={0: 7}, exact=True, origins={}), {})
+    for origins, first_missing in (({}, 0), ({0: 3}, 3)):
+        with pytest.raises(GapInTable) as raised:
+            refuse_gaps("t", of(7, origins), {1: 99})
+        assert raised.value.facts == {"path": "t", "partition": 0, "first": first_missing, "last": 6}
+        assert "delete the checkpoint" in str(raised.value)
+
+
 def test_marks_are_found_among_identifiers_of_others() -> None:
     versions = {app_id(KEY, 0): 7, app_id(KEY, 12): 9, merge_app_id(KEY): 18, app_id("other", 0): 3, "spark": 1, f"waltz:{KEY}:x": 2}
     assert marks_among(versions, KEY) == {0: 7, 12: 9}

@@ -110,8 +110,19 @@ def test_a_least_and_a_most_hold_together() -> None:
 def test_waiting_in_the_first_batch_keeps_where_the_query_began() -> None:
     limits = Limits(min_rows=10, delay_ms=1000)
     begun = latest_offset(Offset({0: 5}, initial=True, cluster=KEY), {0: Extent(0, 9), 1: Extent(0, 1)}, limits, waited_ms=0)
-    assert begun.to_json() == {"0": 5, "began": {"0": 5}, "cluster": KEY}
+    assert begun.to_json() == {"0": 5, "began": {"0": 5}, "origin": {"0": 5}, "cluster": KEY}
     assert latest_offset(begun, {0: Extent(0, 9), 1: Extent(0, 1)}, limits, waited_ms=2000).next == {0: 9, 1: 1}
+
+
+def test_every_offset_says_where_the_stream_began_and_one_of_an_older_stream_says_that_it_does_not_know() -> None:
+    first = latest_offset(Offset({0: 5, 1: 0}, initial=True), {0: Extent(0, 9), 1: Extent(0, 3)})
+    found = Offset.from_json(first.to_json())
+    assert found.origin == {0: 5}
+    later = latest_offset(found, {0: Extent(0, 20), 1: Extent(0, 30), 2: Extent(4, 8)})
+    assert Offset.from_json(later.to_json()).origin == {0: 5, 2: 4}, "partition 2 was added, and its first four were trimmed before"
+    assert latest_offset(later, {0: Extent(0, 20), 1: Extent(0, 30), 2: Extent(4, 8)}) is later
+    assert "origin" in latest_offset(Offset({0: 0}, initial=True), {0: Extent(0, 9)}).to_json(), "beginning at 0 is known too"
+    assert latest_offset(Offset({0: 5}), {0: Extent(0, 9), 1: Extent(7, 9)}).origin is None
 
 
 def test_an_end_is_never_passed_and_never_moves_a_query_back() -> None:
