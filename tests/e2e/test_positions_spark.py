@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as f
 
 from waltz_delta import DeltaAppend, DeltaUpsert, consistent_cut, dataframe_at, dataset_at, high_water_marks, internal, version_at
 from waltz_delta.positions_log import TableLog
@@ -52,3 +55,25 @@ def test_checkpoints_of_spark_keep_the_marks(spark: Any, tmp_path: Path, policy:
         name.unlink()
     assert high_water_marks(path) == {0: 8}
     assert version_at(path, {0: 8}) == 4
+
+
+def test_a_late_date_is_written_and_read_as_it_is_and_so_is_one_of_an_older_table(spark: Any, tmp_path: Path) -> None:
+    late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    rows = spark.sql(f"SELECT 0 AS partition, 0L AS transaction_id, TIMESTAMP '{late:%Y-%m-%d %H:%M:%S}' AS until")
+    written, older = str(tmp_path / "written"), str(tmp_path / "older")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        rows.write.format("delta").save(older)
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")  # as in a session of the user's own
+        DeltaAppend(written, KEY).write(rows)
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    (file,) = Path(written).glob("*.parquet")
+    assert str(pq.ParquetFile(file).schema.column(2).physical_type) == "INT64"
+    (old_file,) = Path(older).glob("*.parquet")
+    assert str(pq.ParquetFile(old_file).schema.column(2).physical_type) == "INT96"
+    DeltaAppend(older, KEY).write(rows.withColumn("transaction_id", f.lit(1).cast("long")))
+    for path, position in ((written, {0: 0}), (older, {0: 1})):
+        found = dataset_at(path, position).to_table().column("until").to_pylist()
+        assert found
+        assert set(found) == {late}

@@ -75,6 +75,8 @@ class TableTransaction:
         self._java = _Java(spark)
         self._session: Any = spark._jsparkSession
         _activate(self._java, self._session)
+        # INT96, Spark's default, holds nanoseconds for most readers: a date after 2262 makes the whole table unreadable to them.
+        self._session.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(self._session, path)
         self._transaction = self._log.startTransaction()
         self._versions: dict[str, int] | None = None

@@ -96,7 +96,9 @@ def dataset_at(
 
     table = _Table(path, cluster_key, storage_options)
     version = table.exact_version_at(position) if exact else table.version_at(position)
-    dataset = DeltaTable(path, version=version, storage_options=storage_options).to_pyarrow_dataset()
+    # Tables that were written before the sink set the type of timestamps hold INT96; in nanoseconds, a date after 2262 could not be read.
+    options = datasets.ParquetReadOptions(coerce_int96_timestamp_unit="us")
+    dataset = DeltaTable(path, version=version, storage_options=storage_options).to_pyarrow_dataset(parquet_read_options=options)
     if not exact or table.merged:
         return dataset
     within: Any = pc.scalar(False)
