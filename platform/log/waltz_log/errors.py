@@ -18,6 +18,7 @@
     ├── NotAllowed                the topic does not take this from that principal  ask who made the topic
     ├── Fenced                    somebody with a newer session or mount took over   stop; open again
     │   └── OutboxTaken           another copy of the outbox's directory took over   find the other copy
+    ├── CoordinatorBehind         the coordinator was set back, its replicas were not  an operator adopts what the replicas hold
     ├── SessionTooOld             the replica may hold a dirty tail                  read from another replica
     ├── ClusterKeyMismatch        the node belongs to another cluster                check the address
     ├── OutOfRange                the range is not (or no longer) there              choose a position within
@@ -45,6 +46,7 @@ __all__ = [
     "ClusterKeyMismatch",
     "ClusterUnavailable",
     "ConnectionLost",
+    "CoordinatorBehind",
     "CorruptData",
     "EnvelopeBroken",
     "Fenced",
@@ -262,6 +264,19 @@ class Fenced(WaltzError):
     newer: int
 
 
+class CoordinatorBehind(WaltzError):
+    """A replica has been in a store session that the coordinator's metadata does not know: the coordinator was restored to an older state. Nothing
+    was truncated or appended, and the partition stays closed until an operator adopts what the replicas hold (docs/operations.md, A restored
+    coordinator)."""
+
+    text = "the coordinator is older than the replicas"
+    advice = "stop the cluster's nodes and run `waltz cluster adopt --restored`"
+    partition: int
+    replica: str | None
+    recorded: int
+    found: int
+
+
 class NotAllowed(WaltzError):
     """The topic's properties do not allow this to that principal, or to nobody in particular. Nothing was done. Name the right principal in the
     settings, or ask whoever made the topic."""
@@ -405,6 +420,7 @@ _CLASSES: dict[str, type[WaltzError]] = {
         NotAllowed,
         Fenced,
         OutboxTaken,
+        CoordinatorBehind,
         SessionTooOld,
         ClusterKeyMismatch,
         OutOfRange,

@@ -25,6 +25,7 @@ SAMPLES: list[WaltzError] = [
     errors.OutboxTaken(client_id=1, mine=2, newer=3, reason="another copy"),
     errors.NotAllowed(action="append", topic="shop/orders", principal=None),
     errors.Fenced(what="session", partition=1, mine=2, newer=3),
+    errors.CoordinatorBehind(partition=1, replica="storage-0", recorded=2, found=3),
     errors.SessionTooOld(partition=1, asked=3, session=2),
     errors.ClusterKeyMismatch(expected="a", got="b"),
     errors.OutOfRange(partition=1, asked=2, first=3, last=4),

@@ -20,11 +20,11 @@ from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 __all__ = ["describe_directory", "read_nodes", "run"]
 
 
-async def run(address: str, *, name: str, nodes: list[str], missing: list[str], timeout_s: float) -> int:
+async def run(address: str, *, name: str, nodes: list[str], missing: list[str], restored: bool = False, timeout_s: float) -> int:
     found = adopt(read_nodes(nodes), missing)
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s, new=True)
     try:
-        made = await adopt_cluster(coordinator, name=name, found=found)
+        made = await adopt_cluster(coordinator, name=name, found=found, restored=restored)
     finally:
         await coordinator.close()
     for partition, metadata in found.metadata.items():

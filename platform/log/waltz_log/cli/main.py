@@ -153,12 +153,15 @@ def adopt(
     ],
     name: Annotated[str, typer.Option(help="For people; the key is that of the directories.")],
     missing: Annotated[list[str] | None, typer.Option(help="A node that held every partition and is not here; the vote waits for it.")] = None,
+    restored: Annotated[
+        bool, typer.Option("--restored", help="The cluster's coordinator was restored to an older state: keep its topics, replace the rest.")
+    ] = False,
     timeout: Timeout = 10.0,
 ) -> int:
     """Make a cluster around storage directories that hold data, such as migrated ones. Nodes and servers are started afterwards."""
     from waltz_log.cli import adopt as command
 
-    return asyncio.run(command.run(cluster, name=name, nodes=nodes, missing=missing or [], timeout_s=timeout))
+    return asyncio.run(command.run(cluster, name=name, nodes=nodes, missing=missing or [], restored=restored, timeout_s=timeout))
 
 
 @cluster_app.command()

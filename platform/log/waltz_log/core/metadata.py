@@ -224,20 +224,24 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
+    """`newer_session`: a replica was found in this session, which this metadata never knew, so that it is older than the replicas. Nobody opens the
+    partition while that stands here."""
+
     generation: int
     session: int
     replicas: dict[str, ReplicaState]
+    newer_session: int | None = None
 
     def to_bytes(self) -> bytes:
-        return _dump(
-            {
-                "generation": self.generation,
-                "session": self.session,
-                "replicas": {name: [state.session, state.closing_high_water_mark] for name, state in self.replicas.items()},
-            }
-        )
+        found: dict[str, object] = {
+            "generation": self.generation,
+            "session": self.session,
+            "replicas": {name: [state.session, state.closing_high_water_mark] for name, state in self.replicas.items()},
+        }
+        return _dump(found if self.newer_session is None else found | {"newer_session": self.newer_session})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PartitionMetadata:
         found = json.loads(data)
-        return cls(found["generation"], found["session"], {name: ReplicaState(*state) for name, state in found["replicas"].items()})
+        states = {name: ReplicaState(*state) for name, state in found["replicas"].items()}
+        return cls(found["generation"], found["session"], states, found.get("newer_session"))

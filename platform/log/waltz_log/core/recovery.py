@@ -27,6 +27,7 @@ __all__ = [
     "next_metadata",
     "opening_replicas",
     "resolve",
+    "unrecorded_session",
 ]
 
 
@@ -66,6 +67,24 @@ def classify(recorded: ReplicaState | None, report: ReplicaReport) -> Classifica
         # A session that ended before it recorded anybody may have resolved a higher mark already, and others copied it from here: never below that.
         return Classification(_cut(last, max(recorded.closing_high_water_mark, report.low_water_mark)), votes=False)
     return Classification(None, votes=last >= report.low_water_mark)
+
+
+def unrecorded_session(before: PartitionMetadata, session: int, name: str, report: ReplicaReport) -> int | None:
+    """The session that gives away that the metadata is older than the replica; None where nothing does. `session`: the one that opens the replica and
+    has not made it clean yet; `before`: the metadata that it found.
+
+    Session numbers are taken in the metadata before any replica hears of them, marks are recorded before any replica is told, and a replica is
+    recorded as a clean member before its log grows. So an owner of whom the metadata knows nothing has used a replica that is clean in `session` or a
+    newer one already, whose log has grown in a session newer than the one it is recorded in, or whose mark is above the one the last session closed
+    at. Of a replica that is not recorded, or was assigned again, the metadata says nothing (`classify`)."""
+    recorded = before.replicas.get(name)
+    if report.session >= session:
+        return report.session
+    if recorded is None or recorded.session < 0:
+        return None
+    grew = report.session > recorded.session and report.last_transaction_id > report.low_water_mark
+    closed = closed_at(before)
+    return report.session if grew or (closed is not None and report.low_water_mark > closed) else None
 
 
 def lost(report: ReplicaReport) -> Classification:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import structlog
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
-from waltz_log.core.recovery import Classification, ReplicaReport, awaits_absent, classify, closed_at, majority, resolve
-from waltz_log.errors import ClusterKeyMismatch
+from waltz_log.core.recovery import Classification, ReplicaReport, awaits_absent, classify, closed_at, majority, resolve, unrecorded_session
+from waltz_log.errors import ClusterKeyMismatch, CoordinatorBehind
 from waltz_log.server.pulse import Pulse
 
 __all__ = ["Recovery"]
@@ -43,6 +43,12 @@ class Recovery:
 
     def recorded(self, name: str) -> ReplicaState | None:
         return self._before.replicas.get(name)
+
+    def expect_recorded(self, name: str, session: int, report: ReplicaReport) -> None:
+        """Raises `CoordinatorBehind` where the replica has been in a session that the metadata does not know."""
+        found = unrecorded_session(self._before, session, name, report)
+        if found is not None:
+            raise CoordinatorBehind(partition=self._partition, replica=name, recorded=self._before.session, found=found)
 
     def classify(self, name: str, report: ReplicaReport) -> Classification:
         """What to do with the replica first. Raises where it holds transactions of a partition that the metadata has never seen: the metadata was

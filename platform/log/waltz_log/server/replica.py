@@ -20,7 +20,7 @@ from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Channel, Method, Stream
 from waltz_log.core.recovery import Classification, ReplicaReport, lost
 from waltz_log.core.replica_status import ReplicaStatus
-from waltz_log.errors import ConnectionLost, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
+from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.block_stream import BlockStream
@@ -61,6 +61,8 @@ class ReplicaSession:
         self._entry_version: int | None = None
         self._takes_several = self._takes_flushing = False
         self._told_session: int | None = None
+        self._made_clean = -1
+        """The newest session in which this owner may have made it clean."""
         self._told_topic: tuple[str, tuple[str, ...]] | None = None
         self._lost = False
         """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
@@ -81,7 +83,9 @@ class ReplicaSession:
                 next_id = await self._recover()
                 await self._replicate(next_id)
             except Fenced as error:
-                self._store.fenced(error)
+                await self._store.expect_taken(self.name, error)
+            except CoordinatorBehind as error:
+                await self._store.close_behind(error)
             except WaltzError as error:
                 if self._store.failed is not None:
                     return
@@ -151,6 +155,9 @@ class ReplicaSession:
         last = int(opened.last_transaction_id)
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._started else min(opened.session, -1)
+        report = ReplicaReport(session, opened.low_water_mark, last)
+        if self._made_clean != store.session:
+            recovery.expect_recorded(self.name, store.session, report)
         self._notice_loss(session, last)
         if not self._lost and session == store.session and recovery.resolved is not None and last >= recovery.resolved:
             # It was clean in this very session before the connection broke: what it holds came from us, in order.
@@ -158,7 +165,6 @@ class ReplicaSession:
         # Classified once a session: what the replica holds after that came from us, and a broken connection must not make it copy all again.
         found = self._classification
         if found is None:
-            report = ReplicaReport(session, opened.low_water_mark, last)
             found = lost(report) if self._lost else recovery.classify(self.name, report)
             if found.truncate_to is not None:
                 # One that began anew has nothing below its first, and all of that is committed.
@@ -186,6 +192,7 @@ class ReplicaSession:
             self._state = ReplicaStatus.COPYING
             last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
+        self._made_clean = store.session
         answer = await self._call(
             methods.SET_LOW_WATER_MARK,
             pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark),

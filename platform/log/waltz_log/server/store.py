@@ -16,6 +16,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, Replic
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.core.replica_status import ReplicaStatus
-from waltz_log.errors import CorruptData, Fenced, OutOfRange, StorageFull, Unavailable, WaltzError
+from waltz_log.errors import CoordinatorBehind, CorruptData, Fenced, OutOfRange, StorageFull, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.lasting import is_expected
 from waltz_log.server.memory import PartitionMemory
@@ -174,6 +175,8 @@ class StoreSession:
                 await self.coordinator.create(path, PartitionMetadata(0, 0, {}).to_bytes())
                 continue
             found = PartitionMetadata.from_bytes(node.data)
+            if found.newer_session is not None:
+                raise CoordinatorBehind(partition=self.partition, replica=None, recorded=found.session, found=found.newer_session)
             if found.generation > self.generation:
                 raise Fenced(what="generation", partition=self.partition, mine=self.generation, newer=found.generation)
             mine = PartitionMetadata(self.generation, found.session + 1, found.replicas)
@@ -227,6 +230,8 @@ class StoreSession:
 
     async def _write_metadata(self, wanted: PartitionMetadata) -> None:
         """By compare-and-set, while the lock is held. Raises `Fenced` where somebody else wrote: the session is over then."""
+        if self._metadata.newer_session is not None:
+            self._raise_if_failed()
         if wanted == self._metadata:
             return
         version = await self.coordinator.set(partition_path(self.partition), wanted.to_bytes(), self._metadata_version)
@@ -487,6 +492,23 @@ class StoreSession:
         """A replica has seen a newer session. Ends this one unless that is our own next one."""
         if error.newer > self.session:
             self.fail(error)
+
+    async def expect_taken(self, replica: str, error: Fenced) -> None:
+        """A replica has seen a newer session, which somebody took in the metadata before, unless the metadata was set back since."""
+        if error.newer > self.session and self.failed is None:
+            await self.close_behind(CoordinatorBehind(partition=self.partition, replica=replica, recorded=self.session, found=error.newer))
+
+    async def close_behind(self, error: CoordinatorBehind) -> None:
+        """Ends the session, for good where the metadata still is what this session made of it: a session that somebody else took since would explain
+        what was found on the replica. While the coordinator cannot say which it is, only this session ends."""
+        try:
+            async with self._metadata_lock:
+                await self._write_metadata(replace(self._metadata, newer_session=error.found))
+                self.fail(error)
+        except WaltzError as failed:
+            self.fail(failed)
+            return
+        log.error("coordinator is behind the replicas", partition=self.partition, replica=error.replica, recorded=error.recorded, found=error.found)
 
     def _end(self, error: WaltzError) -> None:
         if self.failed is None:

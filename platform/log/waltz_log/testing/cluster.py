@@ -113,6 +113,11 @@ class MemoryCluster:
 
     # ---- storage nodes ---------------------------------------------------------------------------------------------------------------------------
 
+    def restore_coordinator(self, snapshot: Mapping[str, object]) -> None:
+        """To what `ensemble.snapshot` gave; sessions of before are over."""
+        self.ensemble.restore(snapshot)
+        self._coordinator = self.ensemble.session()
+
     async def start_storage(self, name: str) -> None:
         disk = self.disks.get(name)
         if disk is None:

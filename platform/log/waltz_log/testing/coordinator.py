@@ -3,10 +3,10 @@
 Decides nothing by chance: waiters wake in the order in which they came, so one seed replays one run. A call yields to the event loop once before
 it takes effect, as a real one would, or takes as long as the test says (`delay_s`). Nothing here blocks.
 
-Faults: `expire(session)` ends a session as a real ensemble does after silence; `cut(session)` keeps its calls and watches waiting until
-`heal(session)`, and a session that expires while it is cut learns of it only then. `lag(session)` keeps its watches alone waiting until
-`catch_up(session)`: it lives and can read and write, and hears of no change. `loses_answer` says which changes take effect without their
-caller being told.
+Faults: `expire(session)` ends a session as a real ensemble does after silence; `restore(snapshot)` sets everything back to an older state;
+`cut(session)` keeps its calls and watches waiting until `heal(session)`, and a session that expires while it is cut learns of it only then.
+`lag(session)` keeps its watches alone waiting until `catch_up(session)`: it lives and can read and write, and hears of no change. `loses_answer`
+says which changes take effect without their caller being told.
 
 Followers: once `follower_lag_s` is set, each new session reads from a follower that applies a change that long after it was made.
 A session keeps ZooKeeper's promises (sequential consistency): it never goes back, sees its own writes, and every write or `latest` read brings its
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -53,6 +53,7 @@ class MemoryEnsemble:
         self._timeout_s = timeout_s
         self._nodes: dict[str, _Stored] = {"/": _Stored(b"")}
         self._changed: list[asyncio.Event] = []
+        self._sessions: list[MemoryCoordinator] = []
         self.delay_s: Callable[[], float] = lambda: 0.0
         self.loses_answer: Callable[[], bool] = lambda: False
         self.follower_lag_s: Callable[[], float] | None = None
@@ -64,13 +65,32 @@ class MemoryEnsemble:
         """Told of every node that was written: with which version expected (None: created, -1: any), and which it has now."""
 
     def session(self) -> MemoryCoordinator:
-        return MemoryCoordinator(self, self._timeout_s, 0.0 if self.follower_lag_s is None else self.follower_lag_s())
+        made = MemoryCoordinator(self, self._timeout_s, 0.0 if self.follower_lag_s is None else self.follower_lag_s())
+        self._sessions = [each for each in self._sessions if not each.ended]
+        self._sessions.append(made)
+        return made
 
     def expire(self, session: MemoryCoordinator) -> None:
         """Ends the session and removes its ephemeral nodes."""
         for path in [path for path, node in self._nodes.items() if node.owner is session]:
             self._put(path, None)
         session.ended = True
+        self.wake()
+
+    def snapshot(self) -> Mapping[str, object]:
+        """What a backup of the ensemble holds: every node but the ephemeral ones, as they are now."""
+        return {path: node for path, node in self._nodes.items() if node.owner is None}
+
+    def restore(self, snapshot: Mapping[str, object]) -> None:
+        """Goes back to what `snapshot` gave. The ensemble that comes back knows no session of the time before."""
+        for session in self._sessions:
+            session.ended = True
+        for path in [path for path in self._nodes if path not in snapshot]:
+            self._put(path, None)
+        for path, node in snapshot.items():
+            assert isinstance(node, _Stored)
+            if self._nodes.get(path) != node:
+                self._put(path, node)
         self.wake()
 
     def cut(self, session: MemoryCoordinator) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -19,10 +19,12 @@ from waltz_log.core.metadata import (
     CLUSTER,
     PARTITIONS_MAX,
     REPLICAS,
+    SERVERS,
     STORAGE_NODES,
     Assignment,
     ClusterParameters,
     Ownership,
+    PartitionMetadata,
     ReplicaAssignment,
     partition_path,
 )
@@ -133,26 +135,81 @@ async def grow_cluster(
             return wanted, assignment
 
 
-async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption) -> ClusterParameters:
+CLIENT_IDS_SKIPPED = 100_000
+"""Ids that were given out since the backup and appended nothing are in no record. The counter goes on above so many of them."""
+
+
+async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption, restored: bool = False) -> ClusterParameters:
     """A new cluster around replicas that hold data: their key, metadata by which recovery finds what was committed, and numbers that go on above
     those in the log. Raises `InvalidRequest` where there is a cluster already. Everything else is written before the cluster's own node, so that one
-    that was cut short is none, and is repeated."""
+    that was cut short is none, and is repeated.
+
+    `restored`: the cluster is there, with the replicas' key, and its coordinator was set back: what it says of partitions, owners and numbers is
+    replaced, the rest (topics, subscribers, outboxes) stays as the backup has it. Raises `InvalidRequest` while log servers run. A run that was cut
+    short is repeated."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, wanted lower-case letters, digits, dots and dashes")
     for node in sorted({node for names in found.replicas.values() for node in names}):
         if not _NAME.fullmatch(node):
             raise InvalidRequest(reason=f"not a name for a storage node: {node!r}, wanted lower-case letters, digits, dots and dashes")
     there = await coordinator.get(CLUSTER, latest=True)
-    if there is not None:
-        known = ClusterParameters.from_bytes(there.data)
+    known = None if there is None else ClusterParameters.from_bytes(there.data)
+    if restored:
+        await _expect_restored(coordinator, known, found)
+    elif known is not None:
         raise InvalidRequest(reason=f"there is a cluster already: name={known.name} key={known.key} partitions={known.partitions}")
-    owners = Assignment({partition: Ownership(None, metadata.generation) for partition, metadata in found.metadata.items()})
-    values = {partition_path(partition): metadata.to_bytes() for partition, metadata in found.metadata.items()}
-    values |= {ASSIGNMENT: owners.to_bytes(), CLIENT_IDS: b"%d" % found.client_id, REPLICAS: ReplicaAssignment(found.replicas).to_bytes()}
+    states = await _numbered_above(coordinator, found.metadata) if restored else found.metadata
+    owners = Assignment({partition: Ownership(None, metadata.generation) for partition, metadata in states.items()})
+    values = {partition_path(partition): metadata.to_bytes() for partition, metadata in states.items()}
+    client_id, replicas = found.client_id, found.replicas
+    if restored:
+        client_id, replicas = await _next_client_ids(coordinator, client_id), await _replicas(coordinator, found)
+    values |= {ASSIGNMENT: owners.to_bytes(), CLIENT_IDS: b"%d" % client_id, REPLICAS: ReplicaAssignment(replicas).to_bytes()}
     for path, value in values.items():
         if not await coordinator.create(path, value):
             await coordinator.set(path, value, -1)
     parameters = ClusterParameters(name, found.key, len(found.replicas))
+    if restored and there is not None:
+        if await coordinator.set(CLUSTER, parameters.to_bytes(), there.version) is None:
+            raise InvalidRequest(reason="somebody else changed the cluster at the same time: try again")
+        return parameters
     if not await coordinator.create(CLUSTER, parameters.to_bytes()):
         raise InvalidRequest(reason="somebody else made a cluster there at the same time")
     return parameters
+
+
+async def _expect_restored(coordinator: Coordinator, known: ClusterParameters | None, found: Adoption) -> None:
+    if known is None or known.key != found.key:
+        there = "none" if known is None else f"name={known.name} key={known.key}"
+        raise InvalidRequest(reason=f"no cluster with the key of these directories is there: key={found.key} found: {there}")
+    if known.partitions > len(found.replicas):
+        reason = f"the coordinator knows of more partitions than these directories: {known.partitions}, they have {len(found.replicas)}"
+        raise InvalidRequest(reason=f"{reason}; one that has room for all must be among them")
+    running = await coordinator.children(SERVERS, latest=True)
+    if running:
+        raise InvalidRequest(reason=f"log servers are running, stop them first: {', '.join(running)}")
+
+
+async def _next_client_ids(coordinator: Coordinator, in_records: int) -> int:
+    node = await coordinator.get(CLIENT_IDS, latest=True)
+    return max(in_records, 0 if node is None else int(node.data)) + CLIENT_IDS_SKIPPED
+
+
+async def _replicas(coordinator: Coordinator, found: Adoption) -> dict[int, tuple[str, ...]]:
+    """As the directories have them; of a partition that none of them holds, as the coordinator has them."""
+    node = await coordinator.get(REPLICAS, latest=True)
+    known = {} if node is None else ReplicaAssignment.from_bytes(node.data).replicas
+    return {partition: names if found.metadata[partition].replicas else known.get(partition, names) for partition, names in found.replicas.items()}
+
+
+async def _numbered_above(coordinator: Coordinator, found: Mapping[int, PartitionMetadata]) -> dict[int, PartitionMetadata]:
+    """With generations and session numbers that are not below those the coordinator has: owners may have opened partitions since it was set back."""
+    node = await coordinator.get(ASSIGNMENT, latest=True)
+    assigned = {} if node is None else Assignment.from_bytes(node.data).partitions
+    numbered: dict[int, PartitionMetadata] = {}
+    for partition, metadata in found.items():
+        node = await coordinator.get(partition_path(partition))
+        known = metadata if node is None else PartitionMetadata.from_bytes(node.data)
+        generation = max(metadata.generation, known.generation, assigned[partition].generation if partition in assigned else 0)
+        numbered[partition] = replace(metadata, generation=generation, session=max(metadata.session, known.session))
+    return numbered

@@ -16,6 +16,7 @@ from waltz_log.core.recovery import closed_at, majority
 from waltz_log.testing.simulation.fault_checkers import FAULT_CHECKERS
 from waltz_log.testing.simulation.history import Attempt, Evidence, number_of
 from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
+from waltz_log.testing.simulation.restored import RESTORED
 
 __all__ = ["CHECKERS", "check", "judge_exactly"]
 
@@ -308,7 +309,10 @@ def metadata_is_compared_and_set(evidence: Evidence) -> Iterator[str]:
     newest: dict[str, tuple[int, int]] = {}
     owners: dict[int, int] = {}
     for written in evidence.history.metadata:
-        if written.path.startswith("/store/partition/"):
+        if written.path == RESTORED:
+            newest.clear()
+            owners.clear()
+        elif written.path.startswith("/store/partition/"):
             if written.expected == -1:
                 yield f"written without comparison: {written.path} at {written.at_s:.3f}"
             found = PartitionMetadata.from_bytes(written.data)

@@ -264,9 +264,10 @@ class KeptTopics:
             deadline = world.now_s + bound_s
             while True:
                 assigned = await world.assigned(partition)
+                # In this order: what is retained rises before replicas are trimmed, also while this looks.
+                evidence.firsts = {name: await world.first_of(name, partition) for name in assigned}
                 evidence.first = await world.retained(partition)
                 evidence.stored = {name: await world.stored(name, partition, evidence.mark, evidence.first) for name in assigned}
-                evidence.firsts = {name: await world.first_of(name, partition) for name in assigned}
                 views = [await self._view(partition, self._rng, name) for name in assigned] if evidence.topic.type == "compaction" else []
                 settled = len(set(evidence.stored.values())) == 1 and not any(isinstance(each, str) for each in evidence.stored.values())
                 settled = settled and all(each is not None and each.bound == evidence.mark + 1 for each in views)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from waltz_log.client import Transaction, WaltzClient
@@ -29,6 +30,7 @@ from waltz_log.testing.simulation.faults import CHANCES, FAULTS
 from waltz_log.testing.simulation.history import Evidence
 from waltz_log.testing.simulation.kept import KeptTopics
 from waltz_log.testing.simulation.mix import Mix, draw
+from waltz_log.testing.simulation.restored import RestoredCoordinator
 from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.simulation.world import World
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -123,14 +125,17 @@ async def _play(world: World) -> Evidence:
         process = world.client(f"client-{place}")
         actors.append(Actor(world, process, kind, Random(rng.random()), over))
     work = [actor.process.process.spawn(run_client(actor)) for actor in actors]
+    restored = RestoredCoordinator(world)
+    watching = asyncio.ensure_future(restored.watch())
     nemeses = [asyncio.ensure_future(_nemesis(world, Random(rng.random()), over)) for _ in range(world.mix.nemeses if world.mix.faults else 0)]
     await asyncio.sleep(world.mix.load_s)
     over.set()
-    await asyncio.gather(*nemeses)
+    await asyncio.gather(*nemeses, watching)
     world.trace.add("faults", "are over")
     await _calm(world)
     healed_s = world.now_s
     first_append_s = await _append_everywhere(world, healed_s)
+    await restored.play(partial(_append_everywhere, world))
     await asyncio.gather(*work, return_exceptions=True)
     await kept.finish(HEAL_BOUND_S)
     for attempt in world.history.attempts:
@@ -162,13 +167,13 @@ async def _calm(world: World) -> None:
         await world.start_storage(name, replace=True)
 
 
-async def _append_everywhere(world: World, healed_s: float) -> dict[int, float]:
+async def _append_everywhere(world: World, healed_s: float, name: str = "prober") -> dict[int, float]:
     """A new client appends to every partition; how long each took from the last fault on."""
     took: dict[int, float] = {}
-    process = world.client("prober")
+    process = world.client(name)
 
     async def probe(partition: int) -> None:
-        actor = Actor(world, process, "prober", Random(partition), asyncio.Event())
+        actor = Actor(world, process, name, Random(partition), asyncio.Event())
         actor.partition = partition
         client = await actor.connect()
         while partition not in took and world.now_s - healed_s < 3 * HEAL_BOUND_S:

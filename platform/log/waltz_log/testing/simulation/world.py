@@ -7,7 +7,7 @@ or what is right (`checkers.py`); it keeps the history of what can be seen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from random import Random
 from typing import Any
 
@@ -273,6 +273,13 @@ class World:
             await asyncio.sleep(seconds - lasts)
         for session in sessions:
             self.ensemble.heal(session)
+
+    def restore_coordinator(self, backup: Mapping[str, object]) -> None:
+        """Nobody's session of before is known to the ensemble that comes back, not the harness's either."""
+        self.ensemble.restore(backup)
+        lag_s, self.ensemble.follower_lag_s = self.ensemble.follower_lag_s, None
+        self.coordinator = self.ensemble.session()
+        self.ensemble.follower_lag_s = lag_s
 
     # ---- clients -----------------------------------------------------------------------------------------------------------------------------------
 

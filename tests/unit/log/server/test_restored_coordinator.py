@@ -1,0 +1,210 @@
+"""A coordinator that was set back to an older state: its replicas know better, and nobody goes on from what it says (decision 35)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from waltz_log.client import ClientSettings
+from waltz_log.core.adoption import adopt
+from waltz_log.core.metadata import CLIENT_IDS, PartitionMetadata, ReplicaState, partition_path
+from waltz_log.core.recovery import ReplicaReport, unrecorded_session
+from waltz_log.errors import InvalidRequest, Unavailable
+from waltz_log.storage.describe import describe
+from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.zookeeper.cluster import CLIENT_IDS_SKIPPED, adopt_cluster
+
+IMPATIENT = ClientSettings(append_timeout_s=3.0, connect_timeout_s=3.0, request_timeout_s=1.0)
+
+
+async def _metadata(cluster: MemoryCluster) -> PartitionMetadata:
+    node = await cluster.ensemble.session().get(partition_path(0))
+    assert node is not None
+    return PartitionMetadata.from_bytes(node.data)
+
+
+async def _appended(cluster: MemoryCluster, *data: bytes) -> None:
+    client = await cluster.connect(IMPATIENT)
+    for each in data:
+        await client.append(0, each)
+    await client.close()
+
+
+async def _restart(cluster: MemoryCluster, *, kill: bool) -> None:
+    await (cluster.kill_server if kill else cluster.stop_server)("server-0")
+    await cluster.start_server("server-0")
+
+
+async def _log(cluster: MemoryCluster) -> list[bytes]:
+    client = await cluster.connect(IMPATIENT)
+    try:
+        mark = await client.high_water_mark(0)
+        found: list[bytes] = []
+        async for batch in client.feed_batches(0, after=-1):
+            found += [each.data for each in batch]
+            if len(found) > mark:
+                break
+        return found
+    finally:
+        await client.close()
+
+
+async def _adopt(cluster: MemoryCluster) -> None:
+    """As docs/operations.md says."""
+    await cluster.stop_server("server-0")
+    names = sorted(cluster.storages)
+    for name in names:
+        await cluster.stop_storage(name)
+    found = adopt({name: describe(cluster.disks[name]) for name in names})
+    await adopt_cluster(cluster.ensemble.session(), name="test", found=found, restored=True)
+    for name in names:
+        await cluster.start_storage(name)
+    await cluster.start_server("server-0")
+
+
+@pytest.mark.parametrize("kill", [True, False])
+@pytest.mark.parametrize("sessions", [1, 2, 5])
+def test_a_partition_stays_closed_however_often_it_is_tried_until_the_replicas_are_adopted(sessions: int, kill: bool) -> None:
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        await _appended(cluster, b"a", b"b")
+        await _restart(cluster, kill=False)
+        backup = cluster.ensemble.snapshot()
+        for number in range(sessions):
+            await _restart(cluster, kill=kill)
+            await _appended(cluster, b"%d" % number)
+        acknowledged = await _log(cluster)
+        await cluster.kill_server("server-0")
+        cluster.restore_coordinator(backup)
+        await cluster.start_server("server-0")
+        for _ in range(4):
+            await asyncio.sleep(2)
+            await _restart(cluster, kill=True)
+        with pytest.raises(Unavailable):
+            await _log(cluster)
+        status = cluster.servers["server-0"][0].statistics()["partitions"]["0"]
+        assert "the coordinator is older than the replicas" in status["error"]
+        assert "adopt --restored" in status["error"]
+        refused = await _metadata(cluster)
+        assert refused.newer_session is not None
+        assert all(node.statistics().partitions[0].last_transaction_id == len(acknowledged) - 1 for node, _ in cluster.storages.values())
+
+        await _adopt(cluster)
+        assert await _log(cluster) == acknowledged
+        await _appended(cluster, b"next")
+        assert await _log(cluster) == [*acknowledged, b"next"]
+        opened = await _metadata(cluster)
+        assert opened.newer_session is None
+        assert opened.session > refused.newer_session
+        await cluster.stop()
+
+    run_in_virtual_time(main())
+
+
+def test_a_backup_made_while_a_session_was_opening_is_noticed() -> None:
+    """The session number is in it, and its members are not."""
+
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        await _appended(cluster, b"a")
+        taken: list[Mapping[str, object]] = []
+
+        def observe(path: str, data: bytes, expected: int | None, version: int) -> None:
+            if path == partition_path(0) and not taken and PartitionMetadata.from_bytes(data).session == 2:
+                taken.append(cluster.ensemble.snapshot())
+
+        cluster.ensemble.observer = observe
+        await _restart(cluster, kill=False)
+        await _appended(cluster, b"b", b"c")
+        await cluster.kill_server("server-0")
+        cluster.restore_coordinator(taken[0])
+        await cluster.start_server("server-0")
+        await asyncio.sleep(5)
+        assert (await _metadata(cluster)).newer_session == 2
+        await _adopt(cluster)
+        assert await _log(cluster) == [b"a", b"b", b"c"]
+        await cluster.stop()
+
+    run_in_virtual_time(main())
+
+
+def test_a_backup_of_this_very_session_loses_nothing_and_is_gone_on_from() -> None:
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        await _appended(cluster, b"a")
+        backup = cluster.ensemble.snapshot()
+        await _appended(cluster, b"b", b"c")
+        await cluster.kill_server("server-0")
+        cluster.restore_coordinator(backup)
+        await cluster.start_server("server-0")
+        assert await _log(cluster) == [b"a", b"b", b"c"]
+        assert (await _metadata(cluster)).newer_session is None
+        await cluster.stop()
+
+    run_in_virtual_time(main())
+
+
+def test_client_ids_go_on_above_all_that_may_have_been_given_out() -> None:
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        backup = cluster.ensemble.snapshot()
+        for number in range(3):
+            await _appended(cluster, b"%d" % number)
+        await cluster.kill_server("server-0")
+        cluster.restore_coordinator(backup)
+        await cluster.start_server("server-0")
+        await _adopt(cluster)
+        node = await cluster.ensemble.session().get(CLIENT_IDS)
+        assert node is not None
+        assert int(node.data) == 3 + CLIENT_IDS_SKIPPED
+        await cluster.stop()
+
+    run_in_virtual_time(main())
+
+
+def test_what_was_not_restored_is_not_adopted_as_restored() -> None:
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1)
+        await cluster.start()
+        await _appended(cluster, b"a")
+        found = adopt({name: describe(disk) for name, disk in cluster.disks.items()})
+        with pytest.raises(InvalidRequest, match="log servers are running"):
+            await adopt_cluster(cluster.ensemble.session(), name="test", found=found, restored=True)
+        await cluster.stop()
+        other = MemoryCluster()
+        with pytest.raises(InvalidRequest, match="no cluster with the key"):
+            await adopt_cluster(other.ensemble.session(), name="test", found=found, restored=True)
+
+    run_in_virtual_time(main())
+
+
+CLOSED = PartitionMetadata(1, 6, {"a": ReplicaState(6, 100), "b": ReplicaState(5, 80), "new": ReplicaState(-1, 100)})
+OPEN = PartitionMetadata(1, 6, {"a": ReplicaState(6, None), "b": ReplicaState(5, 80)})
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "report", "found"),
+    [
+        (CLOSED, "a", ReplicaReport(6, 60, 100), None),
+        (CLOSED, "a", ReplicaReport(7, 100, 100), 7),  # clean in the session that opens it, before that made it clean
+        (CLOSED, "a", ReplicaReport(9, 100, 100), 9),
+        (CLOSED, "b", ReplicaReport(6, 90, 90), None),  # made clean, and its owner died before it was recorded
+        (CLOSED, "b", ReplicaReport(6, 90, 91), 6),
+        (CLOSED, "b", ReplicaReport(5, 80, 120), None),
+        (CLOSED, "a", ReplicaReport(6, 101, 101), 6),  # told a mark that nobody recorded
+        (OPEN, "a", ReplicaReport(6, 60, 200), None),
+        (OPEN, "b", ReplicaReport(6, 60, 200), 6),
+        (CLOSED, "new", ReplicaReport(3, 10, 20), None),  # assigned again: of before nothing is known
+        (CLOSED, "gone", ReplicaReport(3, 10, 20), None),
+        (CLOSED, "a", ReplicaReport(-17, 60, 100), None),  # restored
+    ],
+)
+def test_what_gives_an_older_metadata_away(before: PartitionMetadata, name: str, report: ReplicaReport, found: int | None) -> None:
+    assert unrecorded_session(before, 7, name, report) == found
