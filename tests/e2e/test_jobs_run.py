@@ -175,7 +175,7 @@ def direct(environment: dict[str, str], *arguments: str) -> subprocess.Completed
 def test_an_unknown_argument_is_one_line_with_the_nearest_and_code_2(spark_environment: dict[str, str]) -> None:
     done = direct(spark_environment, "--cluster=x", "--tabel=/t")
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["ingest: invalid setting: name=--tabel reason=no such argument nearest=--table"]
+    assert done.stderr.splitlines() == ["ingest: --tabel: no such argument (did you mean --table?)"]
 
 
 def test_no_cluster_at_the_address_is_one_line_that_names_it_within_ten_seconds(spark_environment: dict[str, str]) -> None:
@@ -190,11 +190,11 @@ def test_no_cluster_at_the_address_is_one_line_that_names_it_within_ten_seconds(
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (SchemaMismatch(path="p", column="c", reason="r"), 2, "table holds another schema: path=p column=c reason=r"),
-        (ClusterUnavailable(address="a", reason="r"), 3, "cluster unavailable: address=a reason=r"),
+        (SchemaMismatch(path="p", column="c", reason="r"), 2, "table holds another schema: r: path=p column=c"),
+        (ClusterUnavailable(address="a", reason="r"), 3, "cluster unavailable: r: address=a"),
         (RuntimeError("boom\nat somewhere"), 1, "boom"),
         (RuntimeError(f"[STREAM_FAILED] x\n  waltz_delta.errors.GapInTable: {GapInTable(path='p', partition=0, first=1, last=2)}\n at"), 4, None),
-        (RuntimeError(f"y\nwaltz_log.errors.Unavailable: {Unavailable(reason='nobody')}\n"), 3, "unavailable: reason=nobody"),
+        (RuntimeError(f"y\nwaltz_log.errors.Unavailable: {Unavailable(reason='nobody')}\n"), 3, "unavailable: nobody"),
         (RuntimeError("z\npyspark_waltz.errors.RangeUnreadable: no replica could serve the range: partition=0\n"), 3, None),
         (RuntimeError("z\npyspark_waltz.errors.DataLost: transactions lost to this query: partition=0\n"), 1, None),
     ],

@@ -209,8 +209,8 @@ def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spa
     assert (blocked.code, blocked.final) == (USAGE, True)
     assert isinstance(runs["blocked"].error, NotADeltaTable)
     assert [line for line in told if line.startswith("never")] == [
-        "never: cluster unavailable: address=nowhere reason=no such file (starting again in 2 s)",
-        "never: cluster unavailable: address=nowhere reason=no such file (starting again in 4 s)",
+        "never: cluster unavailable: no such file: address=nowhere (starting again in 2 s)",
+        "never: cluster unavailable: no such file: address=nowhere (starting again in 4 s)",
     ]
     assert not any(line.startswith("blocked") for line in told), "what cannot pass is not tried again"
     deadline = time.monotonic() + PATIENCE_S

@@ -435,7 +435,7 @@ def spark_settings(spark: Any, settings: dict[str, str]) -> Iterator[None]:
 
 def test_data_that_is_not_the_declared_json_fails_the_query_and_a_column_of_the_log_cannot_be_taken(spark: Any) -> None:
     raw = spark.sql("SELECT 0 AS partition, 0L AS transaction_id, current_timestamp() AS timestamp, 0 AS header, CAST('{\"n\": ' AS BINARY) AS data")
-    with pytest.raises(Exception, match="does not decode: partition=0 transaction_id=0 reason=is not one JSON object"):
+    with pytest.raises(Exception, match="does not decode: transaction 0 of partition 0: is not one JSON object"):
         shape(raw, schema="n BIGINT").collect()
     with pytest.raises(InvalidSetting, match="already a column of the log"):
         shape(raw, schema="header BIGINT")

@@ -158,16 +158,16 @@ def test_without_sparks_setting_filters_are_sparks_own_business(read: Read, log:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"startingTimestmp": "5"}, r"name=startingtimestmp reason=no such option of the source nearest=startingTimestamp"),
+        ({"startingTimestmp": "5"}, r"startingtimestmp: no such option of the source .did you mean startingTimestamp"),
         ({"startingTimestamp": "soon"}, r"wants milliseconds since 1970, or ISO 8601 with an offset"),
         ({"startingTimestamp": str(T0 + 60_000)}, r"nothing of partition 0 was appended at 2023-11-14T22:14:20.000Z or later"),
-        ({"startingTransactionIds": '{"0": 61}'}, r"out of range: partition=0 asked=61 first=0 last=59"),
+        ({"startingTransactionIds": '{"0": 61}'}, r"out of range: .*: partition=0 asked=61 first=0 last=59"),
         ({"endingTransactionIds": '{"9": 5}'}, r"names partition 9, the log has 0,1,2"),
         ({"partitions": "0-7"}, r"names partition 7, the cluster has 0 to 2"),
-        ({"maxBytesPerTrigger": "5k"}, r"name=maxBytesPerTrigger reason=is for stream reads only"),
-        ({"mode": "metadata", "includeMetadata": "true"}, r"name=includeMetadata reason=does nothing with mode=metadata"),
+        ({"maxBytesPerTrigger": "5k"}, r"maxBytesPerTrigger is for stream reads only"),
+        ({"mode": "metadata", "includeMetadata": "true"}, r"includeMetadata does nothing with mode=metadata"),
         ({"tls.enabled": "true"}, r"do not speak TLS yet"),
-        ({"bootstrap": "h:1"}, r"found through its coordinator, not through servers nearest=cluster"),
+        ({"bootstrap": "h:1"}, r"found through its coordinator, not through servers .did you mean cluster"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
@@ -184,7 +184,7 @@ def test_errors_of_reading_reach_the_user_with_what_was_lost_or_said(spark: Any,
     def load(**options: str) -> Any:
         return spark.read.format("waltz_stub").options(cluster=cluster.address, fetchTimeoutMs="700", **options).load()
 
-    with pytest.raises(PySparkException, match=r"transactions lost to this query: partition=0 first=30 last=39 reason=trimmed"):
+    with pytest.raises(PySparkException, match=r"transactions lost to this query: trimmed.*: partition=0 first=30 last=39"):
         load(startingTransactionIds='{"0": 30}').count()
     assert load(startingTransactionIds='{"0": 30}', failOnDataLoss="false").count() == 60
     for node in cluster.nodes:

@@ -128,7 +128,7 @@ def test_unknown_options_are_refused_at_load_with_the_nearest(spark: Any) -> Non
     from pyspark.errors import PySparkException
 
     for reader in (spark.read, spark.readStream):
-        with pytest.raises(PySparkException, match=r"name=maxtransactionpertrigger .*nearest=maxTransactionsPerTrigger"):
+        with pytest.raises(PySparkException, match=r"maxtransactionpertrigger: .*did you mean maxTransactionsPerTrigger"):
             reader.format("waltz").option("cluster", "x").option("maxTransactionPerTrigger", "5").load()
 
 

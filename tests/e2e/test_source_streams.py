@@ -166,7 +166,7 @@ def test_a_checkpoint_is_not_used_with_another_cluster(stream: Stream, stub: Stu
     stream.available_now()
     old, stream.cluster = stream.cluster, stub()
     fill(stream.cluster, 0, 50)
-    with pytest.raises(Exception, match=rf"name=checkpoint reason=is of another cluster: checkpoint={old.key} cluster={stream.cluster.key}"):
+    with pytest.raises(Exception, match=rf"checkpoint is of another cluster: checkpoint={old.key} cluster={stream.cluster.key}"):
         stream.available_now()
     assert stream.rows() == ids(0, 0, 5)
 
@@ -185,7 +185,7 @@ def test_segments_trimmed_under_a_running_stream_end_it_with_the_range_that_was_
 
     for node in stream.cluster.nodes:
         node.hook = trim
-    with pytest.raises(Exception, match="transactions lost to this query: partition=0 first=100 last=199 reason=trimmed while it was read"):
+    with pytest.raises(Exception, match="transactions lost to this query: trimmed while it was read: partition=0 first=100 last=199"):
         stream.available_now(maxTransactionsPerTrigger="100", maxRecordsPerPartition="100")
     assert stream.rows() == ids(0, 0, 100)
     stream.available_now(failOnDataLoss="false")

@@ -32,7 +32,10 @@
     └── ProtocolViolation         the peer sent what the protocol does not allow     upgrade or fix the peer
 
 Every error survives pickling and the wire (`encode`, `decode`), says in `outcome` whether something may have happened all the same, and in
-`retriable` whether the same call can succeed later. Messages are lower-case with the facts last as `key=value`.
+`retriable` whether the same call can succeed later.
+
+A message is a sentence that says what happened and, where the class does not say it, what to do; then the facts as `key=value`. It begins in lower
+case, because commands put their name before it and logs a key. What is prose among the facts is printed as prose.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 __all__ = [
     "ClusterKeyMismatch",
@@ -82,6 +85,8 @@ class WaltzError(Exception):
     """Base of all. Facts are given by keyword and become attributes; a missing or foreign fact is a defect and raises `TypeError`."""
 
     text: ClassVar[str] = "failed"
+    prose: ClassVar[str] = "reason"
+    """The fact that is a sentence, or the rest of one; it follows `text`."""
     outcome: ClassVar[Literal["none", "unknown"]] = "none"
     retriable: ClassVar[bool] = False
     advice: ClassVar[str] = ""
@@ -96,8 +101,12 @@ class WaltzError(Exception):
         self.facts = facts
         for name, value in facts.items():
             setattr(self, name, value)
-        told = " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
-        super().__init__(": ".join(part for part in (self.text, told) if part) + (f" ({self.advice})" if self.advice else ""))
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        told = " ".join(f"{name}={value}" for name, value in self.facts.items() if value is not None and name != self.prose)
+        parts = (self.text, str(self.facts.get(self.prose) or ""), told)
+        return ": ".join(part for part in parts if part) + (f" ({self.advice})" if self.advice else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.facts)
@@ -110,17 +119,23 @@ def _rebuild(cls: type[WaltzError], facts: dict[str, Any]) -> WaltzError:
 class InvalidRequest(WaltzError):
     """The request can never succeed as it is. Nothing was sent; fix the call."""
 
-    text = "invalid request"
+    text = ""
     reason: str
 
 
 class InvalidSetting(InvalidRequest):
     """A setting or option is unknown or unusable. Nothing was started; fix the configuration."""
 
-    text = "invalid setting"
     name: str
     reason: str
     nearest: str | None
+
+    def _message(self) -> str:
+        """`name` is the subject where the reason begins with a verb."""
+        name, reason = str(self.facts["name"]), str(self.facts["reason"])
+        link = " " if reason.partition(" ")[0] in _VERBS else ": "
+        near = f" (did you mean {self.facts['nearest']}?)" if self.facts["nearest"] else ""
+        return (f"{name}{link}{reason}" if name else reason) + near
 
     @classmethod
     def unknown(cls, name: str, known: Iterable[str], *, what: str = "setting") -> Self:
@@ -133,7 +148,7 @@ class InvalidSetting(InvalidRequest):
 class TransactionTooLarge(InvalidRequest):
     """One transaction is above a limit. Nothing was sent; split it or raise the limit on clients and servers alike."""
 
-    text = "transaction too large"
+    text = "the transaction is too large; split it, or raise the limit on clients and servers alike"
     reason = "above a limit"
     what: str
     size: int
@@ -143,7 +158,7 @@ class TransactionTooLarge(InvalidRequest):
 class UnknownRecord(InvalidRequest):
     """The journal holds no living record or open transaction of that id, or an open transaction has the record. Nothing was written."""
 
-    text = "not in the journal"
+    text = "the journal holds no such record or transaction"
     reason = "unknown"
     what: str
     id: int
@@ -157,6 +172,10 @@ class NoSuchTopic(InvalidRequest):
     topic: str
     nearest: str | None
 
+    def _message(self) -> str:
+        hint = f"did you mean {self.facts['nearest']}?" if self.facts["nearest"] else "`waltz topic list` shows those that there are"
+        return f"{self.text}: {self.facts['topic']} ({hint})"
+
     @classmethod
     def among(cls, topic: str, known: Iterable[str]) -> Self:
         """With the nearest of the known names, if any is near."""
@@ -168,7 +187,7 @@ class TopicDeleted(InvalidRequest):
     """The topic was deleted while it was in use; one of the same name that was made since is another one. What was not sent is not in the log. Look
     the name up again, or stop."""
 
-    text = "topic was deleted"
+    text = "the topic was deleted while it was in use; look its name up again, or stop"
     reason = "deleted"
     topic: str
 
@@ -176,7 +195,7 @@ class TopicDeleted(InvalidRequest):
 class LockConflict(WaltzError):
     """Decided: not in the log. Apply the feed up to `winner`, look again, and decide again."""
 
-    text = "lock conflict"
+    text = "lock conflict: a newer transaction wrote one of the locks; read up to the winner and decide again"
     retriable = True
     partition: int
     winner: int
@@ -256,7 +275,8 @@ class OutboxFull(Unavailable):
 class Fenced(WaltzError):
     """A newer session, generation or mount took over. Stop writing; open again if you should."""
 
-    text = "fenced"
+    text = "fenced: a newer one took over"
+    prose = "what"
     outcome = "unknown"
     what: str
     partition: int
@@ -286,11 +306,16 @@ class NotAllowed(WaltzError):
     topic: str
     principal: str | None
 
+    def _message(self) -> str:
+        who = f"principal {self.facts['principal']}" if self.facts["principal"] else "a client without a principal"
+        return f"{self.text}: {who} may not {self.facts['action']}, its properties say who may: topic={self.facts['topic']}"
+
 
 class OutboxTaken(Fenced):
     """Another copy of this outbox's directory forwards now. Nothing more leaves this one; what it still holds can be exported. Find the other."""
 
     text = "outbox taken over"
+    prose = "reason"
     client_id: int
     mine: int
     newer: int
@@ -300,7 +325,7 @@ class OutboxTaken(Fenced):
 class SessionTooOld(WaltzError):
     """This replica was last made clean in an older session than asked for: its tail may be dirty. Read from another."""
 
-    text = "replica of an older session"
+    text = "replica of an older session, whose tail may not be committed: it is not read; read from another one"
     retriable = True
     partition: int
     asked: int
@@ -310,7 +335,7 @@ class SessionTooOld(WaltzError):
 class ClusterKeyMismatch(WaltzError):
     """The two sides belong to different clusters. Check addresses and directories."""
 
-    text = "cluster key mismatch"
+    text = "cluster key mismatch: the two sides belong to different clusters, so check the address and the directory"
     expected: str
     got: str
 
@@ -318,7 +343,7 @@ class ClusterKeyMismatch(WaltzError):
 class OutOfRange(WaltzError):
     """The range is not, or no longer, in the log. `first` and `last` bound what is."""
 
-    text = "out of range"
+    text = "out of range: the log does not hold this transaction, only those from first to last"
     partition: int
     asked: int
     first: int
@@ -339,7 +364,7 @@ class EnvelopeBroken(WaltzError):
     """A transaction of a keyed topic does not begin with a key: somebody appended it to the log partition and not to the topic. It is whole, and the
     same on every replica. Read on above its id to leave it out; `client.feed` of the log partition shows who appended it."""
 
-    text = "data does not begin with a key"
+    text = "the data does not begin with a key: somebody appended it to the log partition and not to the topic; read on above its id to leave it out"
     topic: str
     partition: int
     transaction_id: int
@@ -358,7 +383,8 @@ class WorkerFailed(WaltzError):
     """A worker process of a node ended soon after each of its starts, and the node with it. What it met is there at the next start too: it told it
     before it ended. `ended` says how it did, the last time."""
 
-    text = "worker does not stay up"
+    text = "a worker does not stay up; what it logged before it ended says why"
+    prose = "ended"
     worker: int
     lives: int
     ended: str
@@ -399,6 +425,13 @@ class ProtocolViolation(WaltzError):
     text = "protocol violation"
     reason: str
 
+
+# fmt: off
+_VERBS: Final = frozenset({
+    "are", "cannot", "contains", "does", "expected", "has", "have", "holds", "is", "lies", "may", "must",
+    "names", "needs", "points", "saves", "says", "sets", "takes", "want", "wanted", "wants", "was", "were",
+})
+# fmt: on
 
 _CLASSES: dict[str, type[WaltzError]] = {
     cls.__name__: cls

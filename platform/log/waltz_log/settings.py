@@ -10,6 +10,7 @@ mapping or a nested model is YAML, of which JSON is a part (`{a: 1}`). An empty 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,7 +21,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "validation_reason"]
+
+
+SHOWN_MAX = 80
+"""Characters of a wrong value in a message; the rest says no more."""
 
 
 class Settings(BaseModel):
@@ -36,8 +41,9 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            told = first["msg"]
-            raise InvalidSetting(name=".".join(str(part) for part in first["loc"]), reason=told[:1].lower() + told[1:], nearest=None) from None
+            raise InvalidSetting(
+                name=".".join(str(part) for part in first["loc"]), reason=_reason(first["msg"], first.get("input")), nearest=None
+            ) from None
 
     @classmethod
     def load(cls, path: Path | None, *, prefix: str, environment: Mapping[str, str] = os.environ, **arguments: Any) -> Self:
@@ -73,6 +79,19 @@ class Settings(BaseModel):
             if field not in variables or field in given:
                 raise
             raise InvalidSetting(name=variables[field] + (f".{rest}" if rest else ""), reason=error.reason, nearest=error.nearest) from None
+
+
+def _reason(told: str, given: Any) -> str:
+    shown = isinstance(given, str | int | float) and "got" not in told and told != "Field required"
+    return validation_reason(told) + (f", not {repr(given)[:SHOWN_MAX]}" if shown else "")
+
+
+def validation_reason(told: str) -> str:
+    """Of pydantic's message: what the setting must be, with the setting as its subject."""
+    if told == "Field required":
+        return "is required"
+    told = re.sub(r"^\w+ should ", "must ", told.removeprefix("Value error, "))
+    return told[:1].lower() + told[1:]
 
 
 def _parse_variable(name: str, text: str, annotation: Any) -> Any:

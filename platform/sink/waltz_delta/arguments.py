@@ -56,10 +56,10 @@ def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobA
 def _from_files(files: list[Path], found: argparse.Namespace) -> tuple[PipelineSettings, ...]:
     for name in ("cluster", "table", "checkpoint", "partitions", "max_transactions_per_trigger", "schema", "where", "select", "option", "subscriber"):
         if getattr(found, name):
-            raise InvalidSetting(name=f"--{name.replace('_', '-')}", reason="stands in the pipeline file", nearest=None)
+            raise InvalidSetting(name=f"--{name.replace('_', '-')}", reason="is set in the pipeline file", nearest=None)
     pipelines = tuple(load_pipeline(path) for path in pipeline_files(files))
     if not pipelines:
-        raise InvalidSetting(name="--pipeline", reason=f"no .yaml in {', '.join(str(path) for path in files)}", nearest=None)
+        raise InvalidSetting(name="--pipeline", reason=f"names no .yaml in {', '.join(str(path) for path in files)}", nearest=None)
     if found.trigger is None:
         return pipelines
     return tuple(settings.model_copy(update={"trigger": _trigger(found.trigger)}) for settings in pipelines)

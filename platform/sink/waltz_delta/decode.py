@@ -208,7 +208,7 @@ def _refuse_names(names: Iterable[str], taken: Iterable[str]) -> None:
 
 def refuse(rows: DataFrame) -> DataFrame:
     """The same rows; a query over one with a problem fails and names it."""
-    place = f.format_string(f"{UNDECODABLE}partition=%d transaction_id=%d reason=%s", f.col(PARTITION), f.col(TRANSACTION_ID), f.col(PROBLEM))
+    place = f.format_string(f"{UNDECODABLE}transaction %d of partition %d: %s", f.col(TRANSACTION_ID), f.col(PARTITION), f.col(PROBLEM))
     return rows.withColumn(PROBLEM, f.when(f.col(PROBLEM).isNotNull(), f.raise_error(place).cast("string")))
 
 

@@ -29,7 +29,7 @@ Columns = list[tuple[str, str]]
 def run(files: list[Path], *, spark: bool, output: str) -> int:
     found = {path: check_pipeline_file(path) for path in pipeline_files(files)}
     if not found:
-        raise InvalidSetting(name="files", reason=f"no .yaml in {', '.join(str(path) for path in files)}", nearest=None)
+        raise InvalidSetting(name="files", reason=f"names no .yaml in {', '.join(str(path) for path in files)}", nearest=None)
     pipelines = {path: settings for path, (settings, _) in found.items() if settings is not None}
     problems = {path: list(wrong) for path, (_, wrong) in found.items()}
     _refuse_shared(pipelines, problems)

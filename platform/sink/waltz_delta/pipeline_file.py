@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from waltz_delta.pipeline import PipelineSettings
 from waltz_log.errors import InvalidSetting
-from waltz_log.settings import Settings
+from waltz_log.settings import Settings, validation_reason
 
 __all__ = ["Problem", "check_pipeline_file", "load_job_pipeline", "load_pipeline", "pipeline_files"]
 
@@ -161,7 +161,7 @@ class _Reading:
         try:
             return model(**values)
         except InvalidSetting as error:  # of the settings together
-            self._wrong(places.get(error.name, node), (*where, error.name) if error.name else where, error.reason.removeprefix("value error, "))
+            self._wrong(places.get(error.name, node), (*where, error.name) if error.name else where, error.reason)
             return None
 
     def _field(self, field: FieldInfo, node: yaml.Node, where: tuple[str, ...]) -> Any:
@@ -182,7 +182,7 @@ class _Reading:
             return TypeAdapter(checked).validate_python(value)
         except ValidationError as error:
             for found in error.errors(include_url=False):
-                told = found["msg"].lower().removeprefix("value error, ")
+                told = validation_reason(found["msg"])
                 given = "" if "got" in told else f", got {_shown(found['input'])}"
                 self._wrong(node, (*where, *(str(part) for part in found["loc"])), f"{told}{given}")
         except InvalidSetting as error:  # an option of the source

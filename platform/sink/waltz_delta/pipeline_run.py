@@ -203,7 +203,7 @@ def _refuse_shared(pipelines: Sequence[PipelineSettings]) -> None:
         for what, value in (("name", settings.name), ("checkpoint", settings.checkpoint), *(("table", table) for table in settings.tables)):
             other = taken.setdefault((what, value.rstrip("/")), settings.name)
             if other != settings.name or (what == "name" and sum(each.name == value for each in pipelines) > 1):
-                raise InvalidSetting(name=what, reason=f"{value} is that of two pipelines, {other} and {settings.name}", nearest=None)
+                raise InvalidSetting(name=what, reason=f"is {value} in two pipelines, {other} and {settings.name}", nearest=None)
 
 
 def _contact_one(pipelines: Sequence[PipelineSettings]) -> None:

@@ -214,7 +214,7 @@ class LogView:
             self._inspector = self._manager.__enter__()
             parameters = self._inspector.parameters
             if self._key is not None and parameters.key != self._key:
-                raise InvalidSetting(name="cluster", reason=f"the cluster at {self._options.cluster} became another one", nearest=None)
+                raise InvalidSetting(name="cluster", reason=f"has become another one at the same address, {self._options.cluster}", nearest=None)
             chosen = self._options.partitions
             if chosen is not None and chosen[-1] >= parameters.partitions:
                 raise InvalidSetting(

@@ -67,7 +67,7 @@ def parse_topics(text: str) -> tuple[str, ...]:
     try:
         found = [str(TopicName.parse(part.strip())) for part in text.split(",")]
     except InvalidRequest as error:
-        raise InvalidSetting(name="topic", reason=error.reason, nearest=None) from None
+        raise InvalidSetting(name="topic", reason=f"cannot be used: {error.reason}", nearest=None) from None
     return tuple(dict.fromkeys(found))
 
 

@@ -268,7 +268,7 @@ class SourceOptions:
     def check_use(self, use: Literal["stream", "batch"]) -> None:
         """Refuses an option that would do nothing in this use."""
         if self.metadata_mode and use == "stream":
-            raise InvalidSetting(name="mode", reason="metadata is for batch reads only", nearest=None)
+            raise InvalidSetting(name="mode", reason="cannot be metadata in a stream: that is for batch reads only", nearest=None)
         if self.compacted and use == "stream":
             raise InvalidSetting(name="compacted", reason=_NOT_A_STREAM, nearest=None)
         actual: Use = "metadata" if self.metadata_mode else use
@@ -277,7 +277,7 @@ class SourceOptions:
                 reason = "does nothing with mode=metadata" if self.metadata_mode else f"is for {', '.join(sorted(option.uses))} reads only"
                 raise InvalidSetting(name=option.name, reason=reason, nearest=None)
         if use == "stream" and "endingTransactionIds" in self.named and not (self.ending.given or self.ending.topics):
-            raise InvalidSetting(name="endingTransactionIds", reason="latest is no end for a stream; give JSON, or a trigger that ends", nearest=None)
+            raise InvalidSetting(name="endingTransactionIds", reason="cannot be latest in a stream; give JSON, or a trigger that ends", nearest=None)
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:

@@ -85,8 +85,9 @@ def _at_time(times: Times, partition: int, extent: Extent, at: int) -> int:
     if at >= extent.next and times.strict:
         time_ms = times.of(partition)
         assert time_ms is not None
-        reason = f"nothing of partition {partition} was appended at {told_time(time_ms)} or later; strategy latest would begin at its end"
-        raise InvalidSetting(name=times.option, reason=reason, nearest="startingTransactionIdsByTimestampStrategy")
+        reason = f"nothing of partition {partition} was appended at {told_time(time_ms)} or later; "
+        reason += "startingTransactionIdsByTimestampStrategy=latest begins at its end"
+        raise InvalidSetting(name=times.option, reason=reason, nearest=None)
     return min(max(at, extent.first), extent.next)
 
 

@@ -208,7 +208,7 @@ class TestStorageNodeRefuses:
         assert _waltz("cluster", "create", other, "--name", "other", "--partitions", "2", "--storages", "a", "--replication", "1").returncode == 0
         refused = self._run(settings | {"cluster": other})
         assert refused.returncode == 4
-        assert refused.stderr.startswith("waltz: cluster key mismatch: expected=")
+        assert refused.stderr.startswith("waltz: cluster key mismatch: the two sides belong to different clusters")
         assert refused.stderr.count("\n") == 1
 
     def test_a_restored_copy_and_an_empty_directory_unless_that_is_meant(self, settings: dict[str, Any], tmp_path: Path) -> None:

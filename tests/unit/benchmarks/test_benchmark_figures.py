@@ -80,7 +80,7 @@ def test_only_takes_a_benchmark_or_one_of_its_figures() -> None:
     assert chosen(None) == BENCHMARKS
     assert chosen("append") == ("append",)
     assert chosen("append.pipelined_4p") == ("append",)
-    with pytest.raises(InvalidSetting, match="nearest=append"):
+    with pytest.raises(InvalidSetting, match="did you mean append"):
         chosen("apend")
 
 

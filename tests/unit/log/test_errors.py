@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -85,3 +86,47 @@ def test_an_unknown_setting_names_the_nearest() -> None:
 def test_foreign_text_is_not_an_error_of_ours() -> None:
     for text in ("", "{}", "null", "[]", '{"error": "OSError", "facts": {}}', '{"error": "LockConflict", "facts": {}}'):
         assert errors.decode(text) is None
+
+
+DUMPED = re.compile(r"\b(reason|name|nearest|ended|action|principal)=")
+"""Facts that are words for people: printed as `key=value` they would be a dump of fields."""
+
+
+def is_sentence(message: str) -> bool:
+    """Several words in front, a verb among them, facts only behind."""
+    prose = re.split(r":? \w+=", message)[0]
+    verbs = r"\b(is|are|was|were|belong|wrote|took|read|has|have|holds?|does|must|may|cannot|wants?|needs?|names?|give|there|no|not)\b"
+    return DUMPED.search(message) is None and not re.match(r"\w+=", message) and len(prose.split()) >= 3 and re.search(verbs, prose) is not None
+
+
+@pytest.mark.parametrize(
+    "dump",
+    [
+        "invalid setting: name=--topic reason=or --partition is required",
+        "partition=1 winner=7",
+        "unavailable: reason=no owner answers within 10 s",
+        "lock conflict: partition=1 winner=7",
+        "broken",
+    ],
+)
+def test_a_field_dump_is_no_sentence(dump: str) -> None:
+    """What `is_sentence` is for."""
+    assert not is_sentence(dump)
+
+
+@pytest.mark.parametrize("error", [error for error in SAMPLES if "reason" not in error.facts], ids=lambda error: type(error).__name__)
+def test_a_message_is_a_sentence_and_then_facts(error: WaltzError) -> None:
+    assert is_sentence(str(error)), str(error)
+
+
+@pytest.mark.parametrize("error", [error for error in SAMPLES if "reason" in error.facts], ids=lambda error: type(error).__name__)
+def test_a_reason_is_printed_as_the_prose_that_it_is(error: WaltzError) -> None:
+    said = type(error)(**(error.facts | {"reason": "is not what it should be"}))
+    assert is_sentence(str(said)), str(said)
+    assert "is not what it should be" in str(said)
+
+
+def test_a_setting_is_the_subject_of_its_sentence() -> None:
+    assert str(errors.InvalidSetting(name="--table", reason="is required", nearest=None)) == "--table is required"
+    assert str(errors.InvalidSetting.unknown("lisen", ["listen"])) == "lisen: no such setting (did you mean listen?)"
+    assert str(errors.InvalidSetting(name="", reason="give this or that", nearest=None)) == "give this or that"

@@ -129,7 +129,7 @@ def test_the_file_holds_the_last_word(board: StatusBoard, tmp_path: Path) -> Non
 def test_a_port_that_is_taken_is_told(board: StatusBoard) -> None:
     with (
         PrometheusMetrics(board, port=0, host="127.0.0.1") as metrics,
-        pytest.raises(InvalidSetting, match="--metrics-port reason=cannot listen"),
+        pytest.raises(InvalidSetting, match="--metrics-port cannot listen"),
         PrometheusMetrics(board, port=metrics.port, host="127.0.0.1"),
     ):
         pass

@@ -64,7 +64,7 @@ def test_a_job_from_arguments_may_start_at_a_time() -> None:
     times = found.pipelines[0].options.starting_times
     assert times is not None
     assert times.of(0) == 1_700_000_000_000
-    with pytest.raises(InvalidSetting, match="startingTimestamp reason=cannot be together with startingTransactionIds=latest"):
+    with pytest.raises(InvalidSetting, match="startingTimestamp cannot be together with startingTransactionIds=latest"):
         parse_arguments("ingest", [*NEEDED, "--starting=latest", "--option=startingTimestamp=1700000000000"], upsert=False)
 
 
@@ -104,7 +104,7 @@ def test_pipeline_files_stand_in_place_of_arguments(tmp_path: Path) -> None:
     ]
     assert (found.metrics_port, found.metrics_host) == (9000, "127.0.0.1")
     assert parse_arguments("ingest", [f"--pipeline={tmp_path}", "--metrics-host=0.0.0.0"], upsert=False).metrics_host == "0.0.0.0"
-    with pytest.raises(InvalidSetting, match="--table reason=stands in the pipeline file"):
+    with pytest.raises(InvalidSetting, match="--table is set in the pipeline file"):
         parse_arguments("ingest", [f"--pipeline={tmp_path}", "--table=/t"], upsert=False)
     empty = tmp_path / "empty"
     empty.mkdir()

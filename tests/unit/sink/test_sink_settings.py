@@ -40,7 +40,7 @@ def test_little_is_enough_and_everything_can_be_said() -> None:
     ("given", "told"),
     [
         ({"outputs": []}, "at least 1 item"),
-        ({"outputs": [{"target": {"table": "/t", "moda": "append"}}]}, "nearest=mode"),
+        ({"outputs": [{"target": {"table": "/t", "moda": "append"}}]}, "did you mean mode"),
         ({"outputs": [{"target": {"table": "/t", "mode": "upsert"}}]}, "needs keys"),
         ({"outputs": [{"target": {"table": "/t", "keys": ["k"]}}]}, "keys are for the modes"),
         ({"outputs": [{"target": {"table": "/t", "sequence": "v"}}]}, "sequence is for the modes"),

@@ -167,7 +167,7 @@ def test_a_partition_beyond_the_cluster_and_another_cluster_at_the_address_are_r
     log.extents()
     cluster.parameters = Parameters(key=UUID(int=8))
     cluster.troubles = [Unavailable(reason="gone")]
-    with pytest.raises(InvalidSetting, match="became another one"):
+    with pytest.raises(InvalidSetting, match="has become another one"):
         log.extents()
 
 

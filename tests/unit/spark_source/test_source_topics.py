@@ -96,7 +96,7 @@ def test_options_that_do_not_fit_each_other_are_refused(options: dict[str, str],
     ("options", "told"),
     [
         ({"startingTransactionIds": '{"a/b": 3}'}, "names topic a/b; that wants topic or topicPattern"),
-        ({"topic": "a/b", "startingTransactionIds": '{"a/bb": 3}'}, "no such topic of those read, .* nearest=a/b"),
+        ({"topic": "a/b", "startingTransactionIds": '{"a/bb": 3}'}, "no such topic of those read, .* .did you mean a/b"),
         ({"topicPattern": "a/.*", "endingTransactionIds": '{"c/b": 3}'}, "which topicPattern does not match"),
         ({"topic": "a/b", "startingTransactionIds": '{"a/b": "soon"}'}, "wants earliest, latest or JSON"),
         ({"topic": "a/b", "startingTransactionIds": '{"a/b": {"x": 3}}'}, "wants earliest, latest or JSON"),
@@ -240,7 +240,7 @@ def test_a_batch_reads_the_named_topics_and_tells_topic_and_key(cluster: StubClu
         assert SourceOptions.parse(options).wanted_partitions(inspector.catalogue) == (1, 2, 3)
         assert SourceOptions.parse({**options, "partitions": "0-2"}).wanted_partitions(inspector.catalogue) == (1, 2)
     assert SourceOptions.parse({"cluster": "x"}).wanted_partitions(Catalogue) is None
-    with pytest.raises(NoSuchTopic, match="nearest=shop/orders"):
+    with pytest.raises(NoSuchTopic, match="did you mean shop/orders"):
         read_all(cluster, topic="shop/order")
     cluster.append(orders.partitions[0], [pack_keyed(b"k", b"v"), b"around the topic"])
     with pytest.raises(EnvelopeBroken, match="partition=1 transaction_id=1"):
@@ -343,7 +343,7 @@ def test_who_may_not_read_is_told_at_once(cluster: StubCluster) -> None:
         node.readers[0] = ("ada",)
     assert len(read_all(cluster, topic="shop/a", principal="ada")) == 1
     for other in ({}, {"principal": "bob"}):
-        with pytest.raises(NotAllowed, match="action=read"):
+        with pytest.raises(NotAllowed, match="may not read"):
             read_all(cluster, topic="shop/a", **other)
 
 

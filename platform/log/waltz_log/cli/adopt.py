@@ -40,7 +40,7 @@ def read_nodes(nodes: list[str]) -> dict[str, DirectoryFacts]:
     for given in nodes:
         name, equals, place = given.partition("=")
         if not equals or not name or not place:
-            raise InvalidSetting(name="node", reason=f"wanted NAME=DIRECTORY or NAME=FILE, not {given!r}", nearest=None)
+            raise InvalidSetting(name="node", reason=f"must be NAME=DIRECTORY or NAME=FILE, not {given!r}", nearest=None)
         if name in found:
             raise InvalidSetting(name="node", reason=f"is named twice: {name}", nearest=None)
         found[name] = _facts(Path(place))

@@ -51,7 +51,7 @@ class Pacer:
 
 def _open(directory: Path) -> Disk:
     if not directory.is_dir():
-        raise InvalidSetting(name="directory", reason=f"is no directory: {directory}", nearest=None)
+        raise InvalidSetting(name="directory", reason=f"must be an existing directory, not {directory}", nearest=None)
     return ReadOnlyFileSystemDisk(directory)
 
 
@@ -96,7 +96,7 @@ def _rows(columns: dict[str, int], rows: Iterable[dict[str, Any]]) -> None:
 def dump_control_file(directory: Path, partition: int | None, output: str) -> int:
     found = read_directory(_open(directory))
     if partition is not None and partition >= len(found.entries):
-        raise InvalidSetting(name="partition", reason=f"the directory has {len(found.entries)} partitions, not {partition}", nearest=None)
+        raise InvalidSetting(name="partition", reason=f"must be one of the {len(found.entries)} of the directory, not {partition}", nearest=None)
     findings, notes = verify_small_files(found)
     places = range(len(found.entries)) if partition is None else [partition]
     told = {

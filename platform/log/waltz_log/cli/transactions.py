@@ -33,7 +33,7 @@ class Place(NamedTuple):
         if self.topic is None and self.key is not None:
             raise InvalidSetting(name="--key", reason="is for topics: --topic namespace/name", nearest=None)
         if self.topic is None and self.partition is None:
-            raise InvalidSetting(name="--topic", reason="or --partition is required", nearest=None)
+            raise InvalidSetting(name="--topic or --partition", reason="is required", nearest=None)
 
 
 class _Row(NamedTuple):
@@ -129,7 +129,7 @@ async def _of_topic(
 ) -> AsyncGenerator[_Row, None]:
     key = None if place.key is None else os.fsencode(place.key)
     if key is not None and not topic.keyed:
-        raise InvalidSetting(name="--key", reason=f"{topic.name} has no keys", nearest=None)
+        raise InvalidSetting(name="--key", reason=f"cannot be used: {topic.name} has no keys", nearest=None)
     partition = topic.partition_of(key) if key is not None and place.partition is None else place.partition
     if partition is None and topic.partitions == 1:
         partition = 0

@@ -20,7 +20,7 @@ def run(directory: Path, listen: str) -> int:
     """The exit code: 0 where it was asked to stop."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidSetting(name="listen", reason=f"wanted host:port, not {listen!r}", nearest=None)
+        raise InvalidSetting(name="listen", reason=f"must be host:port, not {listen!r}", nearest=None)
     if embedded.answers(host, int(port)):
         raise OSError(f"cannot listen on {listen}: a zookeeper answers there already")
     process = subprocess.Popen(embedded.prepare(directory, int(port), host), stdin=subprocess.DEVNULL)

@@ -62,7 +62,7 @@ def _clean(found: StorageDirectory, partition: int) -> int:
     if found.java is not None:
         raise InvalidSetting(name="directory", reason="was written by Java Waltz: run `waltz storage migrate` on it first", nearest=None)
     if not 0 <= partition < found.header.partitions:
-        raise InvalidSetting(name="partition", reason=f"there are {found.header.partitions}", nearest=None)
+        raise InvalidSetting(name="partition", reason=f"must be one of the {found.header.partitions} that there are", nearest=None)
     return found.known_good(partition)
 
 

@@ -27,11 +27,11 @@ def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
     target, source = target.absolute(), source.resolve()
     real = target.parent.resolve() / target.name
     if real == source or source in real.parents or real in source.parents:
-        raise InvalidSetting(name="target", reason=f"{target} and {source} lie within each other", nearest=None)
+        raise InvalidSetting(name="target", reason=f"must not lie within {source}, nor hold it: {target}", nearest=None)
     if _is_taken(target):
         raise InvalidSetting(name="target", reason=f"is there already: {target}", nearest=None)
     if not target.parent.is_dir():
-        raise InvalidSetting(name="target", reason=f"its parent is no directory: {target.parent}", nearest=None)
+        raise InvalidSetting(name="target", reason=f"has a parent that is no directory: {target.parent}", nearest=None)
     making = target.with_name(target.name + SUFFIX)
     disk = FileSystemDisk(making)
     try:

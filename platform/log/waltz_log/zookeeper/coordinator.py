@@ -52,7 +52,7 @@ def parse_address(address: str) -> tuple[str, str]:
     root = slash + root.rstrip("/")
 
     def refuse(reason: str) -> InvalidSetting:
-        return InvalidSetting(name="cluster", reason=f"{reason}: {address!r}, wanted host:port[,host:port]/root", nearest=None)
+        return InvalidSetting(name="cluster", reason=f"has {reason}: {address!r}, wanted host:port[,host:port]/root", nearest=None)
 
     if len(root) < 2 or "//" in root:
         raise refuse("no root path")

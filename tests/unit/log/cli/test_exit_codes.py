@@ -55,11 +55,11 @@ def test_the_exit_code_tells_the_class(error: WaltzError | OSError, code: int) -
         (["dev", "--partitions", "0"], "--partitions"),
         (["cluster", "creat"], "did you mean 'create'"),
         (["cluster", "status", "nowhere"], "wanted host:port"),
-        (["doctor", "--output", "jsn"], "nearest=json"),
+        (["doctor", "--output", "jsn"], "did you mean json"),
         (["server", "--config", "no-such-file"], "no-such-file"),
-        (["server", "--log-level", "infos"], "nearest=info"),
+        (["server", "--log-level", "infos"], "did you mean info"),
         (["cluster", "create", "127.0.0.1:1/x"], "missing option"),
-        (["zookeeper", "--listen", "2181"], "wanted host:port"),
+        (["zookeeper", "--listen", "2181"], "must be host:port"),
     ],
 )
 def test_what_is_wrong_on_the_command_line_is_told_in_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_an_unknown_setting_in_a_file_is_refused_with_the_nearest(tmp_path: Path
     path = tmp_path / "server.yaml"
     path.write_text("cluster: 127.0.0.1:1/x\nsession_timeout: 3\n")
     assert run(["server", "--config", str(path)]) == USAGE
-    assert "nearest=session_timeout_s" in capsys.readouterr().err
+    assert "session_timeout: no such setting (did you mean session_timeout_s?)" in capsys.readouterr().err
 
 
 def test_a_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -328,7 +328,7 @@ def test_compact_frees_what_sparse_files_hold(tmp_path: Path, capsys: pytest.Cap
     assert len([file for file in found["files"] if file["role"] in ("data", "current")]) <= 2
     assert sorted(told(["export", str(tmp_path / "j")], capsys).splitlines()) == sorted(before.splitlines())
     config.write_text("file_byte: 2048\n")
-    assert "nearest=file_bytes" in told(["compact", str(tmp_path / "j"), "--config", str(config)], capsys, USAGE)
+    assert "did you mean file_bytes" in told(["compact", str(tmp_path / "j"), "--config", str(config)], capsys, USAGE)
 
 
 def test_compact_keeps_the_size_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,10 @@ async def test_a_worker_that_never_stays_up_ends_the_node_with_a_clear_error(tmp
                 await asyncio.wait_for(workers.start(), 60)
             assert not workers.serve
     assert failed.value.facts == {"worker": 0, "lives": 2, "ended": "exit code 2"}
-    assert str(failed.value) == "worker does not stay up: worker=0 lives=2 ended=exit code 2"
+    assert str(failed.value) == "a worker does not stay up; what it logged before it ended says why: exit code 2: worker=0 lives=2"
     assert exit_code_of(failed.value) == MACHINE
     told = capfd.readouterr().err
-    assert told.count("waltz: worker 0: invalid setting: name=nonsense reason=no such setting") == 2
+    assert told.count("waltz: worker 0: nonsense: no such setting") == 2
 
 
 def test_the_address_of_a_node_stays_its_own_and_no_other_nodes() -> None:

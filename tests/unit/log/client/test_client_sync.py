@@ -396,7 +396,7 @@ def test_no_cluster_at_the_address_is_told_in_time_and_by_name(open_: object) ->
 
 
 def test_an_unknown_setting_is_refused_naming_the_nearest() -> None:
-    with pytest.raises(InvalidSetting, match="nearest=linger_ms"):
+    with pytest.raises(InvalidSetting, match="did you mean linger_ms"):
         ClientSettings.load(None, prefix="WALTZ_TEST", lingerms=3)
 
 

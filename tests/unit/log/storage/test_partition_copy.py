@@ -122,7 +122,7 @@ def test_other_clusters_running_nodes_and_unknown_partitions_are_refused() -> No
         StorageNode.create(disk, Clock(), key, 2)
     with pytest.raises(ClusterKeyMismatch):
         copy_partition(source, other, 0, Clock())
-    with pytest.raises(InvalidSetting, match="there are 2"):
+    with pytest.raises(InvalidSetting, match="one of the 2"):
         copy_partition(source, target, 2, Clock())
     target.lock()
     with pytest.raises(InvalidSetting, match="taken"):

@@ -1,0 +1,61 @@
+"""What is wrong on a command line, in a setting or in a call is told in a sentence that a person can act on, never as a dump of fields."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from waltz_log.cli.exit_codes import USAGE
+from waltz_log.cli.main import run
+from waltz_log.client import ClientSettings, SyncWaltzClient
+from waltz_log.errors import InvalidRequest, InvalidSetting
+
+DUMPED = re.compile(r"\b(reason|name|nearest)=(?!value|NAME|DIRECTORY)")
+
+MISUSES = {
+    "read {here}": "--topic or --partition is required",
+    "append {here} x --key k": "--key is for topics: --topic namespace/name",
+    "append {here} x --partition 0 --delete": "--delete wants --key, and no data",
+    "read nowhere --partition 0": "cluster has no root path: 'nowhere', wanted host:port[,host:port]/root",
+    "cluster status nowhere": "cluster has no root path: 'nowhere', wanted host:port[,host:port]/root",
+    "cluster status {here} --output tabel": "--output is table or json, not 'tabel' (did you mean table?)",
+    "server": "cluster is required",
+    "server --cluster {here} --log-level infos": "infos: no such log level (did you mean info?)",
+    "server --config {file}": "session_timeout: no such setting (did you mean session_timeout_s?)",
+    "server --config {missing}": "{missing} cannot be read: No such file or directory",
+    "storage --cluster {here} --name a/b --directory x": "name must match pattern '^[A-Za-z0-9._-]+$', not 'a/b'",
+    "storage verify {missing}": "directory must be an existing directory, not {missing}",
+    "storage --name a verify {missing}": "verify takes its options behind its name, and none of a node",
+    "zookeeper --listen 2181": "listen must be host:port, not '2181'",
+    "topic alter-policy {here} a/b": "--policy is required: name=value",
+    "topic create {here} a/b --policy retention": "--policy wants name=value, each name once, got 'retention'",
+    "cluster adopt {here} x --name y": "node must be NAME=DIRECTORY or NAME=FILE, not 'x'",
+    "cluster replicas replace {here} 0 a a": "a replica cannot replace itself: a",
+}
+
+
+@pytest.mark.parametrize("line", MISUSES)
+def test_a_misuse_of_the_command_is_told_in_a_sentence(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("cluster: here:1/x\nsession_timeout: 3\n")
+    places = {"here": "127.0.0.1:1/x", "file": str(file), "missing": str(tmp_path / "missing")}
+    arguments = [each.format(**places) for each in line.split()]
+    assert run(arguments) == USAGE
+    told = capsys.readouterr().err
+    assert told.rstrip("\n") == f"waltz: {MISUSES[line].format(**places)}"
+    assert DUMPED.search(told) is None
+
+
+def test_a_setting_out_of_bounds_says_what_it_must_be_and_what_it_was() -> None:
+    with pytest.raises(InvalidSetting, match=r"^max_pending must be greater than or equal to 1, not 0$"):
+        ClientSettings(max_pending=0)
+    with pytest.raises(InvalidSetting, match=r"^linger_ms must be a valid number, unable to parse string as a number, not 'long'$"):
+        ClientSettings(linger_ms="long")
+
+
+def test_a_call_with_a_wrong_argument_says_it_in_a_sentence() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        SyncWaltzClient("nowhere")
+    assert str(refused.value) == "cluster has no root path: 'nowhere', wanted host:port[,host:port]/root"
