@@ -52,7 +52,7 @@ def test_a_setting_out_of_bounds_says_what_it_must_be_and_what_it_was() -> None:
     with pytest.raises(InvalidSetting, match=r"^max_pending must be greater than or equal to 1, not 0$"):
         ClientSettings(max_pending=0)
     with pytest.raises(InvalidSetting, match=r"^linger_ms must be a valid number, unable to parse string as a number, not 'long'$"):
-        ClientSettings(linger_ms="long")
+        ClientSettings.load(None, prefix="W", environment={}, linger_ms="long")
 
 
 def test_a_call_with_a_wrong_argument_says_it_in_a_sentence() -> None:
