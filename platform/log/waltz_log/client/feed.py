@@ -27,7 +27,7 @@ __all__ = ["feed_batches"]
 
 TRIES_MAX = 3
 """How often in a row, without a transaction between, a feed may meet what another owner might not show, before it is an error: a transport that calls
-a cut connection a violation, an owner that was deposed and lags behind."""
+a cut connection a violation, an owner that was deposed and lags behind, a frame that changed on its way."""
 
 
 async def feed_batches(
@@ -58,13 +58,14 @@ async def feed_batches(
                 tries = 0
                 backoff.reset()
                 yield batch
-        except (ClusterKeyMismatch, CorruptData):
+        except ClusterKeyMismatch:
             raise
         except OutOfRange as error:
             tries += 1
             if position < error.first - 1 or tries >= TRIES_MAX:
                 raise
-        except ProtocolViolation:
+        except (CorruptData, ProtocolViolation):
+            # A frame that changed on its way is sent again; what arrives damaged time after time is damaged where it comes from.
             tries += 1
             if tries >= TRIES_MAX:
                 raise

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
 
-from waltz_log.errors import CorruptData, Fenced, NotOwner, Unavailable, WaltzError
+from waltz_log.core.block import Block
+from waltz_log.core.columns import verify_records
+from waltz_log.errors import ConnectionLost, CorruptData, Fenced, NotOwner, Unavailable, WaltzError
 from waltz_log.server.memory import Run
 from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings
@@ -110,7 +112,21 @@ class Fetcher:
 
     async def _one(self, source: ReplicaSession, first: int, headers_only: bool) -> Run | None:
         blocks = await source.read_run(first, self._store.committed, headers_only=headers_only)
+        if not headers_only:
+            self._expect_whole(source.name, blocks)
         return Run(tuple(blocks)) if blocks else None
+
+    def _expect_whole(self, name: str, blocks: Iterable[Block]) -> None:
+        """The replica verified them before it sent them: what does not verify now changed on its way. It must not stay in a cache, from which every
+        reader would get it again. Raises `ConnectionLost`."""
+        partition = self._store.partition
+        for block in blocks:
+            try:
+                verify_records(
+                    block.records, block.lengths, first_transaction_id=block.first_transaction_id, partition=partition, where=f"block from {name}"
+                )
+            except CorruptData as error:
+                raise ConnectionLost(address=name, reason=f"a block changed on its way: {error}") from None
 
     def statistics(self) -> dict[str, Any]:
         return {"reads": self.reads, "joined": self.joined}

@@ -83,6 +83,8 @@ class End:
         self._unread += 1
         self.connection.network.observe(self.connection, self.host, message, since_s)
         data = message.SerializeToString()
+        if self.connection.network.corrupts is not None:
+            data = self.connection.network.corrupts((self.host, self.other.host), message, data)
         self.transmit(data)
         self.connection.repeat(self, data)
 

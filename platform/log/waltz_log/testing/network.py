@@ -123,6 +123,8 @@ class MemoryNetwork:
         self.observer: Callable[[Connection, str, Any, float], None] | None = None
         """Told of every message that is sent: the connection, who sends it, the message, and since when it was to be sent: a peer that does not read
         holds messages up, and what they say is of then."""
+        self.corrupts: Callable[[tuple[str, str], Any, bytes], bytes] | None = None
+        """Given every message that a stream carries, from which host to which, and its bytes, says what arrives."""
         self.defects: list[str] = []
         """What handlers raised that is no `WaltzError`."""
         self._delay_s = delay_s

@@ -19,6 +19,7 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
+from math import inf, nextafter
 from typing import Any, TypeVar, TypeVarTuple
 
 __all__ = ["SimulatedProcess", "VirtualTimeLoop", "call_at_world_time", "current_process", "run_in_virtual_time", "world_time_s"]
@@ -84,9 +85,12 @@ class SimulatedProcess:
         return own_s + (now_s - world_s) * self._rate
 
     def world_time_s(self, own_s: float) -> float:
-        """When the process's clock says that."""
+        """When the process's clock says that, and not a rounding error earlier: who finds his time not come yet would wait for ever at one moment."""
         world_s, since_s = self._drifted_at_s
-        return world_s + (own_s - since_s) / self._rate
+        found = world_s + (own_s - since_s) / self._rate
+        while self.own_time_s(found) < own_s:
+            found = nextafter(found, inf)
+        return found
 
     def put_aside(self, handle: Any) -> None:
         self._waiting.append(handle)

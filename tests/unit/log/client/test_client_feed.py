@@ -158,6 +158,25 @@ async def test_a_feed_that_is_not_what_the_log_holds_ends_with_an_error(
         await take(client, 1)
 
 
+async def test_a_frame_that_changed_on_its_way_is_asked_for_again(
+    client: WaltzClient, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(client, 10)
+    original, frames = cluster.servers[0].feed_frame, 0
+
+    def spoiled(block: Block, feed: pb.FeedMode.ValueType) -> pb.FeedFrame:
+        nonlocal frames
+        frames += 1
+        frame = original(block, feed)
+        if frames <= 2:
+            _rot(frame)
+        return frame
+
+    monkeypatch.setattr(cluster.servers[0], "feed_frame", spoiled)
+    assert [each.transaction_id for each in await take(client, 10)] == list(range(10))
+    assert frames >= 3
+
+
 @pytest.mark.parametrize("cut", [1, 35])
 async def test_headers_that_are_cut_off_end_the_feed(client: WaltzClient, cluster: ScriptedCluster, cut: int) -> None:
     await append(client, 10)

@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from waltz_log.core.block import Block
 from waltz_log.errors import NotOwner
 from waltz_log.server.fetcher import Fetcher
+from waltz_log.server.memory import Run
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
+from waltz_log.testing.storage_model import block_of
 
 
 class _StalledStore:
@@ -66,3 +69,48 @@ async def test_one_who_stops_waiting_does_not_end_the_read_of_the_others() -> No
     await fetcher.close()
     with pytest.raises(NotOwner):
         await second
+
+
+class _Replica:
+    """Sends what it has, of which the network changes a bit the first time."""
+
+    name = "storage-0"
+    corrupt_reads = 0
+
+    def __init__(self, block: Block) -> None:
+        self.reads = 0
+        self._block = block
+
+    async def read_run(self, first: int, last: int, *, headers_only: bool) -> list[Block]:
+        self.reads += 1
+        if self.reads > 1:
+            return [self._block]
+        records = bytearray(self._block.records)
+        records[-5] ^= 1
+        return [Block(self._block.first_transaction_id, self._block.lengths, bytes(records), self._block.append_time_ms)]
+
+
+class _Store:
+    partition = 0
+    committed = 100
+    assigned = ("storage-0", "storage-1", "storage-2")
+
+    def __init__(self, replica: _Replica) -> None:
+        self._replica = replica
+
+    def expect_retained(self, first: int) -> None:
+        """Nothing was trimmed."""
+
+    async def sources(self, first: int) -> list[_Replica]:
+        return [self._replica]
+
+
+async def test_a_block_that_changed_on_its_way_is_not_remembered_and_is_read_again() -> None:
+    block = block_of(0, 7, [30, 40], salt=1)
+    replica, remembered = _Replica(block), list[Run]()
+    settings = ServerSettings(cluster="memory/test", replica_retry_s=0.001)
+    fetcher = Fetcher(cast(StoreSession, _Store(replica)), settings, lambda run, headers: remembered.append(run))
+    run = await fetcher.fetch(7, headers_only=False)
+    assert (run.blocks, replica.reads, replica.corrupt_reads) == ((block,), 2, 0)
+    assert [each.blocks for each in remembered] == [(block,)]
+    await fetcher.close()

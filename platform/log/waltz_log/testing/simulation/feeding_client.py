@@ -15,7 +15,7 @@ from waltz_log.client.mounting import ranges
 from waltz_log.client.owners import Owners
 from waltz_log.core.ports import Stream
 from waltz_log.core.records import encode_record
-from waltz_log.errors import ConnectionLost, Unavailable, WaltzError
+from waltz_log.errors import ConnectionLost, CorruptData, Unavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.simulation.clients import Actor, client_kind, look
@@ -151,7 +151,8 @@ async def settle_by_feed(actor: Actor) -> None:
         except (TimeoutError, Unavailable):
             await actor.pause(0.05)
         except WaltzError as error:
-            if not error.retriable and error.outcome != "unknown":
+            changed_on_its_way = isinstance(error, CorruptData) and "corrupt-messages" in actor.world.mix.faults
+            if not changed_on_its_way and not error.retriable and error.outcome != "unknown":
                 raise
             await actor.pause(0.05)
         finally:

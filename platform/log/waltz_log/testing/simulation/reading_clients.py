@@ -89,7 +89,8 @@ async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -
                 try:
                     transactions = decode_feed(pb.FeedFrame(block=block), bound.partition, after + 1, data=True)
                 except (CorruptData, ProtocolViolation) as error:
-                    actor.world.history.complaints.append(f"13: {address} served {error}")
+                    if "corrupt-messages" not in actor.world.mix.faults:  # it may have changed on its way, which the checksum showed
+                        actor.world.history.complaints.append(f"13: {address} served {error}")
                     raise
                 actor.saw(number, after, transactions, partition=bound.partition)
                 after = transactions[-1].transaction_id

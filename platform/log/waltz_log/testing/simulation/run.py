@@ -20,6 +20,7 @@ from waltz_log.testing.simulation import (
     deposed_faults,
     disk_faults,
     feeding_client,
+    message_faults,
     outbox_client,
     reading_clients,
     replica_faults,
@@ -37,7 +38,17 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 
 __all__ = ["Outcome", "run"]
 
-REGISTERED = (clock_faults, context_client, deposed_faults, disk_faults, feeding_client, outbox_client, reading_clients, replica_faults)
+REGISTERED = (
+    clock_faults,
+    context_client,
+    deposed_faults,
+    disk_faults,
+    feeding_client,
+    message_faults,
+    outbox_client,
+    reading_clients,
+    replica_faults,
+)
 """Modules whose kinds and faults are there because they are imported."""
 
 HEAL_BOUND_S = 12.0
