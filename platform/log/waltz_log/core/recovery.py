@@ -37,11 +37,19 @@ def majority(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """What a storage node says of its replica when a session opens it."""
+    """What a storage node says of its replica when a session opens it. `local_low_water_mark`: everything up to here is committed and on its disk,
+    whichever session copied it; smaller than `low_water_mark` while the replica is being filled. None: the same, as of a clean replica."""
 
     session: int
     low_water_mark: int
     last_transaction_id: int
+    local_low_water_mark: int | None = None
+
+    @property
+    def kept(self) -> int:
+        """No recovery truncates the replica below this id."""
+        local = self.local_low_water_mark
+        return self.low_water_mark if local is None else min(local, self.low_water_mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +68,12 @@ def classify(recorded: ReplicaState | None, report: ReplicaReport) -> Classifica
     if recorded is None or recorded.session < 0:
         # Nobody remembers where a session closed that it was a member of before it was removed, so that what it holds above its own mark may have
         # been given to others since. It was assigned again meanwhile, and not there: no session has looked at it.
-        return Classification(_cut(last, report.low_water_mark), votes=False)
+        return Classification(_cut(last, report.kept), votes=False)
     if report.session < recorded.session:
         return lost(report)
     if recorded.closing_high_water_mark is not None:
         # A session that ended before it recorded anybody may have resolved a higher mark already, and others copied it from here: never below that.
-        return Classification(_cut(last, max(recorded.closing_high_water_mark, report.low_water_mark)), votes=False)
+        return Classification(_cut(last, max(recorded.closing_high_water_mark, report.kept)), votes=False)
     return Classification(None, votes=last >= report.low_water_mark)
 
 
@@ -89,7 +97,7 @@ def unrecorded_session(before: PartitionMetadata, session: int, name: str, repor
 
 def lost(report: ReplicaReport) -> Classification:
     """A replica that was emptied or restored within the session it had been clean in: as one whose session went backwards."""
-    return Classification(_cut(report.last_transaction_id, report.low_water_mark), votes=False, counts_absent=True)
+    return Classification(_cut(report.last_transaction_id, report.kept), votes=False, counts_absent=True)
 
 
 def _cut(last: int, mark: int) -> int | None:

@@ -14,6 +14,7 @@ __all__ = [
     "DIRECT",
     "DIRECTLY",
     "DROP_VIEW",
+    "KEEP_PROGRESS",
     "LOAD_VIEW",
     "LOCATE",
     "MAX_FRAME_BYTES",
@@ -49,6 +50,7 @@ SERVER_STATUS = Method("/waltz.Server/Status", "call", pb.ServerStatusRequest, p
 # offered by the storage node
 OPEN = Method("/waltz.Storage/Open", "call", pb.OpenRequest, pb.OpenResponse)
 SET_LOW_WATER_MARK = Method("/waltz.Storage/SetLowWaterMark", "call", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
+KEEP_PROGRESS = Method("/waltz.Storage/KeepProgress", "call", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
 TRUNCATE = Method("/waltz.Storage/Truncate", "call", pb.TruncateRequest, pb.TruncateResponse)
 REPLICATE = Method("/waltz.Storage/Replicate", "stream", pb.ReplicateRequest, pb.ReplicateResponse)
 DIRECT = Method("/waltz.Storage/Direct", "call", pb.ReplicateRequest, pb.DirectResponse)

@@ -770,16 +770,22 @@ Global___OpenResponse: _TypeAlias = OpenResponse  # noqa: Y015
 
 @_typing.final
 class LowWaterMarkRequest(_message.Message):
+    """SetLowWaterMark makes the replica a clean member of the session. KeepProgress does not, because the replica lacks a part of what is below the mark:
+    what it holds up to `kept` is committed, and so is all that the session still copies to it up to the mark. Both outlast the session.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     LOW_WATER_MARK_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
     low_water_mark: _builtins.int
+    kept: _builtins.int
     def __init__(
         self,
         *,
@@ -787,10 +793,11 @@ class LowWaterMarkRequest(_message.Message):
         partition: _builtins.int = ...,
         session: _builtins.int = ...,
         low_water_mark: _builtins.int = ...,
+        kept: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "low_water_mark", b"low_water_mark", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "kept", b"kept", "low_water_mark", b"low_water_mark", "partition", b"partition", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

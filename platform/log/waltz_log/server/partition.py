@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
@@ -97,6 +98,7 @@ class Partition:
         topics: ServedTopics,
         probes: NodeProbes,
         owner_secret: bytes,
+        fill_pace: FillPace,
     ) -> None:
         self._owner_secret = owner_secret
         self.partition = partition
@@ -109,6 +111,7 @@ class Partition:
         self._caches = caches
         self._topics = topics
         self._probes = probes
+        self._fill_pace = fill_pace
         self._serving: _Serving | None = None
         self._store: StoreSession | None = None
         self._changed = Pulse()
@@ -123,8 +126,8 @@ class Partition:
         pause = self._settings.replica_retry_s
         while not self._closing:
             memory = PartitionMemory(self._caches.transactions)
-            shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes, self._owner_secret)
-            store = StoreSession(self.partition, self.generation, *shared)
+            shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes)
+            store = StoreSession(self.partition, self.generation, *shared, self._owner_secret, self._fill_pace)
             self._store = store
             watching = asyncio.ensure_future(self._watch_space(store))
             try:

@@ -18,13 +18,15 @@ from waltz_log.core.access import allowed
 from waltz_log.core.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Channel, Method, Stream
-from waltz_log.core.recovery import Classification, ReplicaReport, lost
+from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.block_stream import BlockStream
+from waltz_log.server.fill import Fill
 from waltz_log.server.patience import Patience
+from waltz_log.server.pulse import Pulse
 from waltz_log.server.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ class ReplicaSession:
         self._made_clean = -1
         """The newest session in which this owner may have made it clean."""
         self._told_topic: tuple[str, tuple[str, ...]] | None = None
+        self._fill: Fill | None = None
+        """While it lacks what others hold; it outlasts sessions."""
+        self._acknowledging = Pulse()
         self._lost = False
         """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
 
@@ -155,7 +160,7 @@ class ReplicaSession:
         last = int(opened.last_transaction_id)
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._started else min(opened.session, -1)
-        report = ReplicaReport(session, opened.low_water_mark, last)
+        report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark)
         if self._made_clean != store.session:
             recovery.expect_recorded(self.name, store.session, report)
         self._notice_loss(session, last)
@@ -185,12 +190,14 @@ class ReplicaSession:
         mark = max(resolved, store.committed) if self._lost else resolved
         if last > mark:
             last = await self._truncate(mark)
-        if last < resolved:
-            self._state = ReplicaStatus.COPYING
-            last = await self._copy_up_to(last, resolved)
         if last < mark:
             self._state = ReplicaStatus.COPYING
-            last = await self._copy_committed(last, mark)
+            # From here on all that it holds and gets is committed, and the metadata says where the old session ended.
+            await self._keep_progress(last)
+            if last < resolved:
+                last = await self._copy_up_to(last, resolved)
+            if last < mark:
+                last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
         self._made_clean = store.session
         answer = await self._call(
@@ -264,7 +271,7 @@ class ReplicaSession:
 
     async def _copy_committed(self, last: int, target: int) -> int:
         """Copies what was committed in this session, from the replicas that acknowledged it."""
-        return await self._copy(self._store.runs(last + 1, target), last)
+        return await self._copy(self._in_turns(self._store.runs(last + 1, target)), last)
 
     async def _copy(self, runs: AsyncGenerator[list[Block], None], last: int) -> int:
         """Sends them all and returns the last id that is on the replica's disk then. The stored bytes travel as they are; both nodes verify them."""
@@ -273,6 +280,7 @@ class ReplicaSession:
         def acknowledged(transaction_id: int) -> None:
             nonlocal reached
             reached = self._reached = transaction_id
+            self._acknowledging.notify()
 
         await (await self._open_stream(acknowledged)).copy(runs)
         return reached
@@ -320,10 +328,45 @@ class ReplicaSession:
 
     async def _copy_from(self, source: str, last: int, target: int) -> int:
         """One pass of copying `last+1 .. target` from a peer through the owner."""
-        reached = await self._copy(self._store.replica(source).runs(last + 1, target, recovering=True), last)
+        runs = self._store.replica(source).runs(last + 1, target, recovering=True)
+        reached = await self._copy(runs if self._recovery.resolved is None else self._in_turns(runs), last)
         if reached == last:
             raise ConnectionLost(address=source, reason=f"nothing to copy above {last}")
         return reached
+
+    # ---- filling ---------------------------------------------------------------------------------------------------------------------------------
+
+    def _filling(self) -> Fill:
+        if self._fill is None:
+            self._fill = Fill(self._store.partition, self.name, self._store.fill_pace)
+        return self._fill
+
+    async def _in_turns(self, runs: AsyncGenerator[list[Block], None]) -> AsyncGenerator[list[Block], None]:
+        """The same runs in turns with the appends, each one's progress kept now and then. All of them are committed, and the metadata says so."""
+        store, fill = self._store, self._filling()
+
+        async def acknowledged(transaction_id: int) -> None:
+            await self._acknowledging.wait_for(lambda: self._reached >= transaction_id)
+
+        async with aclosing(fill.in_turns(runs, lambda: store.committed, acknowledged, self._yields)) as turns:
+            async for run in turns:
+                yield run
+                if self._state == ReplicaStatus.COPYING and fill.keeps_now:
+                    await self._keep_progress(self._reached)
+
+    def _yields(self) -> bool:
+        """Whether appends have precedence: not before the session is open, nor while they wait for this very replica."""
+        return self._store.open_for_appends and len(self._store.live) >= majority(len(self._store.assigned))
+
+    async def _keep_progress(self, reached: int) -> None:
+        """Has the replica keep what it holds and still gets up to the resolved mark, which is recorded by now: no session copies that again. For
+        readers and votes it stays a replica that lacks the rest."""
+        store, resolved = self._store, self._recovery.resolved
+        assert resolved is not None
+        kept = min(reached, resolved)
+        self._filling().kept()
+        request = pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=resolved, kept=kept)
+        await self._call(methods.KEEP_PROGRESS, request)
 
     # ---- the stream of blocks --------------------------------------------------------------------------------------------------------------------
 
@@ -335,6 +378,8 @@ class ReplicaSession:
         def acknowledged(transaction_id: int) -> None:
             self._reached = transaction_id
             self.full = False
+            if self._fill is not None:
+                self._acknowledging.notify()
             store.acknowledge(self.name, transaction_id)
 
         def received(transaction_id: int) -> None:
@@ -379,6 +424,8 @@ class ReplicaSession:
             return self._takes_flushing and (flushing != store.flushing or (flushing is not None and flushed < min(store.wanted, next_id - 1)))
 
         while True:
+            if next_id >= store.window.first_transaction_id:
+                self._fill = None
             await store.appended.wait_for(has_more)
             if speaks():
                 if flushing != store.flushing:
@@ -395,7 +442,7 @@ class ReplicaSession:
                 next_id = blocks[-1].last_transaction_id + 1
                 continue
             self._state = ReplicaStatus.CATCHING_UP
-            async with aclosing(store.runs(next_id, store.window.first_transaction_id - 1)) as runs:
+            async with aclosing(self._in_turns(store.runs(next_id, store.window.first_transaction_id - 1))) as runs:
                 async for run in runs:
                     await stream.send(run)
                     next_id = run[-1].last_transaction_id + 1
@@ -500,6 +547,7 @@ class ReplicaSession:
             "state": self.status,
             "acknowledged": acknowledged,
             "holds": self._reached,
+            "filling": None if self._fill is None else self._fill.statistics(),
             "error": self._error,
             "corrupt_reads": self.corrupt_reads,
         }

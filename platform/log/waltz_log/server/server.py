@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import structlog
 
 from waltz_log.core import metadata as paths
+from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.metadata import Assignment, ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
 from waltz_log.core.sharding import WHOLE, Shard
@@ -70,6 +71,7 @@ class LogServer:
         self._in_office = False
         self._caches = Caches(settings)
         self._topics = ServedTopics(coordinator)
+        self._fill_pace = FillPace()
         self._partitions: dict[int, Partition] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -164,7 +166,7 @@ class LogServer:
         for number, generation in mine.items():
             if number not in self._partitions:
                 shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
-                partition = Partition(number, generation, *shared, self._owner_secret)
+                partition = Partition(number, generation, *shared, self._owner_secret, self._fill_pace)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(lasting(f"partition {number}", partition.run))
 

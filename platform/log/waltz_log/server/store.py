@@ -24,6 +24,7 @@ import structlog
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
+from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, partition_path
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
@@ -68,6 +69,7 @@ class StoreSession:
         topics: ServedTopics,
         probes: NodeProbes,
         owner_secret: bytes,
+        fill_pace: FillPace,
     ) -> None:
         self._owner_secret = owner_secret
         self.partition = partition
@@ -78,6 +80,7 @@ class StoreSession:
         self.coordinator = coordinator
         self.topics = topics
         self.probes = probes
+        self.fill_pace = fill_pace
         self.session = -1
         self.assigned: tuple[str, ...] = ()
         self.resolved = -1
@@ -258,7 +261,12 @@ class StoreSession:
         self._raise_if_failed()
         assert not self._renewing, "between two sessions nothing is appended"
         self.memory.append(block)
+        self.fill_pace.appended += block.count
         self.appended.notify()
+
+    @property
+    def open_for_appends(self) -> bool:
+        return self._opened and self.failed is None
 
     @property
     def full(self) -> bool:

@@ -31,7 +31,8 @@ def _partition(disk: Disk, found: StorageDirectory, partition: int, present: boo
     if mark is None:
         raise CorruptData(where="control file", offset=0, transaction_id=-1, reason=f"both structs are invalid partition={partition}")
     last, generation, client_id = (-1, 0, 0) if not present else _records(disk, str(partition))
-    return PartitionFacts(mark.session, _fence(found, partition, mark), mark.low_water_mark, last, present, generation, client_id)
+    committed = min(mark.low_water_mark, mark.local_low_water_mark)  # the replica may have been in the middle of a fill
+    return PartitionFacts(mark.session, _fence(found, partition, mark), committed, last, present, generation, client_id)
 
 
 def _fence(found: StorageDirectory, partition: int, mark: SessionMark) -> int:

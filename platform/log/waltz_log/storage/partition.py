@@ -32,6 +32,7 @@ from waltz_log.storage.fitting import expect_to_fit
 from waltz_log.storage.holdings import Holdings
 from waltz_log.storage.locating import Located
 from waltz_log.storage.open_files import OpenFiles
+from waltz_log.storage.progress import mark_of_progress
 from waltz_log.storage.ranges import RangeReads
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.settings import StorageSettings
@@ -85,6 +86,8 @@ class PartitionStore:
         self._control_turn = shared.control_turn
         self._mark = shared.control.mark(self.partition)
         self._fence = shared.control.fence(self.partition)
+        self._filled_to: int | None = None
+        """While the newest session fills this replica: the mark up to which all that it appends is committed."""
         self._failed: WaltzError | None = None
         self._closing = False
         self._tasks = Undertaken(self._broke)
@@ -132,6 +135,7 @@ class PartitionStore:
         self._check(session)
         if session == self._fence:
             return
+        await self._end_fill()
         async with self._control_turn:
             await self._guarded(self._offload(self._control.raise_fence, self.partition, session))
         self._fence = session
@@ -195,11 +199,37 @@ class PartitionStore:
                     appender.fail(ProtocolViolation(reason=reason))
                 async with self._control_turn:
                     await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
-                self._mark = mark
+                self._mark, self._filled_to = mark, None
                 if self._unsynced.there:
                     await self._guarded(self._offload(self._unsynced.settle, self._log))
             log.info("session clean", partition=self.partition, session=session, low_water_mark=low_water_mark, last=last)
             return last
+
+    async def keep_progress(self, session: int, low_water_mark: int, kept: int) -> int:
+        """The replica is being filled: what it holds up to `kept` is committed, and so is all that this session still appends up to the mark. Both
+        outlast the session. Returns the id up to which everything is kept already. Raises as `storage.progress.mark_of_progress` does."""
+        return await self._tasks.whole(self._keep_progress(session, low_water_mark, kept))
+
+    async def _keep_progress(self, session: int, low_water_mark: int, kept: int) -> int:
+        async with self._turn:
+            await self._admit(session)
+            await self._rounds.sync()
+            await self._put_progress(mark_of_progress(self.partition, self._mark, session, low_water_mark, kept, self._log.tail.last_id))
+            self._filled_to = low_water_mark if self._mark.session != session else None
+            return self._mark.local_low_water_mark
+
+    async def _put_progress(self, mark: SessionMark) -> None:
+        if mark != self._mark:
+            async with self._control_turn:
+                await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
+            self._mark = mark
+
+    async def _end_fill(self) -> None:
+        """Before a newer session is admitted: what the one before copied, up to its mark, is kept."""
+        filled_to, self._filled_to = self._filled_to, None
+        if filled_to is not None:
+            last = self._log.tail.last_id
+            await self._put_progress(mark_of_progress(self.partition, self._mark, self._fence, filled_to, min(last, filled_to), last))
 
     async def truncate(self, session: int, last_id: int) -> int:
         """Cuts away what is above the id. Durable when it returns. Raises `OutOfRange` where the id is above the log or below what is known clean,

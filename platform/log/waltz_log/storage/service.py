@@ -38,6 +38,7 @@ def service_of(node: StorageNode) -> Service:
     return {
         methods.OPEN: service.open,
         methods.SET_LOW_WATER_MARK: service.set_low_water_mark,
+        methods.KEEP_PROGRESS: service.keep_progress,
         methods.TRUNCATE: service.truncate,
         methods.REPLICATE: service.replicate,
         methods.READ: service.read,
@@ -94,6 +95,10 @@ class _Service:
     async def set_low_water_mark(self, request: Any) -> Any:
         store = await self.partition(request)
         return pb.LowWaterMarkResponse(last_transaction_id=await store.set_low_water_mark(request.session, request.low_water_mark))
+
+    async def keep_progress(self, request: Any) -> Any:
+        store = await self.partition(request)
+        return pb.LowWaterMarkResponse(last_transaction_id=await store.keep_progress(request.session, request.low_water_mark, request.kept))
 
     async def truncate(self, request: Any) -> Any:
         store = await self.partition(request)

@@ -1,0 +1,158 @@
+"""One replica that is being filled: how far it is, how fast, and how long it will take; and its turns beside the appends (`core.fill_pace`).
+
+A fill outlasts store sessions: what was copied is kept on the replica (docs/decisions/0022), and what is known about the rate is kept here. Decides
+nothing about what is copied or kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from waltz_log.core.block import Block
+from waltz_log.core.fill_pace import FillPace
+
+__all__ = ["Fill"]
+
+log = structlog.get_logger(__name__)
+
+WINDOW_S: Final = 10.0
+"""Rates are those of the last seconds."""
+
+ESTIMATED_AFTER_S: Final = 3.0
+"""Of copying: before that a rate says little, and nobody is warned."""
+
+WARN_EVERY_S: Final = 30.0
+
+KEEP_EVERY_S: Final = 5.0
+"""Between two syncs that make progress outlast a crash of the replica. A change of session loses nothing: the replica keeps what it has then."""
+
+
+class _Sample(NamedTuple):
+    at_s: float
+    bytes: int
+    transactions: int
+    committed: int
+
+
+class Fill:
+    """Of one replica, from the first block that it lacks until it follows the owner closely."""
+
+    def __init__(self, partition: int, replica: str, pace: FillPace) -> None:
+        self._partition = partition
+        self._replica = replica
+        self._pace = pace
+        self._samples: deque[_Sample] = deque()
+        self._bytes = self._transactions = 0
+        self._last = self._committed = -1
+        self._warned_s = float("-inf")
+        self._kept_s = 0.0
+
+    # ---- copying ---------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def keeps_now(self) -> bool:
+        return _now_s() - self._kept_s >= KEEP_EVERY_S
+
+    def kept(self) -> None:
+        self._kept_s = _now_s()
+
+    async def in_turns(
+        self,
+        runs: AsyncGenerator[list[Block], None],
+        committed: Callable[[], int],
+        acknowledged: Callable[[int], Awaitable[None]],
+        yields: Callable[[], bool],
+    ) -> AsyncGenerator[list[Block], None]:
+        """The same runs, with rests between them. `acknowledged`: returns once the replica has the id on disk; `yields`: whether appends have
+        precedence. They do not where they wait for this replica."""
+        pace = self._pace
+        async with aclosing(runs) as found:
+            while True:
+                await asyncio.sleep(pace.rest_s(_now_s()) if yields() else 0)
+                began_s = _now_s()
+                pace.begin(began_s)
+                try:
+                    run = await anext(found, None)
+                    if run is None:
+                        return
+                    yield run
+                    self._count(run, committed())
+                    if yields() and pace.busy:
+                        await acknowledged(run[-1].last_transaction_id)  # the replica's own work is part of the turn
+                finally:
+                    pace.end(_now_s(), _now_s() - began_s)
+
+    def _count(self, run: Sequence[Block], committed: int) -> None:
+        now_s = _now_s()
+        self._bytes += sum(len(block.records) for block in run)
+        self._transactions += run[-1].last_transaction_id - run[0].first_transaction_id + 1
+        self._last, self._committed = run[-1].last_transaction_id, committed
+        self._samples.append(_Sample(now_s, self._bytes, self._transactions, committed))
+        while len(self._samples) > 2 and self._samples[1].at_s < now_s - WINDOW_S:
+            self._samples.popleft()
+        self._warn(now_s)
+
+    def _warn(self, now_s: float) -> None:
+        if now_s - self._warned_s < WARN_EVERY_S or not self.outpaced:
+            return
+        self._warned_s = now_s
+        facts = self.statistics()
+        log.warning(
+            "appends arrive faster than a replica is filled",
+            partition=self._partition,
+            replica=self._replica,
+            mb_s=facts["mb_s"],
+            transactions_s=facts["transactions_s"],
+            appended_s=facts["appended_s"],
+            missing=facts["missing"],
+            without_appends_s=facts["without_appends_s"],
+        )
+
+    # ---- telling ---------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def outpaced(self) -> bool:
+        """Appends arrive faster than the replica is filled: at these rates it is never clean."""
+        filled_s, appended_s, measured_s, _ = self._rates()
+        return measured_s >= ESTIMATED_AFTER_S and filled_s <= appended_s and self._committed > self._last
+
+    def _rates(self) -> tuple[float, float, float, float]:
+        """Transactions filled and appended per second, over how many seconds, and bytes filled per second."""
+        if len(self._samples) < 2:
+            return 0.0, 0.0, 0.0, 0.0
+        old, new = self._samples[0], self._samples[-1]
+        elapsed_s = max(new.at_s - old.at_s, 1e-9)
+        filled, appended = new.transactions - old.transactions, new.committed - old.committed
+        return filled / elapsed_s, appended / elapsed_s, elapsed_s, (new.bytes - old.bytes) / elapsed_s
+
+    def statistics(self) -> dict[str, Any]:
+        """`transactions`, `bytes`: copied by this owner; `last`: the last id sent to the replica; `target`: the last one committed; `missing`: what
+        is left; `missing_bytes`: an estimate from what was copied; `remaining_s`: None while it is unknown, and where the fill never ends;
+        `without_appends_s`: the same if nothing more were appended."""
+        filled_s, appended_s, measured_s, bytes_s = self._rates()
+        missing = max(0, self._committed - self._last)
+        known = measured_s > 0
+        return {
+            "transactions": self._transactions,
+            "bytes": self._bytes,
+            "last": self._last,
+            "target": self._committed,
+            "missing": missing,
+            "missing_bytes": round(missing * self._bytes / self._transactions) if self._transactions else None,
+            "mb_s": round(bytes_s / 1e6, 3) if known else None,
+            "transactions_s": round(filled_s, 1) if known else None,
+            "appended_s": round(appended_s, 1) if known else None,
+            "remaining_s": round(missing / (filled_s - appended_s), 1) if known and filled_s > appended_s else None,
+            "without_appends_s": round(missing / filled_s, 1) if filled_s else None,
+            "outpaced": self.outpaced,
+        }
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
