@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from waltz_log.cli.exit_codes import OK, UNAVAILABLE
+from waltz_log.cli.fills import describe_fill, fill_of
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.rpc.network import GrpcNetwork
@@ -90,6 +91,7 @@ def show(found: Survey, console: Console) -> None:
         table.add_row(str(each.partition), owner, each.address or "-", str(each.generation), str(each.session), mark, held)
     console.print(table)
     _show_errors(console, found)
+    _show_fills(console, found)
     _show_locks(console, found)
     table = Table("node", "address", "answers", box=None)
     for server in found.servers:
@@ -140,6 +142,20 @@ def _show_errors(console: Console, found: Survey) -> None:
         for replica in each.replicas:
             if replica.status is not ReplicaStatus.LIVE and replica.error is not None:
                 table.add_row(str(each.partition), replica.name, str(replica.status), replica.error)
+    if table.row_count:
+        console.print(table)
+
+
+def _show_fills(console: Console, found: Survey) -> None:
+    """One line for each replica that is being filled; nothing where none is."""
+    from rich.table import Table
+
+    table = Table("partition", "replica", "being filled", box=None)
+    for each in found.partitions:
+        for replica in each.replicas:
+            fill = fill_of(_owner_status(each, found), replica.name)
+            if fill is not None:
+                table.add_row(str(each.partition), replica.name, describe_fill(fill))
     if table.row_count:
         console.print(table)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from waltz_log.cli.exit_codes import OK
+from waltz_log.cli.fills import describe_fill, fill_of
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.replica_change import ReplicaChange, next_assignment, risk_of, settled
@@ -124,6 +125,9 @@ def _live(found: Survey, partition: int) -> frozenset[str]:
 def _progress(found: Survey, change: ReplicaChange) -> str:
     if change.add is None:
         return f"partition {change.partition}: waiting for its owner"
+    fill = fill_of(_owner_tells(found, change.partition), change.add)
+    if fill is not None:
+        return f"partition {change.partition}: {change.add} holds {describe_fill(fill)}"
     node = next((each.status for each in found.storages if each.name == change.add), {})
     held = next((each["last_transaction_id"] for each in node.get("partitions", ()) if each["partition"] == change.partition), -1)
     committed = _owner_tells(found, change.partition).get("committed")

@@ -81,8 +81,8 @@ class Fill:
                     run = await anext(found, None)
                     if run is None:
                         return
+                    self._count(run, committed())  # before it is sent: a session may end with it
                     yield run
-                    self._count(run, committed())
                     if yields() and pace.busy:
                         await acknowledged(run[-1].last_transaction_id)  # the replica's own work is part of the turn
                 finally:
