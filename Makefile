@@ -27,6 +27,7 @@ help: ## what there is
 
 setup: $(INSTALLED) $(JARS) ## environment, packages, Delta's jars; looks for Java 17 or 21
 	@PYTHONPATH=platform/log $(BIN)/python -S -m waltz_log.cli.checks
+	@$(if $(filter setup,$(MAKECMDGOALS)),echo "setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev",true)
 
 $(BIN)/python:
 	@command -v $(PYTHON) > /dev/null || { echo "setup: no $(PYTHON); install Python 3.11 or newer" >&2; exit 1; }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from pathlib import Path
@@ -32,7 +31,6 @@ def main() -> int:
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of every connection that ends, in the middle of the display
     console = console_here()
     try:
         return 0 if run(Options(arguments.directory.resolve(), arguments.faults, arguments.limit, arguments.year), console) else 1

@@ -240,7 +240,9 @@ class TestStorageNodeRefuses:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             refused = self._run(settings | {"name": "storage-7", "listen": f"127.0.0.1:{taken.getsockname()[1]}"})
         assert refused.returncode == 5
-        assert "cannot listen on" in refused.stderr.splitlines()[-1]
+        assert refused.stderr.startswith("waltz: cannot listen on 127.0.0.1:")
+        assert "another process listens there" in refused.stderr
+        assert refused.stderr.count("\n") == 1, "and gRPC adds nothing"
 
 
 @pytest.mark.parametrize("kind", ["server", "storage"])

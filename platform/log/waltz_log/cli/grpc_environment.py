@@ -10,4 +10,4 @@ from typing import Final
 
 __all__ = ["GRPC_ENVIRONMENT"]
 
-GRPC_ENVIRONMENT: Final = {"GRPC_VERBOSITY": "ERROR", "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}
+GRPC_ENVIRONMENT: Final = {"GRPC_VERBOSITY": "NONE", "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}

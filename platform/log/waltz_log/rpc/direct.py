@@ -22,6 +22,7 @@ from waltz_log.core.ports import Channel, Handler, Method, Service, Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.addresses import listen_error
 from waltz_log.rpc.cancelled import task_is_cancelled
 from waltz_log.rpc.encoded import serialized
 from waltz_log.rpc.frames import OPENING_BYTES_MAX, Wire
@@ -128,7 +129,10 @@ class DirectListener:
     async def open(self) -> None:
         """Raises `OSError` where it cannot listen."""
         if self._service and self._wanted >= 0:
-            self._server = await asyncio.get_running_loop().create_server(lambda: _ServedWire(self), self._host or None, self._wanted)
+            try:
+                self._server = await asyncio.get_running_loop().create_server(lambda: _ServedWire(self), self._host or None, self._wanted)
+            except OSError:
+                raise OSError(f"setting direct_port: {listen_error(f'{self._host}:{self._wanted}')}") from None
             self._port = int(self._server.sockets[0].getsockname()[1])
 
     @property

@@ -26,6 +26,7 @@ from waltz_log.core.ports import Handler, Listener, Method, Network, Service
 from waltz_log.core.sharding import Shard, worker_of
 from waltz_log.core.wire_peek import peek_int32
 from waltz_log.errors import ProtocolViolation
+from waltz_log.rpc.addresses import listen_error
 from waltz_log.rpc.cancelled import task_is_cancelled
 from waltz_log.rpc.direct import DirectListener
 from waltz_log.rpc.gathering import GATHERED, describing
@@ -92,10 +93,10 @@ class WorkerNetwork(GrpcNetwork):
         for each in self._addresses:
             try:
                 bound = server.add_insecure_port(each)
-            except RuntimeError as error:
-                raise OSError(f"cannot listen on {each}: {error}") from None
+            except RuntimeError:
+                raise listen_error(each) from None
             if bound == 0:
-                raise OSError(f"cannot listen on {each}")
+                raise listen_error(each)
         await direct.open()
         await server.start()
         return _WorkerListener(server, direct, calls, self._addresses[0])

@@ -17,7 +17,7 @@ import structlog
 from waltz_log import errors
 from waltz_log.core.ports import Channel, Handler, Listener, Method, Network, Service, Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
-from waltz_log.rpc.addresses import PORT_MAX
+from waltz_log.rpc.addresses import PORT_MAX, listen_error
 from waltz_log.rpc.cancelled import task_is_cancelled
 from waltz_log.rpc.direct import ChosenStream, DirectConnections, DirectListener
 from waltz_log.rpc.encoded import serialized
@@ -322,13 +322,13 @@ class GrpcNetwork:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
         host, _, wanted = address.rpartition(":")
         if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC takes another one then, and says nothing
-            raise OSError(f"cannot listen on {address}: no such port")
+            raise listen_error(address)
         try:
             port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from None
+        except RuntimeError:
+            raise listen_error(address) from None
         if port == 0:
-            raise OSError(f"cannot listen on {address}")
+            raise listen_error(address)
         await direct.open()
         await server.start()
         return _GrpcListener(server, direct, f"{host}:{port}")
