@@ -20,6 +20,8 @@ unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
 
+NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
+
 .PHONY: help setup check format test test-slow explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka doctor clean distclean
 
 help: ## what there is
@@ -27,7 +29,7 @@ help: ## what there is
 
 setup: $(INSTALLED) $(JARS) ## environment, packages, Delta's jars; looks for Java 17 or 21
 	@PYTHONPATH=platform/log $(BIN)/python -S -m waltz_log.cli.checks
-	@$(if $(filter setup,$(MAKECMDGOALS)),echo "setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev",true)
+	@$(if $(filter setup,$(MAKECMDGOALS)),echo "$(NEXT_STEP)",true)
 
 $(BIN)/python:
 	@command -v $(PYTHON) > /dev/null || { echo "setup: no $(PYTHON); install Python 3.11 or newer" >&2; exit 1; }
