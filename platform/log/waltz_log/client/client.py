@@ -20,6 +20,7 @@ from waltz_log.client.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, S
 from waltz_log.client.closing import close_in_time
 from waltz_log.client.context import Application, Context
 from waltz_log.client.feed import feed_batches
+from waltz_log.client.fetching import checked_ids, fetch_transactions
 from waltz_log.client.follow import Again, Apply, Follower
 from waltz_log.client.owners import ConnectCoordinator, Owners
 from waltz_log.client.packing import check_draft, checked_timeout, pack, whole_mark
@@ -293,6 +294,16 @@ class WaltzClient:
         if after < -1:
             raise InvalidRequest(reason=f"no such position: after={after}")
         return feed_batches(partition, after, data=data, owners=self._owners, settings=self._settings, rng=self._rng)
+
+    async def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[Transaction]:
+        """The transactions with these ids, with their data, in the order asked for; an id may be repeated. For a reader of a feed without data that
+        needs some of it: a few requests for all of them, to the owner's memory and from there to a replica.
+
+        Holds all of them in memory: at most 1,000,000 ids and 256 MiB of data in one call. Raises `OutOfRange` where one is not, or no longer, in the
+        log, `NotAllowed`, `InvalidRequest`, and `Unavailable` after `timeout_s` (`append_timeout_s` by default)."""
+        self._check(partition)
+        wanted = checked_ids(transaction_ids)
+        return await fetch_transactions(self._owners, partition, wanted, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
 
     async def follow(self, partition: int, apply: Apply, after: int = -1, again: Again | None = None) -> Follower:
         """Runs `apply` over the feed in the background. While it lives, its `applied` is the mark of this partition's appends with locks.

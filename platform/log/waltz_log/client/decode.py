@@ -14,7 +14,7 @@ from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.errors import CorruptData, ProtocolViolation
 from waltz_log.rpc import waltz_pb2 as pb
 
-__all__ = ["decode_feed"]
+__all__ = ["decode_block", "decode_feed"]
 
 _HEADER = struct.Struct(">qiiiiiiI")
 _CHECKSUM = struct.Struct(">I")
@@ -35,6 +35,13 @@ def decode_feed(frame: pb.FeedFrame, partition: int, expected: int, *, data: boo
         _headers(frame.headers, frame.append_time_ms, partition, expected, found)
     if not found:
         raise ProtocolViolation(reason=f"empty feed frame: partition={partition} expected={expected}")
+    return found
+
+
+def decode_block(block: pb.Block, partition: int) -> list[Transaction]:
+    """The transactions of a block of whole records. Raises as `decode_feed`."""
+    found: list[Transaction] = []
+    _records(block, partition, block.first_transaction_id, found)
     return found
 
 

@@ -18,6 +18,7 @@ from waltz_log.client.background import Background
 from waltz_log.client.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, parts
 from waltz_log.client.client import ATTEMPTS, WaltzClient
 from waltz_log.client.context import Application, Context
+from waltz_log.client.fetching import checked_ids
 from waltz_log.client.follow import Follower
 from waltz_log.client.owners import ConnectCoordinator
 from waltz_log.client.packing import checked_timeout
@@ -282,6 +283,10 @@ class SyncWaltzClient:
 
     def feed_batches(self, partition: int, after: int = -1, data: bool = True) -> Generator[list[Transaction], None, None]:
         yield from self._background.iterate(self._client.feed_batches(partition, after, data))
+
+    def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[Transaction]:
+        """As `WaltzClient.fetch`."""
+        return self._background.call(self._client.fetch(partition, checked_ids(transaction_ids), timeout_s))
 
     def follow(
         self, partition: int, apply: Callable[[list[Transaction]], None], after: int = -1, again: Callable[[Exception], int | None] | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltz_log.client.background import Background
 from waltz_log.client.bulk import NotInLog, Source, parts
+from waltz_log.client.fetching import checked_ids
 from waltz_log.client.topic import After, TopicHandle, TopicTransaction
 from waltz_log.client.topic_bulk import TopicBulk, TopicBulkReceipt
 from waltz_log.client.topic_records import TopicRecord
@@ -144,6 +145,10 @@ class SyncTopicHandle:
         """The same one by one."""
         for batch in self.feed_batches(partition, after, compacted=compacted, until=until):
             yield from batch
+
+    def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[TopicRecord]:
+        """As `TopicHandle.fetch`."""
+        return self._background.call(self._topic.fetch(partition, checked_ids(transaction_ids), timeout_s))
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ nothing that does not is passed over when it is read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -287,6 +287,13 @@ class TopicHandle:
         return compacted_batches(reader, partition, after, lambda mark: self._log(partition, mark, until), until)
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
+
+    async def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[TopicRecord]:
+        """The records with these ids of one of the topic's partitions, as `WaltzClient.fetch`. Raises `EnvelopeBroken`, `TopicDeleted` too."""
+        log_partition = self.log_partition(partition)
+        self._known.expect_there()
+        transactions = await self._client.fetch(log_partition, transaction_ids, timeout_s)
+        return list(records_of(self._topic, partition, transactions))
 
     async def follow(self, partition: int, apply: Callable[[list[TopicRecord]], Awaitable[None] | None], after: int = -1) -> Follower:
         """As `client.follow`, with key and value apart."""

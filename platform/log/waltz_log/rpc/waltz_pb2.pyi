@@ -596,11 +596,14 @@ class TransactionRequest(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     first_transaction_id: _builtins.int
     count: _builtins.int
     cluster_key: _builtins.bytes
     principal: _builtins.str
+    transaction_ids: _builtins.bytes
+    """i8[n], rising: these and not a range. The answer holds the first of them, at least one"""
     def __init__(
         self,
         *,
@@ -609,10 +612,11 @@ class TransactionRequest(_message.Message):
         count: _builtins.int = ...,
         cluster_key: _builtins.bytes = ...,
         principal: _builtins.str = ...,
+        transaction_ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "count", b"count", "first_transaction_id", b"first_transaction_id", "partition", b"partition", "principal", b"principal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "count", b"count", "first_transaction_id", b"first_transaction_id", "partition", b"partition", "principal", b"principal", "transaction_ids", b"transaction_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -67,8 +67,12 @@ class Feed:
             return found
         run = self._memory.runs.find(first)
         if run is None:
-            run = await self._fetcher.fetch(first, headers_only=False)
+            run = await self._fetcher.fetch(first, headers_only=False, last=last)
         return run.between(first, last)
+
+    def holds(self, transaction_id: int) -> bool:
+        """Whether memory has the whole transaction."""
+        return self.near(transaction_id) or self._memory.runs.find(transaction_id) is not None
 
     def _remember(self, run: Run, headers: bool) -> None:
         if headers:

@@ -34,18 +34,18 @@ class Fetcher:
         self._remember = remember
         self._settings = settings
         self._places = asyncio.Semaphore(settings.fetches_max)
-        self._reads: dict[tuple[int, bool], asyncio.Task[Run]] = {}
+        self._reads: dict[tuple[int, bool, int | None], asyncio.Task[Run]] = {}
         self._closed = False
         self.reads = 0
         self.joined = 0
         """Reads that found an equal one under way."""
 
-    async def fetch(self, first: int, *, headers_only: bool) -> Run:
-        """Committed transactions from `first` on, one answer of about `feed_bytes_max`. Raises what ended the session, `NotOwner` where that was
-        closed meanwhile, or `Unavailable` where no replica serves them."""
+    async def fetch(self, first: int, *, headers_only: bool, last: int | None = None) -> Run:
+        """Committed transactions from `first` on, up to `last` if that is given, one answer of about `feed_bytes_max`. Raises what ended the session,
+        `NotOwner` where that was closed meanwhile, or `Unavailable` where no replica serves them."""
         if self._closed:
             raise self._over()
-        read = self.start(first, headers_only=headers_only)
+        read = self.start(first, headers_only=headers_only, last=last)
         await asyncio.wait([read])
         if read.cancelled():
             raise self._over()
@@ -54,14 +54,14 @@ class Fetcher:
     def _over(self) -> NotOwner:
         return NotOwner(partition=self._store.partition, reason="store session ended")
 
-    def start(self, first: int, *, headers_only: bool) -> asyncio.Task[Run]:
+    def start(self, first: int, *, headers_only: bool, last: int | None = None) -> asyncio.Task[Run]:
         """The read under way, begun here if there was none."""
-        key = (first, headers_only)
+        key = (first, headers_only, last)
         task = self._reads.get(key)
         if task is not None:
             self.joined += 1
             return task
-        task = asyncio.get_running_loop().create_task(self._read(first, headers_only))
+        task = asyncio.get_running_loop().create_task(self._read(first, headers_only, last))
         self._reads[key] = task
         task.add_done_callback(lambda ended: self._ended(key, ended))
         self.reads += 1
@@ -72,18 +72,18 @@ class Fetcher:
         if not self._closed:
             self.start(first, headers_only=headers_only)
 
-    def _ended(self, key: tuple[int, bool], task: asyncio.Task[Run]) -> None:
+    def _ended(self, key: tuple[int, bool, int | None], task: asyncio.Task[Run]) -> None:
         self._reads.pop(key, None)
         if not task.cancelled():
             task.exception()  # has been seen, also where nobody waits for it any more
 
-    async def _read(self, first: int, headers_only: bool) -> Run:
+    async def _read(self, first: int, headers_only: bool, last: int | None) -> Run:
         async with self._places:
-            run = await self._from_some_replica(first, headers_only)
+            run = await self._from_some_replica(first, headers_only, last)
         self._remember(run, headers_only)
         return run
 
-    async def _from_some_replica(self, first: int, headers_only: bool) -> Run:
+    async def _from_some_replica(self, first: int, headers_only: bool, last: int | None) -> Run:
         store, settings = self._store, self._settings
         failed: Counter[str] = Counter()
         while True:
@@ -92,7 +92,7 @@ class Fetcher:
             source = min(sources, key=lambda replica: failed[replica.name])
             try:
                 async with asyncio.timeout(settings.rpc_timeout_s):
-                    run = await self._one(source, first, headers_only)
+                    run = await self._one(source, first, headers_only, last)
                 if run is not None:
                     return run
             except TimeoutError:
@@ -110,8 +110,9 @@ class Fetcher:
                 raise Unavailable(reason=f"no replica could serve partition={store.partition} transaction_id={first}")
             await asyncio.sleep(0 if failed.total() < len(sources) else settings.replica_retry_s)
 
-    async def _one(self, source: ReplicaSession, first: int, headers_only: bool) -> Run | None:
-        blocks = await source.read_run(first, self._store.committed, headers_only=headers_only)
+    async def _one(self, source: ReplicaSession, first: int, headers_only: bool, last: int | None) -> Run | None:
+        committed = self._store.committed
+        blocks = await source.read_run(first, committed if last is None else min(last, committed), headers_only=headers_only)
         if not headers_only:
             self._expect_whole(source.name, blocks)
         return Run(tuple(blocks)) if blocks else None

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
 import structlog
 
+from waltz_log.core.block import Block
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
@@ -23,6 +25,7 @@ from waltz_log.core.recovery import closed_at
 from waltz_log.errors import Fenced, InvalidRequest, NotAllowed, NotOwner, OutOfRange, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
+from waltz_log.server.by_id import gather, rising_ids
 from waltz_log.server.caches import Caches
 from waltz_log.server.feed import Feed
 from waltz_log.server.frames import PartitionFrames
@@ -403,8 +406,10 @@ class Partition:
         )
 
     async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
-        """Records by id, within one frame."""
+        """Records by id, within one frame: of the range, or the first of `transaction_ids`. Raises `OutOfRange` where one is not in the log."""
         serving = await self._open_for_service()
+        if request.transaction_ids:
+            return _transaction_response(await self._by_id(serving, rising_ids(request.transaction_ids)))
         store = serving.store
         first, last = request.first_transaction_id, request.first_transaction_id + request.count - 1
         if request.count < 1:
@@ -413,15 +418,19 @@ class Partition:
             await self._decided(serving)
         if first < store.first_transaction_id or last > store.committed:
             raise OutOfRange(partition=self.partition, asked=first, first=store.first_transaction_id, last=store.committed)
-        response = pb.TransactionResponse()
-        for block in await serving.feed.blocks(first, last):
-            response.blocks.add(
-                first_transaction_id=block.first_transaction_id,
-                lengths=block.lengths,
-                records=block.records,
-                append_time_ms=block.append_time_ms,
-            )
-        return response
+        return _transaction_response(await serving.feed.blocks(first, last))
+
+    async def _by_id(self, serving: _Serving, ids: Sequence[int]) -> list[Block]:
+        store = serving.store
+        if store.committed < ids[-1] <= store.received:
+            await self._decided(serving)
+        if ids[-1] > store.committed:
+            await store.confirm()  # the id may be one of a newer owner that this one does not know of
+        if ids[-1] > store.committed:
+            beyond = next(each for each in ids if each > store.committed)
+            raise OutOfRange(partition=self.partition, asked=beyond, first=store.first_transaction_id, last=store.committed)
+        store.expect_retained(ids[0])
+        return await gather(serving.feed, ids, self._settings.feed_bytes_max)
 
     def statistics(self) -> dict[str, Any]:
         serving = self._serving
@@ -443,6 +452,18 @@ class Partition:
             "upkeep": serving.upkeep.statistics(),
             **serving.store.statistics(),
         }
+
+
+def _transaction_response(blocks: list[Block]) -> pb.TransactionResponse:
+    response = pb.TransactionResponse()
+    for block in blocks:
+        response.blocks.add(
+            first_transaction_id=block.first_transaction_id,
+            lengths=block.lengths,
+            records=block.records,
+            append_time_ms=block.append_time_ms,
+        )
+    return response
 
 
 def _locks(found: LockStatistics) -> dict[str, Any]:

@@ -188,6 +188,7 @@ class ScriptedServer:
         self.cluster_key = cluster.parameters.key.bytes
         self.mounts = 0
         self.delay_s = 0.0
+        self.fetched_at_once = 1000
 
     @property
     def address(self) -> str:
@@ -335,6 +336,14 @@ class ScriptedServer:
 
     async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
         log = self._log(request.partition, request.cluster_key)
+        if request.transaction_ids:
+            answer = pb.TransactionResponse()
+            for wanted in unpack_i8(request.transaction_ids)[: self.fetched_at_once]:
+                block = next((each for each in log.blocks if each.first_transaction_id <= wanted <= each.last_transaction_id), None)
+                if block is None:
+                    raise OutOfRange(partition=log.partition, asked=wanted, first=log.first_id, last=log.high_water_mark)
+                answer.blocks.append(_message(slice_block(block, wanted, wanted)))
+            return answer
         first, last = request.first_transaction_id, request.first_transaction_id + request.count - 1
         if first < 0 or last > log.high_water_mark:
             raise OutOfRange(partition=log.partition, asked=first, first=0, last=log.high_water_mark)

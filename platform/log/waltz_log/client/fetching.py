@@ -1,0 +1,78 @@
+"""Fetches transactions by id from the owner of a partition (seeds/client_server_communication.txt, Transaction Data Request).
+
+Each id is asked for once, in rising order and as many as fit in one request; an answer holds the first of them, and the next request continues behind
+it. Everything is checked as in a feed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable, Sequence
+from operator import index
+
+from waltz_log.client.decode import decode_block
+from waltz_log.client.owners import Owners
+from waltz_log.client.transaction import Transaction
+from waltz_log.errors import InvalidRequest, ProtocolViolation, Unavailable
+from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.rpc.methods import TRANSACTIONS
+
+__all__ = ["checked_ids", "fetch_transactions"]
+
+ID_MAX = 2**63 - 1
+
+IDS_A_REQUEST = 4096
+
+IDS_MAX = 1_000_000
+"""Of one call, which holds all of them in memory."""
+
+BYTES_MAX = 256 * 1024 * 1024
+"""Data of one call, which holds all of it in memory."""
+
+
+def checked_ids(transaction_ids: Iterable[int]) -> list[int]:
+    """What a caller asks for. Any kind of whole number will do. Raises `InvalidRequest`."""
+    found: list[int] = []
+    for each in transaction_ids:
+        try:
+            number = index(each)
+        except TypeError:
+            raise InvalidRequest(reason=f"a transaction id is a whole number: {each!r}") from None
+        if isinstance(each, bool) or not 0 <= number <= ID_MAX:
+            raise InvalidRequest(reason=f"no such transaction id: {each!r}")
+        if len(found) == IDS_MAX:
+            raise InvalidRequest(reason=f"more than {IDS_MAX} transactions asked for in one call: ask for fewer at a time")
+        found.append(number)
+    return found
+
+
+async def fetch_transactions(owners: Owners, partition: int, transaction_ids: Sequence[int], timeout_s: float) -> list[Transaction]:
+    """The transactions in the order asked for. Raises `OutOfRange`, `NotAllowed`, `InvalidRequest` where they take more than `BYTES_MAX`, and after
+    `timeout_s` the last error of the owners, or `Unavailable`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    wanted = sorted(set(transaction_ids))
+    found: dict[int, Transaction] = {}
+    size = at = 0
+    while at < len(wanted):
+        left = deadline - loop.time()
+        if left <= 0:
+            raise Unavailable(reason=f"not fetched within {timeout_s:g} s: partition={partition} fetched={at} of {len(wanted)}")
+        asked = wanted[at : at + IDS_A_REQUEST]
+        request = pb.TransactionRequest(
+            partition=partition,
+            cluster_key=owners.parameters.key.bytes,
+            principal=owners.principal,
+            transaction_ids=struct.pack(f">{len(asked)}q", *asked),
+        )
+        answer: pb.TransactionResponse = await owners.ask(partition, TRANSACTIONS, request, timeout_s=left)
+        transactions = [each for block in answer.blocks for each in decode_block(block, partition)]
+        if not transactions or [each.transaction_id for each in transactions] != asked[: len(transactions)]:
+            raise ProtocolViolation(reason=f"not the transactions asked for: partition={partition} first={asked[0]} got={len(transactions)}")
+        size += sum(len(each.data) for each in transactions)
+        if size > BYTES_MAX:
+            raise InvalidRequest(reason=f"the transactions asked for take more than {BYTES_MAX} bytes: ask for fewer at a time")
+        found.update((each.transaction_id, each) for each in transactions)
+        at += len(transactions)
+    return [found[each] for each in transaction_ids]
