@@ -19,6 +19,7 @@ from waltz_log.testing.simulation.history import (
     MarkTold,
     MemoryLost,
     MetadataWrite,
+    ReplicaOpened,
     OperationFailed,
     Seen,
     SessionOpened,
@@ -200,7 +201,17 @@ def _complaint(evidence: Evidence) -> None:
     evidence.history.complaints.append("13: rotten bytes were served")
 
 
+def _kept_above_every_mark(evidence: Evidence) -> None:
+    evidence.history.replicas_opened.append(ReplicaOpened(1.0, "x", "x:1", 0, 2, 1, 2, 2))
+
+
+def _filled_in_vain(evidence: Evidence) -> None:
+    evidence.history.replicas_opened.extend(ReplicaOpened(session / 10, "x", "x:1", 0, session, -1, -1, 2) for session in range(1, 13))
+
+
 SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
+    (_kept_above_every_mark, "only_committed_is_kept"),
+    (_filled_in_vain, "fills_go_on"),
     (_gap, "ids_are_dense"),
     (_other_content, "one_id_one_content"),
     (_lost, "acknowledged_is_in_the_log"),

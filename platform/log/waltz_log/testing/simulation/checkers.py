@@ -16,6 +16,7 @@ from waltz_log.core.recovery import closed_at, majority
 from waltz_log.testing.simulation.fault_checkers import FAULT_CHECKERS
 from waltz_log.testing.simulation.history import Attempt, Evidence, number_of
 from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
+from waltz_log.testing.simulation.refill_checkers import REFILL_CHECKERS
 from waltz_log.testing.simulation.restored import RESTORED
 
 __all__ = ["CHECKERS", "check", "judge_exactly"]
@@ -385,6 +386,7 @@ CHECKERS: Mapping[str, Checker] = {
         marks_told_are_recorded,
         *FAULT_CHECKERS,
         *KEPT_CHECKERS,
+        *REFILL_CHECKERS,
         clients_keep_their_word,
         nobody_complains,
     )

@@ -24,6 +24,7 @@ __all__ = [
     "MemoryLost",
     "MetadataWrite",
     "OperationFailed",
+    "ReplicaOpened",
     "Seen",
     "SessionOpened",
     "SyncFailed",
@@ -135,6 +136,21 @@ class MarkTold:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaOpened:
+    """A storage node told the owner of `session` what its replica holds. `address`: another one for each life of the node; `clean_in`: the last
+    session in which the replica was clean; `kept`: its local low-water mark; `last`: its last transaction."""
+
+    at_s: float
+    storage: str
+    address: str
+    partition: int
+    session: int
+    clean_in: int
+    kept: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOpened:
     at_s: float
     partition: int
@@ -177,6 +193,7 @@ class History:
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     metadata: list[MetadataWrite] = field(default_factory=list)
     marks_told: list[MarkTold] = field(default_factory=list)
+    replicas_opened: list[ReplicaOpened] = field(default_factory=list)
     sessions: list[SessionOpened] = field(default_factory=list)
     syncs_failed: list[SyncFailed] = field(default_factory=list)
     operations_failed: list[OperationFailed] = field(default_factory=list)

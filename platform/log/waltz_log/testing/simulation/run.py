@@ -23,6 +23,7 @@ from waltz_log.testing.simulation import (
     message_faults,
     outbox_client,
     reading_clients,
+    refill_faults,
     replica_faults,
 )
 from waltz_log.testing.simulation.checkers import check
@@ -31,6 +32,7 @@ from waltz_log.testing.simulation.faults import CHANCES, FAULTS
 from waltz_log.testing.simulation.history import Evidence
 from waltz_log.testing.simulation.kept import KeptTopics
 from waltz_log.testing.simulation.mix import Mix, draw
+from waltz_log.testing.simulation.refill_faults import with_slow_fills
 from waltz_log.testing.simulation.restored import RestoredCoordinator
 from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.simulation.world import World
@@ -47,6 +49,7 @@ REGISTERED = (
     message_faults,
     outbox_client,
     reading_clients,
+    refill_faults,
     replica_faults,
 )
 """Modules whose kinds and faults are there because they are imported."""
@@ -86,6 +89,7 @@ def run(seed: int, show: Callable[[str], None] | None = None, *, alter: Callable
 
 async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> Outcome:
     drawn = draw(seed, sorted(CLIENT_KINDS), sorted(set(FAULTS) - set(CHANCES)), CHANCES)
+    drawn = with_slow_fills(drawn)
     mix = drawn if alter is None else alter(drawn)
     world = World(seed, mix, trace)
     trace.add("seed", f"{seed} {mix.describe()}")

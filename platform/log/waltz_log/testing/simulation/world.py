@@ -28,6 +28,7 @@ from waltz_log.testing.offload import SlowOffload
 from waltz_log.testing.simulation.history import Acknowledgement, History, MarkTold, MemoryLost, MetadataWrite, SessionOpened
 from waltz_log.testing.simulation.mix import Mix
 from waltz_log.testing.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
+from waltz_log.testing.simulation.refill_checkers import FillsSeen
 from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.simulation.upkeep_seen import UpkeepSeen
 from waltz_log.testing.virtual_time import world_time_s
@@ -69,6 +70,7 @@ class World:
         self.rotten: set[str] = set()
         self.probes = 0
         self.upkeep_seen = UpkeepSeen(self.history)
+        self.fills_seen = FillsSeen(self.history.replicas_opened)
         self.resolved: dict[int, asyncio.Event] = {}
         """By partition: set when a recovery has decided. Whoever waits for the next one puts it there."""
         self._partition_of: dict[int, int] = {}
@@ -92,6 +94,7 @@ class World:
 
     def _observe(self, connection: Connection, host: str, message: Any, since_s: float) -> None:
         self.upkeep_seen.observe(self.now_s, connection, message)
+        self.fills_seen.observe(since_s, connection, host, message)
         if isinstance(message, pb.ReplicateRequest):
             if message.WhichOneof("kind") == "open":
                 self._partition_of[connection.original] = message.open.partition
