@@ -184,14 +184,13 @@ async def _read_hits_it() -> None:
     await cluster.kill_server("server-0")
     await cluster.start_storage("storage-2")
     await cluster.start_server("server-0")  # recovers: the replica that lacks everything copies in the session that is being opened
-    start_scrubs(cluster)
     async with asyncio.timeout(60):
         while records(data(cluster, "storage-2")) != whole:
             await asyncio.sleep(0.1)
+    await _until_known(cluster, "repairing", "live", "live")  # nothing repairs it yet
+    start_scrubs(cluster)
     await _until_known(cluster, "live", "live", "live")
-    async with asyncio.timeout(60):
-        while records(data(cluster, "storage-0")) != whole:
-            await asyncio.sleep(0.1)
+    assert records(data(cluster, "storage-0")) == whole
     told = cluster.storages["storage-0"][0].statistics().scrub
     assert told is not None
     assert (told.passes, told.repaired) == (0, 1)
