@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         PositionNotReached,
         SchemaMismatch,
         Undecodable,
+        UnsafeTable,
         UnsupportedDelta,
         WriteContended,
     )
@@ -43,6 +44,7 @@ __all__ = [
     "PositionNotReached",
     "SchemaMismatch",
     "Undecodable",
+    "UnsafeTable",
     "UnsupportedDelta",
     "WriteContended",
     "consistent_cut",
@@ -72,6 +74,7 @@ _WHERE = {
     "PositionNotReached": "errors",
     "SchemaMismatch": "errors",
     "Undecodable": "errors",
+    "UnsafeTable": "errors",
     "UnsupportedDelta": "errors",
     "WriteContended": "errors",
     "consistent_cut": "positions",

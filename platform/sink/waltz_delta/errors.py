@@ -15,6 +15,7 @@ __all__ = [
     "TableReplaced",
     "TableRestored",
     "Undecodable",
+    "UnsafeTable",
     "UnsupportedDelta",
     "WriteContended",
 ]
@@ -132,6 +133,15 @@ class Undecodable(WaltzError):
     Correct the declared columns, or declare dead letters."""
 
     text = "data does not decode"
+    path: str
+    reason: str
+
+
+class UnsafeTable(WaltzError):
+    """Rows could be lost at this table whatever the sink does: its store lets two drivers write one version, or a catalog holds commits that the
+    table's log does not show. Nothing was written. The reason says what to set; otherwise choose another table."""
+
+    text = "table cannot be written safely"
     path: str
     reason: str
 

@@ -19,6 +19,7 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, Observation, SparkSession
 
 from waltz_delta.errors import UnsupportedDelta
+from waltz_delta.log_store import refuse_catalog, require_one_winner, require_own_commits
 
 __all__ = [
     "DELTA_VERSION",
@@ -77,9 +78,20 @@ class TableTransaction:
         _activate(self._java, self._session)
         # INT96, Spark's default, holds nanoseconds for most readers: a date after 2262 makes the whole table unreadable to them.
         self._session.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(self._session, path)
-        self._transaction = self._log.startTransaction()
+        self._spark, self._path = spark, path
+        try:
+            self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(self._session, path)
+            self._transaction = self._log.startTransaction()
+        except Exception as error:
+            refuse_catalog(path, error)
+            raise
         self._versions: dict[str, int] | None = None
+        # Also where it is only read: a catalog may hold commits, and marks in them, that the log does not show.
+        require_own_commits(path, self._features(), {})
+
+    def _features(self) -> list[str]:
+        protocol = json.loads(str(self._transaction.protocol().json()))["protocol"]
+        return [*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())]
 
     @property
     def exists(self) -> bool:
@@ -146,7 +158,10 @@ class TableTransaction:
         return str(self._transaction.metadata().schemaString()) if self.exists else ""
 
     def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> Any:
-        """Writes the rows' files, which nobody sees before `commit` names them. The schema must fit; where there is no table, the commit makes it."""
+        """Writes the rows' files, which nobody sees before `commit` names them. The schema must fit; where there is no table, the commit makes it.
+        Raises `UnsafeTable`."""
+        require_one_winner(self._spark, self._path)
+        require_own_commits(self._path, (), properties)
         none, scala = self._option(None), self._java("org.apache.spark.api.python.PythonUtils")
         options = self._java("org.apache.spark.sql.delta.DeltaOptions")(scala.toScalaMap({}), self._session.sessionState().conf())
         writer = self._java("org.apache.spark.sql.delta.commands.WriteIntoDelta")(
@@ -167,7 +182,8 @@ class TableTransaction:
         return self.commit(None, versions, query=query, batch=batch, metadata=metadata)
 
     def commit(self, written: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
-        """What `write` gave, None for nothing, and identifiers, in one commit. Gives the table version."""
+        """What `write` gave, None for nothing, and identifiers, in one commit. Gives the table version. Raises `UnsafeTable`."""
+        require_one_winner(self._spark, self._path)
         together, transaction = self._java("java.util.ArrayList")(), self._java("org.apache.spark.sql.delta.actions.SetTransaction")
         if written is not None:
             together.addAll(written)

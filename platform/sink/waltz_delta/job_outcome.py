@@ -21,6 +21,7 @@ __all__ = ["Failure", "run_job"]
 _CODES = {
     "NotADeltaTable": USAGE,
     "SchemaMismatch": USAGE,
+    "UnsafeTable": USAGE,
     "GapInTable": REFUSED,
     "TableReplaced": REFUSED,
     "TableRestored": REFUSED,

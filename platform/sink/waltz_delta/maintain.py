@@ -187,10 +187,9 @@ def maintain_table(
     vacuum: bool = True,
     dry_run: bool = False,
 ) -> Maintained:
-    """Raises `NotADeltaTable`; `PositionForgotten` and `PositionNotReached` for a position that cannot be kept any more, or not yet."""
-    from delta.tables import DeltaTable
-
-    if not DeltaTable.isDeltaTable(spark, path):
+    """Raises `NotADeltaTable`, `UnsafeTable`; `PositionForgotten` and `PositionNotReached` for a position that cannot be kept any more, or not
+    yet."""
+    if not is_table(spark, path):
         raise NotADeltaTable(path=path, reason="no table there")
     hours, because = retention(spark, path, needs)
     result = Maintained(path, file_report(path, small_bytes), hours, because)

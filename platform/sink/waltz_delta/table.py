@@ -8,7 +8,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from waltz_delta import internal
 from waltz_delta.errors import NotADeltaTable
+from waltz_delta.log_store import refuse_catalog, require_one_winner, require_own_commits
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["check_layout", "create_empty", "is_table", "reserve"]
@@ -17,11 +19,18 @@ LOG = "_delta_log"
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
-    """Whether a table is there. `NotADeltaTable` where the path holds anything else, but what `reserve` and a first batch that died left behind."""
+    """Whether a table is there, for those who are to write it: `UnsafeTable` where that could lose rows. `NotADeltaTable` where the path holds
+    anything else, but what `reserve` and a first batch that died left behind."""
     from delta.tables import DeltaTable
 
-    if DeltaTable.isDeltaTable(spark, path):
-        return True
+    require_one_winner(spark, path)
+    try:
+        if DeltaTable.isDeltaTable(spark, path):
+            internal.TableTransaction(spark, path)  # which refuses a table whose log does not show all of its commits
+            return True
+    except Exception as error:
+        refuse_catalog(path, error)
+        raise
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
     files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
@@ -66,6 +75,7 @@ def create_empty(
     """The table with these columns and no rows, unless there is one."""
     from delta.tables import DeltaTable
 
+    require_own_commits(path, (), properties)
     builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
     if partition_by:
         builder = builder.partitionedBy(*partition_by)

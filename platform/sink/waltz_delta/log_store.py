@@ -1,0 +1,129 @@
+"""Whether a table can be written by this sink at all: its store must let one writer alone create a version, and its log must hold every commit.
+
+Delta's protocol wants each commit to be created only if it is not there ("Delta Log Entries" in PROTOCOL.md). Without that two drivers can both write
+version N; the one that wrote first loses its rows, and no mark can save them, because both saw the marks of version N - 1. Which class of Delta
+creates commits follows from the table's scheme and Spark's configuration (Delta's `DelegatingLogStore`); a class is trusted only for the schemes that
+it is made for, and an unknown one not at all.
+
+A catalog-managed table keeps commits elsewhere before they are published in `_delta_log`. A writer that looks there alone misses commits, so such a
+table is refused, whatever the store.
+
+A writer that was started before a setting changed is not stopped by it: Delta reads the same configuration once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import structlog
+from pyspark.sql import SparkSession
+
+from waltz_delta.errors import UnsafeTable
+
+__all__ = ["SINGLE_DRIVER", "catalog_features", "refuse_catalog", "require_one_winner", "require_own_commits", "scheme_of", "unsafe_store"]
+
+log = structlog.get_logger(__name__)
+
+SINGLE_DRIVER: Final = "spark.waltz.singleDriver"
+"""Spark setting. `true`: the operator guarantees that no two drivers ever write one table at once, not even one that hangs and its replacement."""
+
+_HADOOP: Final = frozenset({"hdfs", "viewfs", "webhdfs", "file"})
+_AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl"})
+_S3: Final = frozenset({"s3", "s3a", "s3n"})
+
+_TRUSTED: Final[Mapping[str, frozenset[str]]] = {
+    "HDFSLogStore": _HADOOP,
+    "LocalLogStore": frozenset({"file"}),
+    "AzureLogStore": _AZURE,
+    "GCSLogStore": frozenset({"gs"}),
+    "S3DynamoDBLogStore": _S3,
+    "IBMCOSLogStore": frozenset({"cos"}),
+    "OracleCloudLogStore": frozenset({"oci"}),
+}
+"""Classes of Delta that create a commit only if it is not there, and the schemes for which they do."""
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_HADOOP, "HDFSLogStore"),
+    **dict.fromkeys(_AZURE, "AzureLogStore"),
+    **dict.fromkeys(_S3, "S3SingleDriverLogStore"),
+    "gs": "GCSLogStore",
+}
+"""What Delta takes where nothing is configured; for any other scheme `HDFSLogStore`."""
+
+_PACKAGES: Final = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
+
+_CATALOG_FEATURES: Final = ("catalogmanaged", "catalogowned", "coordinatedcommits", "managedcommit")
+"""How the names of table features begin whose commits are a catalog's or a coordinator's; `coordinatedCommits-preview` was the first of them."""
+
+_BLOCKED: Final = "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED"
+
+_FEATURE_PROPERTY: Final = "delta.feature."
+_COORDINATOR_PROPERTY: Final = "delta.coordinatedcommits."
+
+_judged: set[tuple[str, str]] = set()
+
+
+def scheme_of(path: str, default: str = "file") -> str:
+    """`default`: of the default file system, which a path without a scheme is in."""
+    scheme = urlsplit(path).scheme.lower()
+    return scheme or default
+
+
+def unsafe_store(scheme: str, configured: Callable[[str], str | None]) -> str | None:
+    """Why two drivers could lose each other's rows at the scheme, and what to set; None where one alone creates a version. `configured` gives the
+    value of a key of Spark's configuration."""
+    keys = ("spark.delta.logStore.class", f"spark.delta.logStore.{scheme}.impl")
+    found = next((value for key in keys if (value := configured(key) or configured(key.removeprefix("spark.")))), None)
+    package, _, name = (found or "").rpartition(".")
+    if found is None:
+        name = _DEFAULTS.get(scheme, "HDFSLogStore")
+    if (found is None or f"{package}." in _PACKAGES) and scheme in _TRUSTED.get(name, frozenset()):
+        return None
+    store = f"Delta's default, {name}" if found is None else found
+    ways = [f"set {SINGLE_DRIVER}=true where you guarantee that one driver alone writes it"]
+    if scheme in _S3:
+        ways.insert(0, f"set spark.delta.logStore.{scheme}.impl=io.delta.storage.S3DynamoDBLogStore, for every writer and with the same table")
+    reason = f"two drivers could both write one table version there, and one would lose its rows: scheme={scheme} log_store={store}"
+    return f"{reason}. To write it, {', or '.join(ways)}"
+
+
+def catalog_features(features: Iterable[str], properties: Mapping[str, str]) -> list[str]:
+    """What of a table's features and properties says that a catalog or a coordinator holds its commits, sorted."""
+    asked = [name[len(_FEATURE_PROPERTY) :] for name in properties if name.lower().startswith(_FEATURE_PROPERTY)]
+    found = {name for name in (*features, *asked) if name.lower().startswith(_CATALOG_FEATURES)}
+    return sorted(found | {name for name in properties if name.lower().startswith(_COORDINATOR_PROPERTY)})
+
+
+def require_own_commits(path: str, features: Iterable[str], properties: Mapping[str, str]) -> None:
+    """Raises `UnsafeTable` for a catalog-managed table, or one that is to become that."""
+    if found := catalog_features(features, properties):
+        reason = f"it is managed by a catalog, which holds commits that its log does not show: {', '.join(found)}"
+        raise UnsafeTable(path=path, reason=f"{reason}. Land in a table of its own path, without that feature")
+
+
+def refuse_catalog(path: str, error: BaseException) -> None:
+    """Raises `UnsafeTable` where Delta did not open the table for such a feature."""
+    told = str(error).partition("\n\tat ")[0]  # before the Java stack
+    words = {word.strip(".,:;'\"`[]()") for word in told.split()}
+    if _BLOCKED in words:
+        words.add("catalogManaged")  # Delta knows the feature, and says so without its name
+    require_own_commits(path, words, {})
+
+
+def require_one_winner(spark: SparkSession, path: str) -> None:
+    """Raises `UnsafeTable` where the table's store would let two drivers write one version, unless `SINGLE_DRIVER` says that there is one driver."""
+    session: Any = spark
+    judged = (str(session.sparkContext.applicationId), path)
+    if judged in _judged:
+        return
+    java: Any = session._jvm
+    default = java.org.apache.hadoop.fs.FileSystem.getDefaultUri(session._jsparkSession.sessionState().newHadoopConf()).getScheme()
+    configuration = session.sparkContext.getConf()  # Delta asks the context, not the session
+    reason = unsafe_store(scheme_of(path, str(default or "file").lower()), configuration.get)
+    if reason is not None:
+        if str(session.conf.get(SINGLE_DRIVER, "false")).lower() != "true":
+            raise UnsafeTable(path=path, reason=reason)
+        log.warning("one driver alone may write this table, as the setting says", path=path, setting=SINGLE_DRIVER, otherwise=reason)
+    _judged.add(judged)
