@@ -120,7 +120,13 @@ class _Room:
 
 def share_of(settings: StorageSettings) -> StorageSettings:
     """What one worker may take of what is meant for the whole node."""
-    least = {"open_files_max": 16, "writer_bytes_max": 1024 * 1024, "scrub_bytes_per_s": 1, "compaction_bytes_per_s": 1024}
+    least = {
+        "open_files_max": 16,
+        "writer_bytes_max": 1024 * 1024,
+        "scrub_bytes_per_s": 1,
+        "repair_bytes_per_s": 1024,
+        "compaction_bytes_per_s": 1024,
+    }
     whole = {name: int(getattr(settings, name)) for name in least}
     return settings.model_copy(update={name: max(least[name], of // settings.workers) if of else 0 for name, of in whole.items()})
 
