@@ -6,9 +6,9 @@ The generation of a partition rises whenever its owner changes, also to nobody, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from waltz_log.core.metadata import Assignment, Ownership, ServerEntry
+from waltz_log.core.metadata import Assignment, HandedOver, Ownership, ServerEntry
 
 __all__ = ["assign"]
 
@@ -16,37 +16,78 @@ __all__ = ["assign"]
 def assign(previous: Assignment, servers: Sequence[ServerEntry], partitions: int) -> Assignment:
     """Every partition gets one of `servers`: the first that prefers it, else its owner while that one is within its share, else the least loaded.
 
+    A partition that was handed over for want of a majority (`core.hand_over`) stays at its owner, and goes to no server that it avoids while another
+    lives. A server that any partition avoids keeps what it has and gets nothing new, because it may not reach the replicas of that either.
+
     `partitions`: how many the caller knows of. What `previous` assigns beyond them is assigned as well: partitions are only ever added, and a manager
     that has not heard of the newest must not drop them, with their generations, from the assignment."""
     partitions = max((partitions, *(partition + 1 for partition in previous.partitions)))
     alive = sorted(servers, key=lambda server: server.server_id)
+    ids = [server.server_id for server in alive]
+    handed = _living(previous.handed_over, ids)
     owners: dict[int, int | None] = dict.fromkeys(range(partitions))
     if alive:
-        ids = [server.server_id for server in alive]
-        load = dict.fromkeys(ids, 0)
-        for server in alive:
-            for partition in server.preferred:
-                if partition in owners and owners[partition] is None:
-                    owners[partition] = server.server_id
-                    load[server.server_id] += 1
-        share, larger = divmod(partitions, len(alive))
-        for partition in range(partitions):
-            before = previous.partitions.get(partition)
-            owner = None if before is None else before.server_id
-            if owners[partition] is not None or owner is None or owner not in load:
-                continue
-            if load[owner] < share or (load[owner] == share and larger > 0):
-                larger -= load[owner] == share
-                owners[partition] = owner
-                load[owner] += 1
-        for partition in range(partitions):
-            if owners[partition] is None:
-                owner = min(ids, key=lambda server_id: (load[server_id], server_id))
-                owners[partition] = owner
-                load[owner] += 1
+        _assign(
+            owners,
+            {p: owned.server_id for p, owned in previous.partitions.items()},
+            alive,
+            {p: each.avoids for p, each in handed.items() if each.avoids},
+        )
     result: dict[int, Ownership] = {}
     for partition, owner in owners.items():
         before = previous.partitions.get(partition, Ownership(None, 0))
         result[partition] = before if before.server_id == owner else Ownership(owner, before.generation + 1)
     workers = {server.server_id: server.workers for server in alive if server.workers}
-    return Assignment(result, {server.server_id: server.address for server in alive}, workers)
+    return Assignment(result, {server.server_id: server.address for server in alive}, workers, handed)
+
+
+def _living(handed_over: Mapping[int, HandedOver], ids: Sequence[int]) -> dict[int, HandedOver]:
+    """Without servers that are gone: they come back under other ids."""
+    return {p: HandedOver(tuple(server for server in each.avoids if server in ids), each.moves) for p, each in handed_over.items()}
+
+
+def _assign(
+    owners: dict[int, int | None], before: Mapping[int, int | None], alive: Sequence[ServerEntry], avoids: Mapping[int, Sequence[int]]
+) -> None:
+    """Fills `owners` in."""
+    ids = [server.server_id for server in alive]
+    load = dict.fromkeys(ids, 0)
+    avoided = {server for servers in avoids.values() for server in servers}
+    takers = [server for server in ids if server not in avoided] or ids
+
+    def own(partition: int, server: int) -> None:
+        owners[partition] = server
+        load[server] += 1
+
+    def may(partition: int, server: int | None) -> bool:
+        """Whether the partition may stay at, or go to, the server."""
+        return server in load and server not in avoids.get(partition, ()) and (server in takers or before.get(partition) == server)
+
+    for partition in avoids:
+        if partition in owners and (owner := before.get(partition)) is not None and may(partition, owner):
+            own(partition, owner)
+    for server in alive:
+        for partition in server.preferred:
+            if partition in owners and owners[partition] is None and may(partition, server.server_id):
+                own(partition, server.server_id)
+    share, larger = divmod(len(owners), len(ids))
+    if len(takers) < len(ids):
+        larger = 0
+        for partition in owners:
+            owner = before.get(partition)
+            if owners[partition] is None and owner is not None and owner not in takers and may(partition, owner) and load[owner] <= share:
+                own(partition, owner)
+        share, larger = divmod(len(owners) - sum(load[server] for server in ids if server not in takers), len(takers))
+    for partition in owners:
+        owner = before.get(partition)
+        if owners[partition] is not None or owner is None or owner not in takers or not may(partition, owner):
+            continue
+        if load[owner] < share or (load[owner] == share and larger > 0):
+            larger -= load[owner] == share
+            own(partition, owner)
+    for partition in owners:
+        if owners[partition] is None:
+            able = [server for server in takers if may(partition, server)] or [server for server in ids if server not in avoids.get(partition, ())]
+            # Where every living server is avoided, a change of owner would gain nothing.
+            able = able or [server for server in ids if server == before.get(partition)] or ids
+            own(partition, min(able, key=lambda server: (load[server], server)))

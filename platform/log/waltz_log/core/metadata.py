@@ -10,6 +10,8 @@
 | `/servers/<id>` | `ServerEntry`, ephemeral | the log server |
 | `/manager` | server id, ephemeral | the cluster manager in office |
 | `/assignment` | `Assignment` | the cluster manager, by compare-and-set |
+| `/stranded/<server>-<worker>` | `Stranded` by partition (`core.hand_over`), ephemeral; there while one has no majority | the log server |
+| `/reach/<server>-<worker>` | by partition the replicas that answer, ephemeral; there while a partition needs it | the log server |
 | `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
 | `/topics` | `Catalogue` (`core.catalogue`) | whoever makes or changes a topic, by compare-and-set |
 | `/store/retained/<id>` | `Retained` (`core.retention`): the first retained transaction | the owner, by compare-and-set |
@@ -35,13 +37,16 @@ __all__ = [
     "MANAGER",
     "NODE_BYTES_MAX",
     "PARTITIONS_MAX",
+    "REACH",
     "REPLICAS",
     "SERVERS",
     "SERVER_IDS",
     "STORAGE_NODES",
+    "STRANDED",
     "UNRESOLVED",
     "Assignment",
     "ClusterParameters",
+    "HandedOver",
     "Ownership",
     "PartitionMetadata",
     "ReplicaAssignment",
@@ -58,6 +63,8 @@ CLUSTER = "/cluster"
 ASSIGNMENT = "/assignment"
 MANAGER = "/manager"
 SERVERS = "/servers"
+STRANDED = "/stranded"
+REACH = "/reach"
 REPLICAS = "/store/assignment"
 STORAGE_NODES = "/store/nodes"
 CLIENT_IDS = "/ids/client"
@@ -180,12 +187,22 @@ class Ownership:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A partition that its owner could not serve for want of a majority of its replicas (`core.hand_over`). `avoids`: living servers that it is not
+    assigned to, because they reached no majority; `moves`: how often it was handed over since it was calm."""
+
+    avoids: tuple[int, ...]
+    moves: int
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """Who owns which partition, and at which address the owners answer; `workers`: the own addresses of a server's workers, where it has any."""
 
     partitions: dict[int, Ownership] = field(default_factory=dict)
     addresses: dict[int, str] = field(default_factory=dict)
     workers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    handed_over: dict[int, HandedOver] = field(default_factory=dict)
 
     def address_of(self, partition: int) -> str | None:
         owned = self.partitions.get(partition)
@@ -202,6 +219,8 @@ class Assignment:
             "partitions": {str(p): [o.server_id, o.generation] for p, o in self.partitions.items()},
             "addresses": {str(server): address for server, address in self.addresses.items()},
         }
+        if self.handed_over:
+            told["handed_over"] = {str(p): [list(each.avoids), each.moves] for p, each in self.handed_over.items()}
         return _with_workers(told, {str(server): addresses for server, addresses in self.workers.items()})
 
     @classmethod
@@ -211,6 +230,7 @@ class Assignment:
             {int(p): Ownership(server, generation) for p, (server, generation) in found["partitions"].items()},
             {int(server): address for server, address in found["addresses"].items()},
             {int(server): tuple(addresses) for server, addresses in found.get("workers", {}).items()},
+            {int(p): HandedOver(tuple(avoids), moves) for p, (avoids, moves) in found.get("handed_over", {}).items()},
         )
 
 

@@ -14,6 +14,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.assignment import assign
 from waltz_log.core.metadata import Assignment, ClusterParameters, ServerEntry
 from waltz_log.core.ports import Coordinator
+from waltz_log.server.hand_overs import HandOvers
 
 __all__ = ["ClusterManager"]
 
@@ -21,7 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class ClusterManager:
-    def __init__(self, server_id: int, cluster: ClusterParameters, coordinator: Coordinator) -> None:
+    def __init__(self, server_id: int, cluster: ClusterParameters, coordinator: Coordinator, hand_over_after_s: float) -> None:
+        self._hand_overs = HandOvers(coordinator, hand_over_after_s)
         self._server_id = server_id
         self._cluster = cluster
         self._coordinator = coordinator
@@ -58,6 +60,7 @@ class ClusterManager:
             if version is None:
                 continue
             waits = [
+                asyncio.ensure_future(self._hand_overs.wait_round()),
                 asyncio.ensure_future(self._coordinator.wait_children(paths.SERVERS, names)),
                 asyncio.ensure_future(self._coordinator.wait_changed(paths.ASSIGNMENT, version)),
                 asyncio.ensure_future(self._coordinator.wait_changed(paths.MANAGER, node.version)),
@@ -87,8 +90,11 @@ class ClusterManager:
             await self._coordinator.create(paths.ASSIGNMENT, Assignment().to_bytes())
             return None
         before = Assignment.from_bytes(node.data)
-        after = assign(before, servers, self._cluster.partitions)
+        after = await self._hand_overs.apply(assign(before, servers, self._cluster.partitions))
         if after == before:
             return node.version
         log.info("assigning partitions", servers=[server.server_id for server in servers])
-        return await self._coordinator.set(paths.ASSIGNMENT, after.to_bytes(), node.version)
+        version = await self._coordinator.set(paths.ASSIGNMENT, after.to_bytes(), node.version)
+        if version is not None:
+            self._hand_overs.note(before, after)
+        return version

@@ -59,7 +59,7 @@ class Membership:
         await self._remove_predecessor(address)
         entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions, workers)
         await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
-        self._manager = ClusterManager(self.server_id, cluster, self._coordinator)
+        self._manager = ClusterManager(self.server_id, cluster, self._coordinator, self._settings.hand_over_after_s)
         self._governing = asyncio.ensure_future(lasting("manager", self._manager.run))
 
     async def _remove_predecessor(self, address: str) -> None:

@@ -18,6 +18,7 @@ import structlog
 
 from waltz_log.core.block import Block
 from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.hand_over import Stranded
 from waltz_log.core.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
@@ -90,6 +91,7 @@ class _Serving:
 class Partition:
     def __init__(
         self,
+        server_id: int,
         partition: int,
         generation: int,
         cluster: ClusterParameters,
@@ -104,6 +106,7 @@ class Partition:
         fill_pace: FillPace,
     ) -> None:
         self._owner_secret = owner_secret
+        self._server_id = server_id
         self.partition = partition
         self.generation = generation
         self._cluster = cluster
@@ -120,6 +123,7 @@ class Partition:
         self._changed = Pulse()
         self._clients: OrderedDict[int, int] = OrderedDict()
         self._closing = False
+        self._committed = -1
         self._error: str | None = None
 
     # ---- the life of the partition -------------------------------------------------------------------------------------------------------------
@@ -249,6 +253,19 @@ class Partition:
             except NotAllowed as error:
                 mount.fail(error)
         return await serving.store.tell_topic()
+
+    def lacks_majority(self) -> Stranded | None:
+        """What to publish where no majority of the replicas answers, or blocks in flight have not got on since this was asked last; None otherwise.
+        Full disks are no reason: another owner would meet the same."""
+        store = self._store
+        if store is None or self._closing or store.full:
+            self._committed = -1
+            return None
+        stuck = store.window.last_transaction_id > store.committed and store.committed == self._committed
+        self._committed = store.committed
+        if store.reaches_majority and not stuck:
+            return None
+        return Stranded(self._server_id, self.generation, store.assigned)
 
     # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import structlog
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import Assignment, ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
 from waltz_log.core.sharding import WHOLE, Shard
@@ -30,6 +31,7 @@ from waltz_log.server.lasting import lasting
 from waltz_log.server.membership import Membership, read_cluster
 from waltz_log.server.node_probes import NodeProbes
 from waltz_log.server.partition import Partition
+from waltz_log.server.reachability import Reachability
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.topics import ServedTopics
 
@@ -96,6 +98,9 @@ class LogServer:
         if self._membership is not None:
             await self._membership.announce(self._cluster, self._listener.address)
         work = {"assignment": self._follow, "topics": self._topics.run, "topics of partitions": self._tell_topics}
+        of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking)
+        reachability = Reachability(self.server_id, self._shard, *of_cluster)
+        work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
         if self._membership is None:
             work["office"] = self._watch_office
         self._tasks = [asyncio.ensure_future(lasting(what, run)) for what, run in work.items()]
@@ -166,7 +171,7 @@ class LogServer:
         for number, generation in mine.items():
             if number not in self._partitions:
                 shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
-                partition = Partition(number, generation, *shared, self._owner_secret, self._fill_pace)
+                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace)
                 self._partitions[number] = partition
                 self._running[number] = asyncio.ensure_future(lasting(f"partition {number}", partition.run))
 
@@ -178,6 +183,9 @@ class LogServer:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         del self._partitions[number]
+
+    def _lacking(self) -> dict[int, Stranded | None]:
+        return {number: partition.lacks_majority() for number, partition in sorted(self._partitions.items())}
 
     # ---- service -------------------------------------------------------------------------------------------------------------------------------
 

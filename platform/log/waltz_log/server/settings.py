@@ -109,6 +109,13 @@ class ServerSettings(Settings):
         default=0.1, gt=0, description="First pause before a replica that failed is tried again; doubles up to the maximum."
     )
     replica_retry_max_s: float = Field(default=5.0, gt=0, description="Longest pause between tries of a failed replica.")
+    hand_over_after_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="How long a partition may be without a majority of its replicas before a server that reaches one takes it over, where there is "
+        "one. Longer than a storage node takes to start again; shorter ends an outage of one server's network sooner. Each hand-over of the same "
+        "partition doubles the wait before the next, up to 64 times.",
+    )
     memory_wait_s: float = Field(
         default=10.0,
         ge=0,

@@ -269,6 +269,11 @@ class StoreSession:
         return self._opened and self.failed is None
 
     @property
+    def reaches_majority(self) -> bool:
+        """Whether a majority of the replicas answered when they were asked last; so it counts before any is known."""
+        return not self.assigned or sum(replica.reached for replica in self._replicas.values()) >= majority(len(self.assigned))
+
+    @property
     def full(self) -> bool:
         """So many replicas have no room on their disks that what is appended now cannot be committed before that changes."""
         return bool(self.assigned) and len(self.assigned) - len(self._full()) < majority(len(self.assigned))

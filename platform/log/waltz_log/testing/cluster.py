@@ -23,6 +23,7 @@ from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.links import Links
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
 from waltz_log.zookeeper.topics import change_catalogue, pool_of
@@ -53,11 +54,13 @@ class MemoryCluster:
         settings: dict[str, Any] | None = None,
         storage_settings: dict[str, Any] | None = None,
         delay_s: Callable[[], float] | None = None,
+        links: Links | None = None,
     ) -> None:
+        """`links`: for tests that cut hosts off from each other; a server's host has its name, and so has a storage node's."""
         self.key = CLUSTER_KEY
         self.partitions = partitions
         self.ensemble = MemoryEnsemble()
-        self.network = MemoryNetwork(delay_s)
+        self.network = MemoryNetwork(delay_s, links)
         self.clock: Clock = LoopClock()
         self.disks: dict[str, SimulatedDisk] = {}
         self.storages: dict[str, tuple[StorageNode, Listener]] = {}
@@ -147,10 +150,11 @@ class MemoryCluster:
 
     # ---- log servers -------------------------------------------------------------------------------------------------------------------------------
 
-    async def start_server(self, name: str) -> None:
+    async def start_server(self, name: str, **more: Any) -> None:
+        """`more`: settings of this one."""
         session = self.ensemble.session()
-        settings = ServerSettings(cluster="memory/test", listen=f"{name}:0", **self._settings)
-        server = LogServer(settings, session, self.network, self.clock, owner_secret=name.encode())
+        settings = ServerSettings(cluster="memory/test", listen=f"{name}:0", **{**self._settings, **more})
+        server = LogServer(settings, session, self.network.host(name), self.clock, owner_secret=name.encode())
         await server.start()
         self.servers[name] = (server, session)
 

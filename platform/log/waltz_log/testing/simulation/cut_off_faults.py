@@ -1,0 +1,156 @@
+"""Servers that lose the replicas and keep the coordinator: who could serve a partition better must get it, soon, and it must stay there.
+
+The fault watches what it does: for as long as nothing else is wrong, it expects the hand-over within `_bound_s`, and where no server reaches a majority
+that the partition stays where it is. Any other fault that meets one of those involved puts its watch back to zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from waltz_log.core.hand_over import majority_of
+from waltz_log.core.metadata import ASSIGNMENT, MANAGER, Assignment, Ownership
+from waltz_log.testing.simulation.faults import fault
+
+if TYPE_CHECKING:
+    from waltz_log.testing.simulation.world import World
+
+__all__ = ["CUT_OFF", "cut_off_owner"]
+
+CUT_OFF = "cut-off"
+
+LOOK_S = 0.05
+
+SLACK_S = 4.0
+"""Beyond `hand_over_after_s`: rounds, pings, answers of the coordinator that get lost, each with its pause."""
+
+MOVES_MAX = 2
+"""Of a partition while one cut lasts: one hand-over, and one for balance."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What has been so without a break."""
+
+    since_s: float
+    generation: int
+    moves: int = 0
+
+
+@fault(CUT_OFF)
+async def cut_off_owner(world: World, rng: Random) -> None:
+    """The owner of a partition reaches a minority of its replicas, another server all of them, or nobody does better; all reach the coordinator."""
+    partition = rng.randrange(world.mix.log_partitions)
+    held = list(await world.assigned(partition))
+    owner = await _owner(world, partition)
+    servers = [name for name in sorted(world.servers) if name not in world.busy]
+    if owner is None or owner[0] not in servers or len(servers) < 2 or any(name in world.busy or name not in world.storages for name in held):
+        return
+    name = owner[0]
+    better = rng.choice([other for other in servers if other != name]) if rng.random() < 0.7 else None
+    ways = _shut(world, rng, name, held)
+    for other in sorted(world.servers):
+        if other not in (name, better) and (better is None or rng.random() < 0.5):
+            ways += _shut(world, rng, other, held)
+    world.trace.add(name, f"is cut off from a majority of the replicas of {partition}, {better or 'nobody'} does better")
+    claimed = [*servers, *held]
+    world.busy.update(claimed)
+    try:
+        await _watch(world, partition, held)
+    finally:
+        world.busy.difference_update(claimed)
+        for way in ways:
+            world.links.open(*way)
+        world.trace.add(name, "reaches the replicas again")
+
+
+def _shut(world: World, rng: Random, server: str, held: list[str]) -> list[tuple[str, str]]:
+    """Leaves less than a majority; mostly both ways, at times one."""
+    kept = rng.randint(0, len(held) // 2)
+    both = rng.random() < 0.7
+    ways: list[tuple[str, str]] = []
+    for storage in rng.sample(held, len(held))[kept:]:
+        one = (server, storage) if rng.random() < 0.5 else (storage, server)
+        ways += [one, one[::-1]] if both else [one]
+    for way in ways:
+        world.links.shut(*way)
+    return ways
+
+
+async def _owner(world: World, partition: int) -> tuple[str, Ownership] | None:
+    """Its name, where it is up."""
+    node = await world.coordinator.get(ASSIGNMENT)
+    owned = Ownership(None, 0) if node is None else Assignment.from_bytes(node.data).partitions.get(partition, Ownership(None, 0))
+    for name, server in sorted(world.servers.items()):
+        if server.server is not None and server.server.server_id == owned.server_id:
+            return name, owned
+    return None
+
+
+async def _watch(world: World, partition: int, held: list[str]) -> None:
+    after_s = float(str(world.mix.server_settings["hand_over_after_s"]))
+    until_s = world.now_s + after_s + SLACK_S + 1.0
+    watch: _Watch | None = None
+    lacking: _Watch | None = None
+    before: Any = None
+    while world.now_s < until_s:
+        await asyncio.sleep(LOOK_S)
+        found, surroundings = await _owner(world, partition), await _surroundings(world, held)
+        if found is None or surroundings is None or surroundings != before:
+            before, watch, lacking = surroundings, None, None
+            continue
+        name, owned = found
+        if watch is None or owned.generation < watch.generation:
+            watch = _Watch(world.now_s, owned.generation)
+        elif owned.generation > watch.generation:
+            watch.moves += owned.generation - watch.generation
+            watch.generation, lacking = owned.generation, None
+        able = [server for server in sorted(world.servers) if _reaches(world, server, held)]
+        if watch.moves > (MOVES_MAX if able else 0) and world.now_s - watch.since_s > LOOK_S:
+            _complain(world, f"partition {partition} moved {watch.moves} times while {','.join(able) or 'nobody'} reached a majority")
+            return
+        if name in able or not able or not _waits(world, name, partition):
+            lacking = None
+            continue
+        lacking = lacking or _Watch(world.now_s, owned.generation)
+        if world.now_s - lacking.since_s > after_s + SLACK_S:
+            _complain(world, f"partition {partition} stays at {name}, which reaches no majority, while {','.join(able)} could serve it")
+            return
+
+
+def _complain(world: World, what: str) -> None:
+    world.history.complaints.append(f"27: {what} at {world.now_s:.3f}")
+
+
+def _reaches(world: World, server: str, held: Iterable[str]) -> bool:
+    names = list(held)
+    return majority_of([each for each in names if not (world.links.is_shut(server, each) or world.links.is_shut(each, server))], names)
+
+
+def _waits(world: World, name: str, partition: int) -> bool:
+    """Whether anything waits for a majority: an idle partition is not handed over, and harms nobody."""
+    server = world.servers[name].server
+    told: dict[str, Any] = {} if server is None else server.statistics()["partitions"].get(str(partition), {})
+    if any(replica["state"] == "full" or replica.get("full") for replica in told.get("replicas", {}).values()):
+        return False
+    return bool(told) and (told["state"] != "open" or told["appended"] > told["committed"])
+
+
+async def _surroundings(world: World, held: list[str]) -> Any:
+    """All that the hand-over needs besides the links, to be compared with what it was; None where any of it is not well."""
+    servers, storages = sorted(world.servers.items()), [world.storages.get(name) for name in held]
+    if any(storage is None or storage.process.paused for storage in storages) or await world.assigned(partition=0) is None:
+        return None
+    for _, server in servers:
+        if server.process.paused or server.server is None or any(each.ended or not each.connected or each.lags for each in server.sessions[-1:]):
+            return None
+    manager = await world.coordinator.get(MANAGER)
+    if manager is None or manager.data not in [str(server.server.server_id).encode() for _, server in servers if server.server is not None]:
+        return None
+    links = [(name, each, _reaches(world, name, [each])) for name, _ in servers for each in held]
+    lives = [storage.life for storage in storages if storage is not None]
+    return [name for name, _ in servers], [id(server) for _, server in servers], lives, manager.data, links, sorted(world.links.slow)
