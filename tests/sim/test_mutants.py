@@ -23,6 +23,8 @@ NOTICED_BY = {
     "told_before_it_is_recorded": "marks_told_are_recorded",
     "progress_forgotten": "fills_go_on",
     "too_much_kept": "only_committed_is_kept",
+    "kept_without_a_majority": "nobody_complains",
+    "handed_over_without_asking": "nobody_complains",
 }
 
 

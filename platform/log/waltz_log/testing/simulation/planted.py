@@ -31,12 +31,20 @@ from waltz_log.storage.service import _Service
 from waltz_log.storage.views import Views, Wanted
 from waltz_log.testing import disk
 from waltz_log.testing.coordinator import MemoryEnsemble
-from waltz_log.testing.simulation import planted_clocks, planted_coordinator, planted_disk, planted_memory, planted_messages, planted_refill
+from waltz_log.testing.simulation import (
+    planted_clocks,
+    planted_coordinator,
+    planted_disk,
+    planted_memory,
+    planted_messages,
+    planted_owners,
+    planted_refill,
+)
 from waltz_log.testing.simulation.planting import BUGS, bug, change, planted, unplanted
 
 __all__ = ["BUGS", "planted", "unplanted"]
 
-REGISTERED = (planted_clocks, planted_coordinator, planted_disk, planted_memory, planted_messages, planted_refill)
+REGISTERED = (planted_clocks, planted_coordinator, planted_disk, planted_memory, planted_messages, planted_owners, planted_refill)
 """Modules whose bugs are there because they are imported."""
 
 

@@ -17,6 +17,7 @@ from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.simulation import (
     clock_faults,
     context_client,
+    cut_off_faults,
     deposed_faults,
     disk_faults,
     feeding_client,
@@ -43,6 +44,7 @@ __all__ = ["Outcome", "run"]
 REGISTERED = (
     clock_faults,
     context_client,
+    cut_off_faults,
     deposed_faults,
     disk_faults,
     feeding_client,
