@@ -21,7 +21,16 @@ __all__ = ["SEEDS_MAX", "Caught", "hunt", "hunt_all"]
 
 SEEDS_MAX = 200
 
-OF_TOPICS = frozenset({"retention_past_a_subscriber", "upkeep_not_fenced", "tombstone_dropped_early", "view_above_the_committed_mark"})
+OF_TOPICS = frozenset(
+    {
+        "retention_past_a_subscriber",
+        "upkeep_not_fenced",
+        "tombstone_dropped_early",
+        "view_above_the_committed_mark",
+        "damaged_view_not_noticed",
+        "damaged_view_metadata_not_noticed",
+    }
+)
 """Bugs that harm nothing but topics that are trimmed and compacted, which few of the lower seeds have."""
 
 

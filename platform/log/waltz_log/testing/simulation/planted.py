@@ -35,6 +35,7 @@ from waltz_log.testing.simulation import (
     planted_clocks,
     planted_coordinator,
     planted_disk,
+    planted_files,
     planted_memory,
     planted_messages,
     planted_owners,
@@ -44,7 +45,7 @@ from waltz_log.testing.simulation.planting import BUGS, bug, change, planted, un
 
 __all__ = ["BUGS", "planted", "unplanted"]
 
-REGISTERED = (planted_clocks, planted_coordinator, planted_disk, planted_memory, planted_messages, planted_owners, planted_refill)
+REGISTERED = (planted_clocks, planted_coordinator, planted_disk, planted_files, planted_memory, planted_messages, planted_owners, planted_refill)
 """Modules whose bugs are there because they are imported."""
 
 

@@ -26,6 +26,7 @@ from waltz_log.testing.simulation import (
     reading_clients,
     refill_faults,
     replica_faults,
+    rot_faults,
 )
 from waltz_log.testing.simulation.checkers import check
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, resolve, run_client
@@ -53,6 +54,7 @@ REGISTERED = (
     reading_clients,
     refill_faults,
     replica_faults,
+    rot_faults,
 )
 """Modules whose kinds and faults are there because they are imported."""
 

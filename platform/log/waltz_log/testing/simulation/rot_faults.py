@@ -1,0 +1,93 @@
+"""Corruption in every kind of file that a storage node writes. Only the run's fragile node loses data.
+
+A bit is turned behind everybody's back. Whatever reads the file again must notice: a start, a reader, the scrub. Then the byte is right again, or the
+node names the damage, or it does not serve what the file is needed for; nothing else than was written is ever served.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from waltz_log.errors import WaltzError
+from waltz_log.storage.scrub import Scrub
+from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.file_kinds import is_padding, kind_of
+from waltz_log.testing.simulation.faults import claim, fault
+
+if TYPE_CHECKING:
+    from waltz_log.storage import StorageNode
+    from waltz_log.testing.simulation.world import World
+
+__all__ = ["corrupt_a_file", "files_by_kind"]
+
+
+def files_by_kind(disk: SimulatedDisk) -> dict[str, list[str]]:
+    """What is on the disk and not temporary."""
+    found: dict[str, list[str]] = {}
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        for name in disk.list(folder):
+            path = f"{folder}/{name}" if folder else name
+            if disk.list(path):
+                folders.append(path)
+            elif (kind := kind_of(path)) is not None and not path.endswith(".new"):
+                found.setdefault(kind, []).append(path)
+    return found
+
+
+@fault("corrupt-file", chance=0.3)
+async def corrupt_a_file(world: World, rng: Random) -> None:
+    async with claim(world, world.fragile) as name:
+        if name is None:
+            return
+        disk = world.disks[name]
+        files = files_by_kind(disk)
+        kind = rng.choice(sorted(files))
+        path = rng.choice(sorted(files[kind]))
+        content = bytearray(disk.content(path))
+        places = [at for at in range(len(content.rstrip(b"\0"))) if not is_padding(kind, at)]
+        node = world.storages[name].node
+        if not places or node is None:
+            return
+        fences = {each: node.control.fence(each) for each in range(node.control.header.partitions)} if not world.rotten else {}
+        at = rng.choice(places)
+        content[at] ^= 1 << rng.randrange(8)
+        disk.replace(path, bytes(content))
+        world.rotten.add(name)
+        world.trace.add(name, f"a bit of {path} flips at {at}")
+        if rng.random() < 0.5 or kind in ("control", "fence"):
+            await world.kill_storage(name, disk.crash(keep=True))
+            try:
+                await world.start_storage(name)
+            except WaltzError as error:
+                world.trace.add(name, f"is refused, and replaced: {error}")
+                world.loses_memory(name)
+                await world.replace_disk(name, SimulatedDisk())
+                await world.start_storage(name, replace=True)
+                world.rotten.discard(name)
+                return
+        node = world.storages[name].node
+        assert node is not None
+        if kind in ("control", "fence"):
+            for partition, fence in fences.items():
+                if partition not in node.statistics().stopped and node.control.fence(partition) < fence:
+                    world.history.complaints.append(f"13: a fence went back: {path} of {name} partition={partition} at {world.now_s:.3f}")
+            return
+        if not await world.storages[name].process.spawn(_is_noticed(node, world, name, path, at, content[at])):
+            world.history.complaints.append(f"13: nobody noticed a bit that flipped: {path} of {name} offset={at} at {world.now_s:.3f}")
+
+
+async def _is_noticed(node: StorageNode, world: World, name: str, path: str, at: int, rotten: int) -> bool:
+    """Whether a pass of the scrub names the damage, or the bytes are others by now, or what they belong to is not served."""
+    scrub = Scrub(node._open_stores, node.views, node._reads, None, bytes_per_s=1 << 30, pause_s=3600.0)
+    await scrub.scrub_all()
+    told = scrub.statistics()
+    disk = world.disks[name]
+    if told.damaged:
+        return True
+    stopped = {str(partition) for partition in node.statistics().stopped}
+    if path.partition("/")[0] in stopped:
+        return True
+    return not disk.exists(path) or disk.content(path)[at : at + 1] != bytes([rotten])
