@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from waltz_log.client import Transaction
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
+from waltz_log.core.records import encode_record
 from waltz_log.testing.simulation.checkers import CHECKERS, check
 from waltz_log.testing.simulation.history import (
     Acknowledgement,
@@ -30,6 +31,11 @@ from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
 
 def _transaction(at: int, *, told: str = "", generation: int = 1, sequence: int | None = None) -> Transaction:
     return Transaction(at, 1000 + at, 0, f"{at}|{told}|".encode(), 7, generation, at + 1 if sequence is None else sequence)
+
+
+def _stored(log: Sequence[Transaction]) -> bytes:
+    """As a replica of partition 0 serves it."""
+    return b"".join(encode_record(each.client_id, each.generation, 0, each.sequence, each.header, each.data, each.transaction_id) for each in log)
 
 
 def _attempt(number: int) -> Attempt:
@@ -56,7 +62,7 @@ def _sound() -> Evidence:
         history,
         {0: 3},
         {0: log},
-        {0: dict.fromkeys("xyz", b"same")},
+        {0: dict.fromkeys("xyz", _stored(log))},
         healed_s=5.0,
         first_append_s={0: 0.1},
         heal_bound_s=12.0,
@@ -146,6 +152,18 @@ def _replicas_differ(evidence: Evidence) -> None:
     evidence.replicas[0]["y"] = b"other"
 
 
+def _replicas_hold_another(evidence: Evidence) -> None:
+    evidence.replicas[0] = dict.fromkeys("xyz", _stored([*evidence.logs[0][:2], _transaction(2, told="k=3", generation=2)]))
+
+
+def _replicas_hold_less(evidence: Evidence) -> None:
+    evidence.replicas[0] = dict.fromkeys("xyz", _stored(evidence.logs[0][:2]))
+
+
+def _replicas_hold_more(evidence: Evidence) -> None:
+    evidence.replicas[0] = dict.fromkeys("xyz", _stored([*evidence.logs[0], _of_attempt(3)]))
+
+
 def _replica_unreadable(evidence: Evidence) -> None:
     evidence.replicas[0]["y"] = "corrupt data"
 
@@ -232,6 +250,9 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_time_goes_back, "generations_never_fall"),
     (_replicas_differ, "replicas_are_identical"),
     (_replica_unreadable, "replicas_are_identical"),
+    (_replicas_hold_another, "replicas_are_identical"),
+    (_replicas_hold_less, "replicas_are_identical"),
+    (_replicas_hold_more, "replicas_are_identical"),
     (_never_healed, "everything_heals"),
     (_acknowledged_after_a_failed_sync, "a_failed_sync_is_final"),
     (_acknowledged_after_a_failed_rename, "a_failed_operation_is_final"),
@@ -259,7 +280,7 @@ def test_a_spoiled_history_is_noticed(spoil: Callable[[Evidence], None], checker
 
 
 def test_every_checker_has_something_to_notice() -> None:
-    with_planted_bugs = {checker.__name__ for checker in KEPT_CHECKERS}  # test_kept_topics.py
+    with_planted_bugs = {checker.__name__ for checker in KEPT_CHECKERS}  # test_kept_checkers.py, test_kept_topics.py
     assert {checker for _, checker in SPOILED} == set(CHECKERS) - with_planted_bugs
 
 

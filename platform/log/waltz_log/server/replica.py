@@ -120,6 +120,8 @@ class ReplicaSession:
         try:
             while waits and (left := deadline - asyncio.get_running_loop().time()) > 0:
                 done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    return False  # the time is over, though what is left of it may not have come out as zero
                 waits = [wait for wait in waits if wait not in done]
                 for wait in done:
                     try:

@@ -16,8 +16,10 @@ from waltz_log.core.recovery import closed_at, majority
 from waltz_log.testing.simulation.fault_checkers import FAULT_CHECKERS
 from waltz_log.testing.simulation.history import Attempt, Evidence, number_of
 from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
+from waltz_log.testing.simulation.real_time import out_of_real_time
 from waltz_log.testing.simulation.refill_checkers import REFILL_CHECKERS
 from waltz_log.testing.simulation.restored import RESTORED
+from waltz_log.testing.simulation.stored_records import differences
 
 __all__ = ["CHECKERS", "check", "judge_exactly"]
 
@@ -175,20 +177,7 @@ def acknowledged_order_is_real_time(evidence: Evidence) -> Iterator[str]:
     for partition in evidence.logs:
         told = [attempt for attempt in evidence.history.attempts if attempt.partition == partition and attempt.outcome == "committed"]
         told = [attempt for attempt in told if attempt.number in present or not evidence.may_be_lost(attempt)]
-        events = sorted(
-            [(attempt.ended_s or 0.0, 1, attempt.number) for attempt in told] + [(attempt.started_s, 0, attempt.number) for attempt in told]
-        )
-        highest = -1
-        before: dict[int, int] = {}
-        for _, kind, number in events:
-            attempt = evidence.history.attempts[number]
-            found = -1 if attempt.transaction_id is None else attempt.transaction_id
-            if kind == 0:
-                before[number] = highest
-            else:
-                if found < before[number]:
-                    yield f"attempt {number} has id {found}, below {before[number]}, acknowledged before it began: partition={partition}"
-                highest = max(highest, found)
+        yield from (f"{found}: partition={partition}" for found in out_of_real_time(told))
 
 
 def nobody_reads_above_the_majority(evidence: Evidence) -> Iterator[str]:
@@ -258,13 +247,16 @@ def generations_never_fall(evidence: Evidence) -> Iterator[str]:
 
 
 def replicas_are_identical(evidence: Evidence) -> Iterator[str]:
-    """11, 13: healed and quiet, every replica serves the same bytes, and they are the log's."""
+    """11, 13: healed and quiet, every replica serves the same bytes, and they are the records of the log as readers are given it."""
     for partition, stored in evidence.replicas.items():
         errors = [told for told in stored.values() if isinstance(told, str)]
         if errors:
             yield f"a replica cannot be read: partition={partition} {errors[0]}"
         elif len(set(stored.values())) > 1:
             yield f"replicas differ: partition={partition} bytes={ {name: len(told) for name, told in stored.items()} }"
+        else:
+            for served in {served for served in stored.values() if isinstance(served, bytes)}:
+                yield from differences(served, evidence.logs[partition], partition)
 
 
 def everything_heals(evidence: Evidence) -> Iterator[str]:

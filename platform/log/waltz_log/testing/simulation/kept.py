@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from waltz_log.client import Receipt, WaltzClient
+from waltz_log.client import Lock, Receipt, Transaction, WaltzClient
 from waltz_log.client.subscribers import Subscribers
 from waltz_log.core.envelope import pack_keyed
 from waltz_log.core.recovery import majority
@@ -35,6 +35,9 @@ __all__ = ["KeptEvidence", "KeptTopics", "ViewSeen"]
 KEYS = 7
 RESOLVE_S = 6.0
 
+LOCKED = 0.3
+"""Of the appends: under a lock that the other writers use as well."""
+
 
 @dataclass(frozen=True, slots=True)
 class ViewSeen:
@@ -54,6 +57,8 @@ class KeptEvidence:
     partition: int
     topic: KeptTopic
     log: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    transactions: dict[int, Transaction] = field(default_factory=dict)
+    """The same, with who appended each."""
     appended: dict[int, bytes] = field(default_factory=dict)
     views: list[ViewSeen] = field(default_factory=list)
     first: int = 0
@@ -75,6 +80,8 @@ class KeptTopics:
         self._rng = Random(f"kept clients {world.seed}")
         self.evidence = {partition: KeptEvidence(partition, topic) for partition, topic in world.mix.kept.items()}
         self.writers: list[Actor] = []
+        self._known = dict.fromkeys(world.mix.kept, -1)
+        """The newest transaction that a writer was told of, by partition."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self) -> None:
@@ -135,20 +142,27 @@ class KeptTopics:
         await client.close()
 
     async def _append(self, actor: Actor, client: WaltzClient, evidence: KeptEvidence) -> None:
-        attempt = actor.begin(timeout_s=actor.rng.choice((0.2, 8.0)))
+        lock = (f"k{actor.rng.randrange(KEYS)}",) if actor.rng.random() < LOCKED else ()
+        attempt = actor.begin(write=lock, mark=self._known[evidence.partition] if lock else None, timeout_s=actor.rng.choice((0.2, 8.0)))
         told, key = b"#%d|" % attempt.number, b"k%d" % actor.rng.randrange(KEYS)
         value = told + b"v" * actor.rng.choice((0, 10, 400, 900))
         kind = actor.rng.random()
-        if evidence.topic.type == "regular" or kind < 0.1:
+        if lock and evidence.topic.type != "regular":
+            data = pack_keyed(key, value)  # with its number in it, so that it is known whose lock it was
+        elif evidence.topic.type == "regular" or kind < 0.1:
             data = value  # of no key
         else:
             data = pack_keyed(key, b"" if kind < 0.25 else value)
         evidence.appended[attempt.number] = data
 
         async def both() -> Receipt:
-            return await (await client.append_nowait(attempt.partition, data, timeout_s=attempt.timeout_s))
+            locks = [Lock("l", name) for name in lock]
+            appending = client.append_nowait(attempt.partition, data, write_locks=locks, high_water_mark=attempt.mark, timeout_s=attempt.timeout_s)
+            return await (await appending)
 
         await actor.settle(attempt, both())
+        if attempt.transaction_id is not None:
+            self._known[evidence.partition] = max(self._known[evidence.partition], attempt.transaction_id)
 
     # ---- reading -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -189,6 +203,7 @@ class KeptTopics:
                         if each.transaction_id != position + 1:
                             evidence.complaints.append(f"{actor.name} got {each.transaction_id} where {position + 1} was next")
                         evidence.log[each.transaction_id] = (each.timestamp_ms, each.data)
+                        evidence.transactions[each.transaction_id] = each
                         position = each.transaction_id
                     if position >= mark:
                         break

@@ -11,8 +11,18 @@ from waltz_log.core.retention import Retained
 from waltz_log.core.subscribers import SUBSCRIBERS, Subscriber
 from waltz_log.testing.simulation.history import Evidence
 from waltz_log.testing.simulation.kept import KeptEvidence, ViewSeen
+from waltz_log.testing.simulation.real_time import out_of_real_time
+from waltz_log.testing.simulation.stored_records import differences
 
-__all__ = ["KEPT_CHECKERS", "kept_logs_are_whole", "trimming_waits_for_subscribers", "views_are_the_fold"]
+__all__ = [
+    "KEPT_CHECKERS",
+    "kept_locks_are_serializable",
+    "kept_logs_are_in_order",
+    "kept_logs_are_whole",
+    "kept_logs_have_no_duplicates",
+    "trimming_waits_for_subscribers",
+    "views_are_the_fold",
+]
 
 
 def kept_logs_are_whole(evidence: Evidence) -> Iterator[str]:
@@ -33,9 +43,69 @@ def kept_logs_are_whole(evidence: Evidence) -> Iterator[str]:
                 yield f"attempt {attempt.number} was committed as {attempt.transaction_id}, which holds another: partition={kept.partition}"
             if attempt.in_log is False and b"#" in data and data in numbered:
                 yield f"attempt {attempt.number} is in the log, told {attempt.outcome} / {attempt.resolved}: partition={kept.partition}"
+        for stored in {each for each in kept.stored.values() if isinstance(each, bytes)}:
+            retained = [kept.transactions[place] for place in range(kept.first, kept.mark + 1)]
+            yield from differences(stored, retained, kept.partition)
         late = {name: first for name, first in kept.firsts.items() if first > kept.first}
         if late:
             yield f"replicas hold less than is retained: partition={kept.partition} first={kept.first} replicas={late}"
+
+
+def _whole(evidence: Evidence) -> Iterator[KeptEvidence]:
+    """Those of which every transaction was read; what is missing, `kept_logs_are_whole` tells."""
+    for kept in evidence.kept:
+        if len(kept.transactions) == kept.mark + 1 and all(place in kept.transactions for place in range(kept.mark + 1)):
+            yield kept
+
+
+def _attempt_number(data: bytes) -> int | None:
+    """Of a transaction that names its attempt; the end of a key has no room for it."""
+    keyed = split_keyed(data)
+    value = data if keyed is None else keyed.value
+    start, _, _ = value.partition(b"|")
+    return int(start[1:]) if start.startswith(b"#") else None
+
+
+def kept_logs_have_no_duplicates(evidence: Evidence) -> Iterator[str]:
+    """3, 4: an attempt and a request id are in the whole log at most once, also where it is trimmed by now."""
+    for kept in _whole(evidence):
+        seen: dict[object, int] = {}
+        for at, transaction in sorted(kept.transactions.items()):
+            names: list[object] = [("request", transaction.client_id, transaction.sequence)]
+            number = _attempt_number(transaction.data)
+            if number is not None:
+                names.append(("attempt", number))
+            for name in names:
+                if name in seen:
+                    yield f"{name} is in the log at {seen[name]} and {at}: partition={kept.partition}"
+                seen[name] = at
+
+
+def kept_logs_are_in_order(evidence: Evidence) -> Iterator[str]:
+    """7, 10: what was acknowledged before another append began has the lower id, and generations never fall."""
+    for kept in _whole(evidence):
+        told = [each for each in evidence.history.attempts if each.partition == kept.partition and each.outcome == "committed"]
+        yield from (f"{found}: partition={kept.partition}" for found in out_of_real_time(told))
+        newest = 0
+        for at, transaction in sorted(kept.transactions.items()):
+            if transaction.generation < newest:
+                yield f"generation {transaction.generation} after {newest} at {at}: partition={kept.partition}"
+            newest = max(newest, transaction.generation)
+
+
+def kept_locks_are_serializable(evidence: Evidence) -> Iterator[str]:
+    """5: no transaction of the whole log checked a lock that was written above its client's mark, also where it is trimmed by now."""
+    for kept in _whole(evidence):
+        writers: dict[str, int] = {}
+        for at, transaction in sorted(kept.transactions.items()):
+            number = _attempt_number(transaction.data)
+            if number is None:
+                continue
+            attempt = evidence.history.attempts[number]
+            for name in sorted(attempt.checked):
+                if attempt.mark is not None and writers.get(name, -1) > attempt.mark:
+                    yield f"{at} checked {name} as of {attempt.mark}, which {writers[name]} wrote: partition={kept.partition}"
+            writers.update(dict.fromkeys((*attempt.write, *attempt.append), at))
 
 
 def trimming_waits_for_subscribers(evidence: Evidence) -> Iterator[str]:
@@ -98,4 +168,11 @@ def _compare(seen: ViewSeen, wanted: Mapping[bytes, tuple[int, bytes]], *, lasti
             yield f"{key!r} of {transaction_id} is missing" + ("" if value else ", which ended there")
 
 
-KEPT_CHECKERS: Final = (kept_logs_are_whole, trimming_waits_for_subscribers, views_are_the_fold)
+KEPT_CHECKERS: Final = (
+    kept_logs_are_whole,
+    kept_logs_have_no_duplicates,
+    kept_logs_are_in_order,
+    kept_locks_are_serializable,
+    trimming_waits_for_subscribers,
+    views_are_the_fold,
+)

@@ -39,13 +39,24 @@ from waltz_log.testing.simulation import (
     planted_memory,
     planted_messages,
     planted_owners,
+    planted_readers,
     planted_refill,
 )
 from waltz_log.testing.simulation.planting import BUGS, bug, change, planted, unplanted
 
 __all__ = ["BUGS", "planted", "unplanted"]
 
-REGISTERED = (planted_clocks, planted_coordinator, planted_disk, planted_files, planted_memory, planted_messages, planted_owners, planted_refill)
+REGISTERED = (
+    planted_clocks,
+    planted_coordinator,
+    planted_disk,
+    planted_files,
+    planted_memory,
+    planted_messages,
+    planted_owners,
+    planted_readers,
+    planted_refill,
+)
 """Modules whose bugs are there because they are imported."""
 
 

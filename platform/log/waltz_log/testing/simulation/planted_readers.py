@@ -1,0 +1,22 @@
+"""Bugs to plant in what readers are given (as in `planted.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from waltz_log.client import decode
+from waltz_log.testing.simulation.planting import bug, change
+
+__all__: list[str] = []
+
+
+@bug
+def generation_decoded_wrongly() -> None:
+    """Whoever reads is given the first generation with every transaction, whatever the record says."""
+
+    def records(block: Any, partition: int, expected: int, found: list[Any]) -> None:
+        before = len(found)
+        original(block, partition, expected, found)
+        found[before:] = [each._replace(generation=1) for each in found[before:]]
+
+    original: Any = change(decode, "_records", records)
