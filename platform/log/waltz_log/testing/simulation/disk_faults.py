@@ -158,7 +158,7 @@ async def _expect_appends(world: World, hanging: str, rng: Random) -> None:
             await actor.process.process.spawn(_append(actor))
     except TimeoutError:
         where = f"partition={partition} hanging={hanging} at={world.now_s:.3f}"
-        world.history.complaints.append(f"28: no append within {HANG_S_MAX:g} s while a disk hangs: {where}")
+        world.history.complaints.append(f"29: no append within {HANG_S_MAX:g} s while a disk hangs: {where}")
 
 
 def _has_majority_without(assigned: tuple[str, ...], name: str) -> bool:

@@ -220,7 +220,7 @@ class Evidence:
     locks_forgotten: bool = False
     """The lock table is so small that it forgets."""
     times_kept: bool = True
-    """No machine crashed: append times are synced later than the transactions they are of."""
+    """No machine crashed and no disk failed or rotted: append times are synced later than the transactions they are of."""
     longest_pause_s: float = 0.0
     """How long a client may have been stopped."""
     kept: Sequence[KeptEvidence] = ()

@@ -11,7 +11,7 @@ from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []
 
-LEASE_S = 1.0
+LEASE_S = 30.0
 
 
 @bug

@@ -239,7 +239,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         first_append_s=first_append_s,
         heal_bound_s=HEAL_BOUND_S,
         locks_forgotten=int(str(world.mix.server_settings["lock_entries_max"])) < 1000,
-        times_kept=not {"power", "storage-crash", "sync-error", "disk-error"} & set(world.mix.faults),
+        times_kept=not (world.history.memory_lost or world.history.operations_failed or world.rotten),
         kept=kept_evidence,
         clocks_kept="clock" not in world.mix.faults,
         clock_rate_min=clock_faults.RATES[0] if "clock-drift" in world.mix.faults else 1.0,
