@@ -13,7 +13,23 @@ from types import FrameType
 
 from rich.console import Console
 
-from benchmarks import append, catch_up, delta_table, durability, failover, feed, idle, journal, outbox, spark, storage, topics, visible, workers
+from benchmarks import (
+    append,
+    catch_up,
+    delta_table,
+    durability,
+    failover,
+    feed,
+    idle,
+    journal,
+    outbox,
+    refill,
+    spark,
+    storage,
+    topics,
+    visible,
+    workers,
+)
 from benchmarks.log import filled_log
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import FULL, QUICK, Workload, machine_conditions
@@ -21,7 +37,7 @@ from waltz_log.errors import InvalidSetting, WaltzError
 
 __all__ = ["chosen", "main"]
 
-BENCHMARKS = ("journal", "append", "storage", "outbox", "failover", "catch_up", "topics", "workers", "visible", "feed", "spark", "delta")
+BENCHMARKS = ("journal", "append", "storage", "outbox", "failover", "catch_up", "refill", "topics", "workers", "visible", "feed", "spark", "delta")
 _HERE = Path(__file__).resolve().parent
 
 
@@ -49,6 +65,8 @@ def measure(names: tuple[str, ...], directory: Path, workload: Workload, *, quic
         yield from failover.run(directory, workload, conditions)
     if "catch_up" in names:
         yield from catch_up.run(directory, workload, conditions)
+    if "refill" in names:
+        yield from refill.run(directory, workload, conditions)
     if "topics" in names:
         yield from topics.run(directory, workload, conditions)
         yield from durability.run(directory, workload, conditions)

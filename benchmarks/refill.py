@@ -1,0 +1,121 @@
+"""How fast an empty replica is filled, alone and while a client appends as fast as it can, and what rate the appends keep meanwhile.
+
+Sessions are short, so that the fill under load outlasts several. A fill ends when the replica is recorded as clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load import pipelined
+from benchmarks.measurement import Measurement
+from benchmarks.setting import DATA_BYTES, Workload
+from waltz_log.cli.replicas import change_replicas
+from waltz_log.client import WaltzClient
+from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
+from waltz_log.core.ports import Coordinator
+from waltz_log.core.replica_change import ReplicaChange
+from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.testing.local import LocalCluster
+from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+
+__all__ = ["run"]
+
+WINDOW = 2_000
+CHECKPOINT_TRANSACTIONS = 20_000
+CACHE_BYTES = 16 * 1024 * 1024
+BASELINE_S = 5.0
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class _Fill:
+    megabytes: float
+    seconds: float
+    sessions: int
+    appended: int
+
+
+def run(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    settings = {"transaction_cache_bytes": CACHE_BYTES, "checkpoint_transactions": CHECKPOINT_TRANSACTIONS}
+    with LocalCluster(directory / "refill", partitions=1, storages=5, servers=1, server_settings=settings) as cluster:
+        return asyncio.run(_measure(cluster, workload, conditions))
+
+
+async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
+    coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, timeout_s=10.0)
+    try:
+        async with WaltzClient.open(cluster.cluster) as client:
+            await pipelined(client, workload.log // 8, window=WINDOW)
+            held = await _replicas(coordinator)
+            alone, beside = (name for name in cluster.storage_names if name not in held)
+            idle = await _fill(cluster, coordinator, client, alone)
+            await _change(cluster, coordinator, ReplicaChange(0, remove=alone))
+            async with _load(client):
+                before, began_s = await client.high_water_mark(0), time.perf_counter()
+                await asyncio.sleep(BASELINE_S)
+                undisturbed = (await client.high_water_mark(0) - before) / (time.perf_counter() - began_s)
+                loaded = await _fill(cluster, coordinator, client, beside)
+    finally:
+        await coordinator.close()
+    during = loaded.appended / loaded.seconds
+    shared = {**conditions, "checkpoint_transactions": CHECKPOINT_TRANSACTIONS}
+    return [
+        Measurement("refill.mb_s", idle.megabytes / idle.seconds, "MB/s", {**shared, "megabytes": round(idle.megabytes, 1)}),
+        Measurement(
+            "refill.mb_s_under_load",
+            loaded.megabytes / loaded.seconds,
+            "MB/s",
+            {**shared, "megabytes": round(loaded.megabytes, 1), "sessions": loaded.sessions, "appended_s": round(during)},
+        ),
+        Measurement("refill.append_ratio", during / undisturbed, "ratio", {**shared, "in_flight": WINDOW, "without_fill_s": round(undisturbed)}),
+    ]
+
+
+async def _fill(cluster: LocalCluster, coordinator: Coordinator, client: WaltzClient, name: str) -> _Fill:
+    before, sessions, began_s = await client.high_water_mark(0), await _session(coordinator), time.perf_counter()
+    await _change(cluster, coordinator, ReplicaChange(0, add=name))
+    seconds, mark = time.perf_counter() - began_s, await client.high_water_mark(0)
+    megabytes = (mark + 1) * (DATA_BYTES + RECORD_OVERHEAD_BYTES) / 1e6
+    return _Fill(megabytes, seconds, await _session(coordinator) - sessions, mark - before)
+
+
+async def _change(cluster: LocalCluster, coordinator: Coordinator, change: ReplicaChange) -> None:
+    await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, change, wait_s=TIMEOUT_S, tell=lambda _: None)
+
+
+async def _replicas(coordinator: Coordinator) -> tuple[str, ...]:
+    node = await coordinator.get(REPLICAS)
+    assert node is not None
+    return ReplicaAssignment.from_bytes(node.data).replicas[0]
+
+
+async def _session(coordinator: Coordinator) -> int:
+    node = await coordinator.get(partition_path(0))
+    assert node is not None
+    return PartitionMetadata.from_bytes(node.data).session
+
+
+@asynccontextmanager
+async def _load(client: WaltzClient) -> AsyncIterator[None]:
+    """Appends as fast as the window allows, until the block ends."""
+
+    async def append_on() -> None:
+        while True:
+            await pipelined(client, 10 * WINDOW, window=WINDOW)
+
+    task = asyncio.ensure_future(append_on())
+    try:
+        yield
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
