@@ -1,7 +1,7 @@
 """Orders `on_completion` of a context before `apply` of its transaction (client/context.py).
 
 The owner's answer and the feed travel on two streams, so the feed may deliver a context's transaction first. The feed then waits until the answer is
-here and the hook has returned, which is bounded by the context's deadline. Transactions of others never wait.
+here, which the context's deadline bounds, and until the hook has returned, which `HOOK_S` bounds. Transactions of others never wait.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias
 
+import structlog
+
 from waltz_log.client.transaction import Draft, Receipt, Transaction
 
 __all__ = ["AppendNowait", "Completions", "Sending"]
@@ -17,6 +19,12 @@ __all__ = ["AppendNowait", "Completions", "Sending"]
 
 AppendNowait: TypeAlias = Callable[[int, Draft, float], Awaitable[asyncio.Future[Receipt]]]
 """Partition, draft and timeout in seconds to the future of the outcome: `WaltzClient.append_nowait`."""
+
+
+log = structlog.get_logger(__name__)
+
+HOOK_S = 10.0
+"""After so long `apply` no longer waits for a hook: one that waits for something to be applied would otherwise stop the feed for good."""
 
 
 class Completions:
@@ -28,10 +36,15 @@ class Completions:
     async def wait_for(self, transactions: Sequence[Transaction], in_flight: Collection[asyncio.Future[Receipt]]) -> None:
         """Returns when the hooks of those contexts have returned whose transactions these are. `in_flight`: the undecided appends among them."""
         first, last = transactions[0].transaction_id, transactions[-1].transaction_id
-        waiting = [self.sending[future] for future in in_flight if future in self.sending]
+        unanswered = [future for future in in_flight if future in self.sending]
+        waiting = [self.sending[future] for future in unanswered]
         waiting += [done for future, done in self.sending.items() if _is_between(future, first, last)]
+        if unanswered:
+            await asyncio.wait(unanswered)
         if waiting:
-            await asyncio.wait(waiting)
+            _, late = await asyncio.wait(waiting, timeout=HOOK_S)
+            if late:
+                log.warning("on_completion holds up apply", contexts=len(late), waited_s=HOOK_S, first_transaction_id=first)
 
 
 def _is_between(future: asyncio.Future[Receipt], first: int, last: int) -> bool:

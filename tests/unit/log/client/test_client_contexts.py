@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from waltz_log.client import Application, Context, Lock, LockConflict, Receipt, Transaction, TransactionContext, WaltzClient
+from waltz_log.client import Application, Context, Lock, LockConflict, Receipt, Transaction, TransactionContext, WaltzClient, completions
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import InvalidRequest, NotAppended, OutcomeUnknown, OutOfRange
 from waltz_log.rpc import waltz_pb2 as pb
@@ -155,6 +155,26 @@ async def test_apply_does_not_wait_longer_than_the_context_for_its_outcome(clien
         await task
     await until(lambda: "apply 0" in application.events)
     assert application.events == ["execute 1", "exception OutcomeUnknown", "apply 0"]
+
+
+async def test_a_hook_that_waits_for_its_own_transaction_to_be_applied_does_not_stop_the_feed(
+    client: WaltzClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completions, "HOOK_S", 0.05)
+    application = Watched()
+    await client.mount(application)
+
+    class Impatient(Increment):
+        async def on_completion(self, receipt: Receipt | None) -> None:
+            assert receipt is not None
+            await client.applied(1).wait(receipt.transaction_id)
+            await super().on_completion(receipt)
+
+    context = Impatient(application, b"a")
+    context.events = application.events
+    async with asyncio.timeout(10):
+        await (await client.submit(context))
+    assert application.events == ["execute 1", "apply 0", "completion 0", "application"]
 
 
 async def test_a_context_that_was_never_sent_when_the_client_closed_is_not_appended(connect: Connect, cluster: ScriptedCluster) -> None:
