@@ -101,7 +101,7 @@ class World:
         elif isinstance(message, pb.OpenRequest):
             self._partition_of[connection.original] = message.partition
         elif isinstance(message, pb.LowWaterMarkRequest):
-            if host in self.servers and (recorded := self.ensemble.get(paths.partition_path(message.partition))) is not None:
+            if host.startswith("server-") and (recorded := self.ensemble.get(paths.partition_path(message.partition))) is not None:
                 told = MarkTold(since_s, message.partition, connection.address, message.session, message.low_water_mark, recorded.data)
                 self.history.marks_told.append(told)
         elif isinstance(message, pb.ReplicateResponse | pb.OpenResponse):
