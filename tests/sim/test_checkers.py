@@ -102,6 +102,10 @@ def _missed_conflict(evidence: Evidence) -> None:
     evidence.history.attempts[2].mark = 0
 
 
+def _mark_of_another_log(evidence: Evidence) -> None:
+    evidence.history.attempts[2].mark = 1000
+
+
 def _read_lock_missed(evidence: Evidence) -> None:
     attempt = evidence.history.attempts[2]
     attempt.mark, attempt.write, attempt.read = 0, (), ("a",)
@@ -238,6 +242,7 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_same_request, "nothing_is_in_the_log_twice"),
     (_missed_conflict, "locks_are_serializable"),
     (_read_lock_missed, "locks_are_serializable"),
+    (_mark_of_another_log, "locks_are_serializable"),
     (_lost_update, "counts_have_no_lost_update"),
     (_winner_never_came, "rejections_have_a_reason"),
     (_winner_wrote_nothing, "rejections_have_a_reason"),

@@ -101,6 +101,8 @@ def judge_exactly(log: Iterable[Transaction], attempts: list[Attempt]) -> Iterat
     for transaction in log:
         attempt = attempts[number_of(transaction.data)]
         if attempt.mark is not None:
+            if attempt.mark >= transaction.transaction_id:
+                yield f"{transaction.transaction_id} was appended with mark {attempt.mark}, which the log had not reached"
             for name in sorted(attempt.checked):
                 if writers.get(name, -1) > attempt.mark:
                     yield f"{transaction.transaction_id} checked {name} as of {attempt.mark}, which {writers[name]} wrote"

@@ -115,11 +115,11 @@ class StorageProcess(_Process):
         coordinator = self.session()
         known = await coordinator.get(f"{paths.STORAGE_NODES}/{self.name}", latest=True)
         if not StorageNode.exists(disk):
-            StorageNode.create(disk, clock, CLUSTER_KEY, world.mix.log_partitions)
+            StorageNode.create(disk, clock, CLUSTER_KEY, world.log_partitions)
         node = StorageNode(settings, disk, clock, self.offload)
         # The starts of a directory that replaces another go on from that one's.
         recorded = StorageNodeEntry.from_bytes(known.data).start if replace and known is not None else -1
-        await node.open(CLUSTER_KEY, world.mix.log_partitions, starts=recorded)
+        await node.open(CLUSTER_KEY, world.log_partitions, starts=recorded)
         self.node = node
         check_start(known, node.start, replace=replace)
         self.listener = await self.host.serve(f"{self.name}:0", node.service())

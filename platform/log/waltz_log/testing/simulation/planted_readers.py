@@ -1,10 +1,11 @@
-"""Bugs to plant in what readers are given (as in `planted.py`)."""
+"""Bugs to plant in what clients are given and in what they bring (as in `planted.py`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from waltz_log.client import decode
+from waltz_log.server.sequencer import Sequencer
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []
@@ -20,3 +21,13 @@ def generation_decoded_wrongly() -> None:
         found[before:] = [each._replace(generation=1) for each in found[before:]]
 
     original: Any = change(decode, "_records", records)
+
+
+@bug
+def foreign_marks_believed() -> None:
+    """A mark above the log passes every check of locks."""
+
+    def sequence(self: Sequencer, frames: Any, append_time_ms: int, *_: Any) -> Any:
+        return original(self, frames, append_time_ms)
+
+    original: Any = change(Sequencer, "sequence", sequence)

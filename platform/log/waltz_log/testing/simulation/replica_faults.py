@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from waltz_log.cli.replicas import change_replicas
+from waltz_log.core.metadata import PartitionMetadata, partition_path
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import Fenced, InvalidRequest, Unavailable
 from waltz_log.testing.disk import SimulatedDisk
@@ -161,13 +162,20 @@ async def add_storage(world: World, rng: Random) -> None:
         if len(held) > world.mix.replicas:
             await _change(world, ReplicaChange(partition=partition, add=None, remove=rng.choice(held), force=True))
         await asyncio.sleep(rng.uniform(0, 0.5))
-        used = [each for each in range(world.mix.log_partitions) if name in await world.assigned(each)]
+        # A change whose answer was lost may be made and not carried out: the owner's session decides, and it may hear of the change late.
+        used = [each for each in range(world.log_partitions) if name in (*await world.assigned(each), *_members(world, each))]
         async with claim(world, [] if used else [name]) as leaves:
             if leaves is not None:
                 world.trace.add(name, "leaves the cluster")
                 await world.stop_storage(name)
     finally:
         world.busy.discard("replicas")
+
+
+def _members(world: World, partition: int) -> list[str]:
+    """The replicas that the partition's newest session is recorded with."""
+    node = world.ensemble.get(partition_path(partition))
+    return [] if node is None else list(PartitionMetadata.from_bytes(node.data).replicas)
 
 
 @fault(GROWTH)

@@ -59,7 +59,7 @@ class RestoredCoordinator:
     async def play(self, append_everywhere: Callable[[float, str], Awaitable[Mapping[int, float]]]) -> None:
         """No fault is going on, and every node is up."""
         world = self._world
-        if self._backup is None or not await self._whole():
+        if self._backup is None or world.grown or not await self._whole():
             return
         names = sorted(world.servers)
         world.busy.update(names)  # nobody else starts them anew

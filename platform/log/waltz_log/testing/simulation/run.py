@@ -21,6 +21,7 @@ from waltz_log.testing.simulation import (
     deposed_faults,
     disk_faults,
     feeding_client,
+    foreign_clients,
     message_faults,
     outbox_client,
     reading_clients,
@@ -31,6 +32,7 @@ from waltz_log.testing.simulation import (
 from waltz_log.testing.simulation.checkers import check
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, resolve, run_client
 from waltz_log.testing.simulation.faults import CHANCES, FAULTS
+from waltz_log.testing.simulation.growth import Growth
 from waltz_log.testing.simulation.history import Evidence
 from waltz_log.testing.simulation.kept import KeptTopics
 from waltz_log.testing.simulation.mix import Mix, draw
@@ -43,6 +45,7 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 __all__ = ["Outcome", "run"]
 
 REGISTERED = (
+    foreign_clients,
     clock_faults,
     context_client,
     cut_off_faults,
@@ -144,6 +147,7 @@ async def _play(world: World) -> Evidence:
         process = world.client(f"client-{place}")
         actors.append(Actor(world, process, kind, Random(rng.random()), over))
     work = [actor.process.process.spawn(run_client(actor)) for actor in actors]
+    growth = world.growth = Growth(world, over)
     restored = RestoredCoordinator(world)
     watching = asyncio.ensure_future(restored.watch())
     nemeses = [asyncio.ensure_future(_nemesis(world, Random(rng.random()), over)) for _ in range(world.mix.nemeses if world.mix.faults else 0)]
@@ -155,6 +159,8 @@ async def _play(world: World) -> Evidence:
     healed_s = world.now_s
     first_append_s = await _append_everywhere(world, healed_s)
     await restored.play(partial(_append_everywhere, world))
+    actors += growth.actors
+    work += growth.work
     await asyncio.gather(*work, return_exceptions=True)
     await kept.finish(HEAL_BOUND_S)
     for attempt in world.history.attempts:
@@ -203,7 +209,7 @@ async def _append_everywhere(world: World, healed_s: float, name: str = "prober"
             await actor.resolve_all(client)
         await client.close()
 
-    await asyncio.gather(*(process.process.spawn(probe(partition)) for partition in range(world.mix.log_partitions)))
+    await asyncio.gather(*(process.process.spawn(probe(partition)) for partition in range(world.log_partitions)))
     return took
 
 
@@ -221,7 +227,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         await asyncio.sleep(max(loss_window_s.values()))
     logs: dict[int, list[Transaction]] = {}
     replicas: dict[int, dict[str, bytes | str]] = {}
-    for partition in range(world.mix.partitions):
+    for partition in world.partitions:
         mark = await client.high_water_mark(partition)
         logs[partition] = await _read(client, partition, mark)
         replicas[partition] = await _settled(world, partition, mark)
@@ -232,7 +238,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
     await world.stop()
     return Evidence(
         history=world.history,
-        replicas_assigned=dict.fromkeys(range(world.mix.log_partitions), world.mix.replicas),
+        replicas_assigned=dict.fromkeys(range(world.log_partitions), world.mix.replicas),
         logs=logs,
         replicas=replicas,
         healed_s=healed_s,

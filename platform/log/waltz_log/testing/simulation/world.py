@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, MutableMapping
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.catalogue import CATALOGUE, Catalogue
@@ -33,6 +33,9 @@ from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.simulation.upkeep_seen import UpkeepSeen
 from waltz_log.testing.virtual_time import world_time_s
 from waltz_log.zookeeper.subscribers import read_retained
+
+if TYPE_CHECKING:
+    from waltz_log.testing.simulation.growth import Growth
 
 __all__ = ["World"]
 
@@ -69,6 +72,9 @@ class World:
         """The one node, if any, whose data may be taken away."""
         self.rotten: set[str] = set()
         self.probes = 0
+        self.grown: list[int] = []
+        """Partitions that were added."""
+        self.growth: Growth | None = None
         self.upkeep_seen = UpkeepSeen(self.history)
         self.fills_seen = FillsSeen(self.history.replicas_opened)
         self.resolved: dict[int, asyncio.Event] = {}
@@ -159,6 +165,23 @@ class World:
         for name in list(self.storages):
             await self.stop_storage(name)
         await self.coordinator.close()
+
+    @property
+    def partitions(self) -> list[int]:
+        """All whose topics are not trimmed, those that were added as well."""
+        return [*range(self.mix.partitions), *self.grown]
+
+    @property
+    def log_partitions(self) -> int:
+        """All there are now."""
+        return self.mix.log_partitions + len(self.grown)
+
+    async def note_growth(self) -> None:
+        node = self.ensemble.get(paths.CLUSTER)
+        assert node is not None
+        self.grown = list(range(self.mix.log_partitions, ClusterParameters.from_bytes(node.data).partitions))
+        for partition in self.grown:
+            await self.assigned(partition)
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         """Which nodes hold the partition, as the coordinator has it now."""
