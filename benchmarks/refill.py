@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from waltz_log.core.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.replica_change import ReplicaChange
+from waltz_log.errors import Unavailable
 from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.testing.local import LocalCluster
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
@@ -32,6 +33,11 @@ WINDOW = 2_000
 CHECKPOINT_TRANSACTIONS = 20_000
 CACHE_BYTES = 16 * 1024 * 1024
 BASELINE_S = 5.0
+TRIES = 10
+RETRY_S = 1.0
+SETTLED_S = 1.5
+"""After the change of replicas, which begins a session."""
+
 TIMEOUT_S = 120.0
 
 
@@ -59,10 +65,7 @@ async def _measure(cluster: LocalCluster, workload: Workload, conditions: Mappin
             idle = await _fill(cluster, coordinator, client, alone)
             await _change(cluster, coordinator, ReplicaChange(0, remove=alone))
             async with _load(client):
-                before, began_s = await client.high_water_mark(0), time.perf_counter()
-                await asyncio.sleep(BASELINE_S)
-                undisturbed = (await client.high_water_mark(0) - before) / (time.perf_counter() - began_s)
-                loaded = await _fill(cluster, coordinator, client, beside)
+                undisturbed, loaded = await _fill_beside_appends(cluster, coordinator, client, beside)
     finally:
         await coordinator.close()
     during = loaded.appended / loaded.seconds
@@ -87,8 +90,31 @@ async def _fill(cluster: LocalCluster, coordinator: Coordinator, client: WaltzCl
     return _Fill(megabytes, seconds, await _session(coordinator) - sessions, mark - before)
 
 
-async def _change(cluster: LocalCluster, coordinator: Coordinator, change: ReplicaChange) -> None:
-    await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, change, wait_s=TIMEOUT_S, tell=lambda _: None)
+async def _fill_beside_appends(cluster: LocalCluster, coordinator: Coordinator, client: WaltzClient, name: str) -> tuple[float, _Fill]:
+    """The rate of appends while the replica is assigned and its node stopped, so that the majority is the same; then the fill."""
+    assigned = asyncio.Event()
+    change = ReplicaChange(0, add=name)
+    adding = asyncio.ensure_future(_change(cluster, coordinator, change, lambda line: assigned.set() if "becomes" in line else None))
+    await asyncio.wait([adding, asyncio.ensure_future(assigned.wait())], return_when=asyncio.FIRST_COMPLETED)
+    cluster.pause(name)
+    await asyncio.sleep(SETTLED_S)
+    before, began_s = await client.high_water_mark(0), time.perf_counter()
+    await asyncio.sleep(BASELINE_S)
+    reached, sessions, resumed_s = await client.high_water_mark(0), await _session(coordinator), time.perf_counter()
+    cluster.resume(name)
+    await adding
+    seconds, mark = time.perf_counter() - resumed_s, await client.high_water_mark(0)
+    megabytes = (mark + 1) * (DATA_BYTES + RECORD_OVERHEAD_BYTES) / 1e6
+    return (reached - before) / (resumed_s - began_s), _Fill(megabytes, seconds, await _session(coordinator) - sessions, mark - reached)
+
+
+async def _change(cluster: LocalCluster, coordinator: Coordinator, change: ReplicaChange, tell: Callable[[str], None] = lambda _: None) -> None:
+    for _ in range(TRIES):
+        try:
+            return await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, change, wait_s=TIMEOUT_S, tell=tell)
+        except Unavailable:
+            await asyncio.sleep(RETRY_S)  # a replica was behind for a moment
+    raise RuntimeError(f"the replicas could not be changed: {change}")
 
 
 async def _replicas(coordinator: Coordinator) -> tuple[str, ...]:
