@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from waltz_log.client.decode import decode_feed
 from waltz_log.client.owners import Owners
 from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
+from waltz_log.core.ports import Channel
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, ProtocolViolation, SessionTooOld, Unavailable, WaltzError
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
@@ -98,6 +100,9 @@ async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -
         await stream.cancel()
 
 
+GUESSED_SESSION = 10**12
+
+
 @client_kind("stranger")
 async def come_from_elsewhere(actor: Actor) -> None:
     """Has the key of another cluster, or speaks another version: must be refused by name, everywhere."""
@@ -109,7 +114,8 @@ async def come_from_elsewhere(actor: Actor) -> None:
         if address is None or storage is None or storage.listener is None:
             continue
         session = 0
-        call = actor.process.host.connect(storage.listener.address).call
+        channel = actor.process.host.connect(storage.listener.address)
+        call = channel.call
         opening = pb.OpenRequest(cluster_key=other, partition=actor.partition, session=session)
         cutting = pb.TruncateRequest(cluster_key=other, partition=actor.partition, session=session)
         key = owners.parameters.key.bytes
@@ -134,7 +140,27 @@ async def come_from_elsewhere(actor: Actor) -> None:
             else:
                 told = "an answer"
             actor.world.history.complaints.append(f"15: {what} of another cluster got {told}: storage={storage.name} server={address}")
+        await _guess_a_session(actor, storage.name, channel, key)
     await owners.close()
+
+
+async def _guess_a_session(actor: Actor, storage: str, channel: Channel, key: bytes) -> None:
+    """Reads as the owner of a session that nobody opened: gets nothing, and raises no fence."""
+    request = pb.ReadRequest(cluster_key=key, partition=actor.partition, session=-1, fence=GUESSED_SESSION, max_bytes=1000, owner_token=b"guessed")
+    try:
+        status = json.loads((await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(), timeout_s=1)).json)
+        if all(each["partition"] != actor.partition for each in status["partitions"]):
+            return  # a read would make it open the partition
+        answer = await channel.open(methods.READ, request).receive()
+        actor.world.history.complaints.append(f"15: a read in a session that nobody opened got {answer}: storage={storage}")
+    except WaltzError as error:
+        actor.tell(f"a read in a session that nobody opened: {error}")
+    try:
+        status = json.loads((await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(), timeout_s=1)).json)
+    except WaltzError:
+        return
+    if any(each["fence"] >= GUESSED_SESSION for each in status["partitions"]):
+        actor.world.history.complaints.append(f"15: a read raised the fence to a session that nobody opened: storage={storage}")
 
 
 async def _mount(owners: Owners, address: str, partition: int, key: bytes, *, version: int) -> None:
