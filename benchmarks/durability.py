@@ -20,7 +20,7 @@ from uuid import UUID
 from benchmarks.load import Load, pipelined, prepare
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import DATA_BYTES, Workload
-from waltz_log.client import WaltzClient
+from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.catalogue import Policies
 from waltz_log.core.columns import assign_ids
@@ -39,6 +39,7 @@ from waltz_log.zookeeper.topics import change_catalogue
 __all__ = ["run"]
 
 IN_MEMORY, ON_DISK = 0, 1
+TOPIC = TopicName("bench", "memory")
 WINDOW = 8
 TURNS = 6
 KEY = UUID(int=1)
@@ -117,7 +118,7 @@ async def _through_cluster(cluster: LocalCluster, workload: Workload) -> Mapping
     prepare([WINDOW])
     count = max(workload.pipelined // 500, 100)
     found: dict[int, list[Load]] = {IN_MEMORY: [], ON_DISK: []}
-    async with WaltzClient.open(cluster.cluster) as client:
+    async with WaltzClient.open(cluster.cluster, ClientSettings(topics=(str(TOPIC),))) as client:
         await _until_learnt(client)
         for partition in found:
             await pipelined(client, count, window=WINDOW, partitions=(partition,))
@@ -137,10 +138,9 @@ async def _make_topic(address: str) -> None:
     coordinator = await ZooKeeperCoordinator.connect(address)
     try:
         policies = Policies(durability="quorum_memory")
-        wanted = TopicName("bench", "memory")
         await change_catalogue(
             coordinator,
-            lambda found: found.with_new(wanted, type="regular", partitions=1, pool=(IN_MEMORY,), now_ms=0, policies=policies),
+            lambda found: found.with_new(TOPIC, type="regular", partitions=1, pool=(IN_MEMORY,), now_ms=0, policies=policies),
         )
     finally:
         await coordinator.close()

@@ -15,6 +15,7 @@
     │   ├── ConnectionLost        one connection ended
     │   ├── NotOwner              this server does not own the partition             look up the owner again
     │   └── OutboxFull            the outbox holds all it may; nothing was taken     retry later, or say so to the caller
+    ├── BelongsToTopic            the log partition belongs to a topic               append through `client.topic(name)`
     ├── NotAllowed                the topic does not take this from that principal  ask who made the topic
     ├── Fenced                    somebody with a newer session or mount took over   stop; open again
     │   └── OutboxTaken           another copy of the outbox's directory took over   find the other copy
@@ -46,6 +47,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Final, Literal, Self
 
 __all__ = [
+    "BelongsToTopic",
     "ClusterKeyMismatch",
     "ClusterUnavailable",
     "ConnectionLost",
@@ -297,6 +299,17 @@ class CoordinatorBehind(WaltzError):
     found: int
 
 
+class BelongsToTopic(WaltzError):
+    """The log partition belongs to a topic, and the append addressed it by its number. Nothing of it is in the log. Append through
+    `client.topic(name)`, or to a partition of no topic; a client that has to address a topic's partitions by number names the topic in its setting
+    `topics`."""
+
+    text = "the log partition is a topic's"
+    advice = "append through client.topic(name), or to a partition of no topic"
+    partition: int
+    topic: str
+
+
 class NotAllowed(WaltzError):
     """The topic's properties do not allow this to that principal, or to nobody in particular. Nothing was done. Name the right principal in the
     settings, or ask whoever made the topic."""
@@ -450,6 +463,7 @@ _CLASSES: dict[str, type[WaltzError]] = {
         ConnectionLost,
         NotOwner,
         OutboxFull,
+        BelongsToTopic,
         NotAllowed,
         Fenced,
         OutboxTaken,

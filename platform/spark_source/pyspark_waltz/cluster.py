@@ -206,7 +206,11 @@ class LogView:
             manager.__exit__(None, None, None)
 
     def _extents(self) -> dict[int, Extent]:
-        return {p: Extent(bound.first_transaction_id, bound.high_water_mark + 1) for p, bound in sorted(self._bounds.items())}
+        return {p: Extent(max(bound.first_transaction_id, self._begin_of(p)), bound.high_water_mark + 1) for p, bound in sorted(self._bounds.items())}
+
+    def _begin_of(self, partition: int) -> int:
+        """The first id of the topic that the partition belongs to; what is below is none of it."""
+        return self._topics[partition].begins_at if partition in self._topics else 0
 
     def _open(self) -> Inspector:
         if self._inspector is None:

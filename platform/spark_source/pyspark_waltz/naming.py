@@ -1,7 +1,8 @@
 """Which log partitions the options `topic` and `topicPattern` mean, as the catalogue says. Pure.
 
 Topics are named in options and in the rows; in between, in offsets and tasks, the log is addressed by partition. A topic that is deleted keeps its
-log partitions, and nobody else gets them: a stream over a pattern reads them to their end.
+log partitions until what is in them is removed: a stream over a pattern reads them to their end while they are retired. Another topic's begin above
+what was there before.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ class TopicOf(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
-    """`number`: as which of the topic's partitions; -1 where the topic was deleted and nobody knows any more."""
+    """`number`: as which of the topic's partitions; -1 where the topic was deleted and nobody knows any more. `begins_at`: its first id."""
 
     topic: TopicOf
     compaction: bool
     number: int
+    begins_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Wanted:
             matches = re.compile(self.pattern or "").fullmatch
             found = [topic for name, topic in sorted(catalogue.topics.items()) if matches(str(name))]
         wanted = {
-            each: TopicPartition(TopicOf(str(topic.name), topic.keyed), topic.type == "compaction", number)
+            each: TopicPartition(TopicOf(str(topic.name), topic.keyed), topic.type == "compaction", number, topic.begin_of(number))
             for topic in found
             for number, each in enumerate(topic.partitions)
         }
@@ -57,7 +59,7 @@ class Wanted:
             wanted |= {
                 each: TopicPartition(topic, False, -1)
                 for each, topic in known.items()
-                if each not in wanted and catalogue.owner_of(each) is None and matches(topic.name)
+                if each not in wanted and each in catalogue.retired and matches(topic.name)
             }
         return dict(sorted(wanted.items()))
 

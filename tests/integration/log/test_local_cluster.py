@@ -269,8 +269,7 @@ def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(
     at = cluster.cluster
     with SyncWaltzClient(at) as client:
         before = client.append(0, b"before").transaction_id
-        waltz("topic", "create", "shop/all", "--partitions", "2")  # where no test before has taken the two that there are
-        waltz("topic", "delete", "shop/all")
+        client.append(1, b"what is there is no topic's")
         code, told = waltz("topic", "create", "shop/tea", "--partitions", "3", "--keyed")
         assert (code, "waltz cluster grow --partitions 5" in told) == (2, True)
         code, told = waltz("cluster", "grow", "--partitions", "5", "--dry-run")

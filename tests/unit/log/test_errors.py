@@ -24,6 +24,7 @@ SAMPLES: list[WaltzError] = [
     errors.NotOwner(partition=1, reason="moved"),
     errors.OutboxFull(bytes=5, reason="bytes_max reached"),
     errors.OutboxTaken(client_id=1, mine=2, newer=3, reason="another copy"),
+    errors.BelongsToTopic(partition=3, topic="shop/orders"),
     errors.NotAllowed(action="append", topic="shop/orders", principal=None),
     errors.Fenced(what="session", partition=1, mine=2, newer=3),
     errors.CoordinatorBehind(partition=1, replica="storage-0", recorded=2, found=3),

@@ -174,6 +174,30 @@ def test_names_and_patterns_mean_whole_names_and_deleted_topics_stay_with_a_patt
     assert set(Wanted(None, "shop/.*").partitions(left, known)) == {0, 1, 2}, "what it holds is read to its end"
     assert set(Wanted(None, "air/.*").partitions(left, known)) == {3}, "a pattern that changed"
     assert set(Wanted(None, "shop/.*").partitions(left, {})) == {2}, "one that was never read"
+    free = left.released(0).released(1)
+    assert set(Wanted(None, "shop/.*").partitions(free, known)) == {2}, "nothing of it is left, and whoever appends there is another one"
+
+
+def test_a_log_partition_that_another_topic_has_now_is_read_from_where_that_begins(cluster: StubCluster, stream: Callable[..., Any]) -> None:
+    cluster.create_topic("shop/a", 1)
+    cluster.append(0, [b"old-0", b"old-1"])
+    reader = stream(topicPattern="shop/.*")
+    start = json.loads(json.dumps(reader.initialOffset()))
+    end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+    assert len(rows(reader, reader.partitions(start, end))) == 2
+    cluster.delete_topic("shop/a")
+    cluster.catalogue = cluster.catalogue.released(0)
+    cluster.publish()
+    gone = json.loads(json.dumps(reader.latestOffset(end, ReadAllAvailable())))
+    assert rows(reader, reader.partitions(end, gone)) == []
+    cluster.append(0, [b"of nobody"])
+    assert rows(reader, reader.partitions(gone, json.loads(json.dumps(reader.latestOffset(gone, ReadAllAvailable()))))) == []
+    about: dict[str, Any] = {"type": "regular", "partitions": 1, "pool": range(1), "now_ms": 0}
+    found, topic = cluster.catalogue.reserved(TopicName.parse("shop/b"), **about)
+    cluster.catalogue, _ = found.activated(topic, (3,))
+    cluster.publish()
+    cluster.append(0, [b"new"])
+    assert read_all(cluster, topic="shop/b") == [("shop/b", None, b"new", 0, 3)]
 
 
 # ---- key and value ---------------------------------------------------------------------------------------------------------------------------------

@@ -8,17 +8,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK
 from waltz_log.cli.topic_facts import partition_facts
-from waltz_log.core.catalogue import Catalogue, Policies, Topic
+from waltz_log.core.catalogue import Policies, Topic
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
 from waltz_log.storage.settings import StorageSettings
-from waltz_log.zookeeper.topics import change_catalogue, pool_of, read_catalogue
+from waltz_log.zookeeper.topics import change_catalogue, read_catalogue
+
+if TYPE_CHECKING:
+    from waltz_log.client.partition_contents import PartitionContents
+    from waltz_log.client.topic_creation import Existing, TopicPlan
 
 __all__ = ["alter_policy", "create", "delete", "describe", "listing"]
 
@@ -27,35 +31,103 @@ async def create(
     address: str,
     name: str,
     *,
-    partitions: int,
+    partitions: int | None,
     type: str,
     keyed: bool,
     properties: Sequence[str],
     policies: Sequence[str],
+    log_partitions: str | None,
+    existing: str | None,
+    discards: int | None,
     dry_run: bool,
     timeout_s: float,
 ) -> int:
-    wanted = TopicName.parse(name)
-    own, agreed = _pairs("--property", properties), Policies().changed(_values(policies))
+    from waltz_log.client.topic_creation import create_topic, plan_topic
+    from waltz_log.rpc.network import GrpcNetwork
+
+    plan = _plan(name, partitions, type, keyed, properties, policies, log_partitions, existing, discards)
+    network, now_ms = GrpcNetwork(), WallClock().now_ms
     async with _connected(address, timeout_s) as coordinator:
-        pool = await pool_of(coordinator)
-
-        def change(catalogue: Catalogue) -> tuple[Catalogue, Topic]:
-            now_ms = WallClock().now_ms()
-            return catalogue.with_new(
-                wanted,
-                type=type,
-                partitions=partitions,
-                pool=pool,
-                now_ms=now_ms,
-                keyed=keyed,
-                properties=own,
-                policies=agreed,
-            )
-
-        topic = await change_catalogue(coordinator, change, dry_run=dry_run)
+        shown, contents = await plan_topic(coordinator, network, plan, now_ms=now_ms, timeout_s=timeout_s)
+        if contents and (dry_run or any(each.transactions for each in contents)):
+            _show_contents(shown, contents, plan.existing)
+        topic = shown if dry_run else await create_topic(coordinator, network, plan, now_ms=now_ms, timeout_s=timeout_s)
     print(f"{'would be' if dry_run else 'is'}: {topic.name} type={topic.type} log_partitions={_ranges(topic.partitions)}")
     return OK
+
+
+def _plan(
+    name: str,
+    partitions: int | None,
+    type: str,
+    keyed: bool,
+    properties: Sequence[str],
+    policies: Sequence[str],
+    log_partitions: str | None,
+    existing: str | None,
+    discards: int | None,
+) -> TopicPlan:
+    from waltz_log.client.topic_creation import TopicPlan
+
+    chosen = None if log_partitions is None else _numbers(log_partitions)
+    if existing not in (None, "keep", "discard"):
+        raise InvalidSetting.unknown(str(existing), ("keep", "discard"), what="choice of --existing-data")
+    count = partitions if partitions is not None else 16 if chosen is None else len(chosen)
+    return TopicPlan(
+        TopicName.parse(name),
+        count,
+        type,
+        keyed,
+        _pairs("--property", properties),
+        Policies().changed(_values(policies)),
+        chosen,
+        cast("Existing | None", existing),
+        discards,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """`3,5-7`"""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise InvalidSetting(name="--log-partitions", reason=f"wants numbers and ranges such as 3,5-7, got {text!r}", nearest=None)
+        found += range(int(first), int(last if dash else first) + 1)
+    return tuple(found)
+
+
+def _show_contents(topic: Topic, contents: Sequence[PartitionContents], existing: str | None) -> None:
+    """What is in the log partitions, and what becomes of it."""
+    fates = {
+        "keep": "stays; nothing is ever removed from this partition",
+        "discard": "is removed for good",
+        None: "is in the way: nothing is created",
+    }
+    rows = [
+        (
+            str(each.partition),
+            f"{each.transactions:,}",
+            "" if not each.transactions else "not known" if each.bytes is None else f"{each.bytes:,}",
+            _date(each.first_ms),
+            _date(each.last_ms),
+            ", ".join(each.replicas),
+            str(each.last + 1),
+            fates[existing] if each.transactions else "",
+        )
+        for each in contents
+    ]
+    _table(("log partition", "transactions", "bytes", "first", "last", "replicas", f"{topic.name} begins at", "what is there"), rows)
+    silent = sorted(set(topic.partitions) - {each.partition for each in contents})
+    if silent:
+        print(f"no owner of these answers, so nobody knows what they hold: {_ranges(silent)}")
+    held = sum(each.transactions for each in contents)
+    if held and existing == "discard":
+        print(f"{held} transactions would be removed for good: --discard-transactions {held} confirms that")
+
+
+def _date(time_ms: int | None) -> str:
+    return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 async def alter_policy(address: str, name: str, policies: Sequence[str], *, dry_run: bool, timeout_s: float) -> int:
@@ -76,7 +148,8 @@ async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) ->
     wanted = TopicName.parse(name)
     async with _connected(address, timeout_s) as coordinator:
         topic = await change_catalogue(coordinator, lambda catalogue: catalogue.without(wanted), dry_run=dry_run)
-    print(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {_ranges(topic.partitions)} are not used again")
+    freed = "are free for another topic once their owners have removed what is in them, which subscribers hold up until they have read it"
+    print(f"{'would be' if dry_run else 'is'} deleted: {topic.name}; log partitions {_ranges(topic.partitions)} {freed}")
     return OK
 
 
@@ -132,6 +205,8 @@ def _told(topic: Topic) -> dict[str, Any]:
         "keyed": topic.keyed,
         "created": datetime.fromtimestamp(topic.created_ms / 1000, UTC).isoformat(),
         "log_partitions": list(topic.partitions),
+        "begins_at": [topic.begin_of(each) for each in range(len(topic.partitions))],
+        "existing_data": "kept" if topic.keeps_existing else "none",
         "acknowledged_means": acknowledged_means(topic.policies),
         "loss_window": loss_window(topic.policies),
         "writer_memory": writer_memory(topic),

@@ -27,15 +27,23 @@ PROPERTY_HELP = "For the whole topic, or for a range of its partitions: 0-3:allo
 def create(
     cluster: Cluster,
     name: Name,
-    partitions: Annotated[int, typer.Option(min=1, help="How many; it stays so.")] = 16,
+    partitions: Annotated[int | None, typer.Option(min=1, help="How many; it stays so. 16 unless log partitions are named.")] = None,
     type: Annotated[str, typer.Option(help="regular or compaction")] = "regular",
     keyed: Annotated[bool, typer.Option("--keyed", help="Transactions begin with a key; those of a compaction topic always do.")] = False,
     properties: Annotated[list[str] | None, typer.Option("--property", metavar="[range:]name=value", help=PROPERTY_HELP)] = None,
     policies: Policies = None,
+    log_partitions: Annotated[str | None, typer.Option(metavar="3,5-7", help="Which log partitions; any that are empty by default.")] = None,
+    existing_data: Annotated[
+        str | None,
+        typer.Option(metavar="keep|discard", help="What becomes of data in the partitions named. keep: they never lose anything; discard: removed."),
+    ] = None,
+    discard_transactions: Annotated[
+        int | None, typer.Option(min=0, help="Confirms how many transactions --existing-data discard removes; --dry-run shows the number.")
+    ] = None,
     dry_run: DryRun = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Make a topic. One that is there already is left as it is if it is the same, and refused if not."""
+    """Make a topic over log partitions that are empty. One that is there already is left as it is if it is the same, and refused if not."""
     from waltz_log.cli import topics as command
 
     return asyncio.run(
@@ -47,6 +55,9 @@ def create(
             keyed=keyed,
             properties=properties or [],
             policies=policies or [],
+            log_partitions=log_partitions,
+            existing=existing_data,
+            discards=discard_transactions,
             dry_run=dry_run,
             timeout_s=timeout,
         )
@@ -79,7 +90,7 @@ def alter_policy(cluster: Cluster, name: Name, policies: Policies = None, dry_ru
 
 @topics_app.command()
 def delete(cluster: Cluster, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
-    """Forget a topic's name. What is in its log partitions goes, but for what subscribers have not read; they are not used for another topic."""
+    """Forget a topic's name. What is in its log partitions goes, but for what subscribers have not read; then they are free for another topic."""
     from waltz_log.cli import topics as command
 
     return asyncio.run(command.delete(cluster, name, dry_run=dry_run, timeout_s=timeout))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Self
 
@@ -35,10 +35,11 @@ from waltz_log.client.topic_directory import TopicDirectory
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
 from waltz_log.client.transactional import transactional
 from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import InvalidRequest, LockConflict, OutcomeUnknown
+from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, OutcomeUnknown, TopicDeleted
 
 __all__ = ["ATTEMPTS", "WaltzClient"]
 
@@ -57,7 +58,8 @@ class WaltzClient:
         self._fork = fork.count()
         self._spread = owners.parameters.partitions
         self._topics = TopicDirectory(owners, settings, rng)
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int | tuple[int, TopicEpoch], Producer] = {}
+        """By partition for appends that address it by its number, and by partition and topic for those through a topic's handle."""
         self._followers: dict[int, list[Follower]] = {}
         self._admissions: dict[int, Admission] = {}
         self._budget = RetryBudget(settings.retry_budget, settings.retry_budget_earned)
@@ -193,11 +195,14 @@ class WaltzClient:
         append_locks: Sequence[Lock] = (),
         high_water_mark: int | None = None,
         timeout_s: float | None = None,
+        *,
+        topic: TopicEpoch | None = None,
     ) -> asyncio.Future[Receipt]:
-        """Takes the transaction, waiting only for room in the partition's window; the future tells the outcome. Sent in the order taken."""
-        producer = self._producers.get(partition)
+        """Takes the transaction, waiting only for room in the partition's window; the future tells the outcome. Sent in the order taken. `topic`: for
+        a topic's handle; a partition that belongs to a topic is refused with `BelongsToTopic` without it."""
+        producer = self._producers.get(partition if topic is None else (partition, topic))
         if producer is None or self._closed or self._fork != fork.COUNT[0]:
-            producer = self._producer(partition)
+            producer = self._producer(partition, topic)
         most = self._settings.record_bytes_max
         if type(data) is not bytes or type(header) is not int or len(data) > most or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
             check_draft(data, header, most)
@@ -244,9 +249,11 @@ class WaltzClient:
         on_ack: Callable[[Appended], None] | None = None,
         on_error: Callable[[NotInLog], None] | None = None,
         timeout_s: float | None = None,
+        *,
+        topic: TopicEpoch | None = None,
     ) -> BulkAppend:
         """The same for who has it in parts: `take` each, then `finish`."""
-        producer = self._producer(partition)
+        producer = self._producer(partition, topic)
 
         def item(draft: Draft, future: asyncio.Future[Receipt], deadline: float) -> Item:
             mark, counts, locks = pack(draft, self._settings, lambda: self._mark(partition, producer))
@@ -266,17 +273,20 @@ class WaltzClient:
 
     def unacknowledged(self, partition: int | None = None) -> list[Unacknowledged]:
         """What was appended, at one partition or all, and has no outcome yet. It goes over all of it: not for each append."""
-        return [each for number, producer in self._producers.items() if partition in (None, number) for each in unacknowledged(producer)]
+        return [each for producer in self._producers.values() if partition in (None, producer.partition) for each in unacknowledged(producer)]
 
     async def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
         """What became of an append whose outcome was unknown: its receipt, or None where it is not and never will be in the log.
 
         The error may come from another process, dead or alive. A living one loses its connection for appends to that partition, mounts again and
         continues. Raises `Unavailable` where the log could not tell in time."""
-        producer = self._producer(error.partition)
+        self._check(error.partition)
+        own = [each for each in self._producers.values() if (each.partition, each.client_id) == (error.partition, error.client_id)]
         deadline = asyncio.get_running_loop().time() + (self._settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
-        if error.client_id == producer.client_id:
-            return await resolve_own(error, producer, self._owners, self._settings, deadline)
+        if own:
+            with suppress(BelongsToTopic, TopicDeleted):
+                return await resolve_own(error, own[0], self._owners, self._settings, deadline)
+            # What was sent before the partition became a topic's, or while it was another one's: this client appends nothing more there that way.
         return await resolve_foreign(error, self._owners, self._settings, deadline)
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
@@ -288,12 +298,14 @@ class WaltzClient:
                 for transaction in batch:
                     yield transaction
 
-    def feed_batches(self, partition: int, after: int = -1, data: bool = True) -> AsyncGenerator[list[Transaction], None]:
-        """The same in lists, as they arrive: several times faster than one by one."""
+    def feed_batches(
+        self, partition: int, after: int = -1, data: bool = True, *, topic: TopicEpoch | None = None
+    ) -> AsyncGenerator[list[Transaction], None]:
+        """The same in lists, as they arrive: several times faster than one by one. `topic`: for a topic's handle; raises `TopicDeleted` then."""
         self._check(partition)
         if after < -1:
             raise InvalidRequest(reason=f"no such position: after={after}")
-        return feed_batches(partition, after, data=data, owners=self._owners, settings=self._settings, rng=self._rng)
+        return feed_batches(partition, after, data=data, owners=self._owners, settings=self._settings, rng=self._rng, topic=topic)
 
     async def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[Transaction]:
         """The transactions with these ids, with their data, in the order asked for; an id may be repeated. For a reader of a feed without data that
@@ -305,7 +317,7 @@ class WaltzClient:
         wanted = checked_ids(transaction_ids)
         return await fetch_transactions(self._owners, partition, wanted, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
 
-    async def follow(self, partition: int, apply: Apply, after: int = -1, again: Again | None = None) -> Follower:
+    async def follow(self, partition: int, apply: Apply, after: int = -1, again: Again | None = None, *, topic: TopicEpoch | None = None) -> Follower:
         """Runs `apply` over the feed in the background. While it lives, its `applied` is the mark of this partition's appends with locks.
 
         `again` is given what ended the feed or `apply`, and returns the mark to go on from, or None: the follower ends with that error."""
@@ -314,7 +326,7 @@ class WaltzClient:
         admission = self._admissions.setdefault(partition, Admission())
 
         def feed(position: int) -> AsyncGenerator[list[Transaction], None]:
-            return self.feed_batches(partition, position)
+            return self.feed_batches(partition, position, topic=topic)
 
         follower = Follower(partition, apply, after, feed, followers.remove, admission, again)
         followers.append(follower)
@@ -329,6 +341,7 @@ class WaltzClient:
         attempts: int = ATTEMPTS,
         timeout_s: float | None = None,
         locks: Callable[..., Sequence[Lock]] | None = None,
+        topic: TopicEpoch | None = None,
     ) -> Callable[[Callable[..., Any]], Any]:
         """Decorates `async def fn(tx, ...)` (or a plain function): it reads the state `follower` built and calls `tx.append` once. The call returns
         the `Receipt`, or None where the function appended nothing. After a conflict the function runs again when the winner has been applied; after
@@ -339,7 +352,7 @@ class WaltzClient:
         chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
         if chosen <= 0:
             raise InvalidRequest(reason=f"a timeout must be positive: timeout_s={timeout_s}")
-        return transactional(follower, self._attempts(attempts), timeout_s=chosen, locks=locks)
+        return transactional(follower, self._attempts(attempts, topic), timeout_s=chosen, locks=locks)
 
     async def mount(self, application: Application, partitions: Collection[int] | None = None) -> None:
         """Feeds the application, at these partitions or all of them, from the mark that it states for each. Once mounted, `submit` is open. Called
@@ -381,22 +394,23 @@ class WaltzClient:
         chosen = self._settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         return await self._submitting.submit(context, self._spread, chosen, attempts)
 
-    def _attempts(self, attempts: int) -> Attempts:
+    def _attempts(self, attempts: int, topic: TopicEpoch | None = None) -> Attempts:
         async def append(partition: int, draft: Draft, *, timeout_s: float) -> Receipt:
-            return await (await self._append_draft(partition, draft, timeout_s))
+            return await (await self._append_draft(partition, draft, timeout_s, topic))
 
         pauses = partial(Backoff, CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
         return Attempts(append, pauses, self._budget, attempts, lambda: self._closed)
 
-    async def _append_draft(self, partition: int, draft: Draft, timeout_s: float) -> asyncio.Future[Receipt]:
-        return await self.append_nowait(partition, *draft, timeout_s)
+    async def _append_draft(self, partition: int, draft: Draft, timeout_s: float, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
+        return await self.append_nowait(partition, *draft, timeout_s, topic=topic)
 
     def _in_flight(self, partition: int, transactions: Sequence[Transaction]) -> list[asyncio.Future[Receipt]]:
         """The undecided appends of this client that these transactions are."""
-        producer = self._producers.get(partition)
-        if producer is None:
-            return []
-        return producer.window.sent([each.sequence for each in transactions if each.client_id == producer.client_id])
+        found: list[asyncio.Future[Receipt]] = []
+        for producer in self._producers.values():
+            if producer.partition == partition:
+                found += producer.window.sent([each.sequence for each in transactions if each.client_id == producer.client_id])
+        return found
 
     # ---- checks ----------------------------------------------------------------------------------------------------------------------------------
 
@@ -411,11 +425,14 @@ class WaltzClient:
         if not isinstance(partition, int) or not 0 <= partition < self.partitions:
             raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={self.partitions}")
 
-    def _producer(self, partition: int) -> Producer:
+    def _producer(self, partition: int, topic: TopicEpoch | None = None) -> Producer:
         self._check(partition)
-        producer = self._producers.get(partition)
+        key = partition if topic is None else (partition, topic)
+        producer = self._producers.get(key)
         if producer is None:
-            producer = self._producers[partition] = Producer(partition, self._client_id, self._owners, self._settings, self._rng)
+            beside = any(each.partition == partition for each in self._producers.values())
+            shared = (self._owners, self._settings, self._rng)
+            producer = self._producers[key] = Producer(partition, self._client_id, *shared, topic=topic, own_client_id=beside)
             producer.start()
         return producer
 

@@ -16,6 +16,7 @@ from waltz_log.client.owners import Owners
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Transaction
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.rpc import versions
@@ -31,12 +32,13 @@ a cut connection a violation, an owner that was deposed and lags behind, a frame
 
 
 async def feed_batches(
-    partition: int, after: int, *, data: bool, owners: Owners, settings: ClientSettings, rng: random.Random
+    partition: int, after: int, *, data: bool, owners: Owners, settings: ClientSettings, rng: random.Random, topic: TopicEpoch | None = None
 ) -> AsyncGenerator[list[Transaction], None]:
     """Non-empty lists of transactions from `after + 1` on, without end. Waits as long as it takes for an owner.
 
     Raises `OutOfRange` where `after` is beyond the log or before its first retained transaction, `CorruptData` and `ProtocolViolation` where the
-    owner sends what it must not, `ClusterKeyMismatch` where it belongs to another cluster.
+    owner sends what it must not, `TopicDeleted` where the partition is not that topic's any more, `ClusterKeyMismatch` where it belongs to another
+    cluster.
     """
     backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
     position = after
@@ -50,7 +52,7 @@ async def feed_batches(
             stream = owners.stream_channel(address).open(MOUNT)
             leaver = asyncio.create_task(_leave_when_moved(stream, owners, partition, address, generation))
             feed = pb.FEED_RECORDS if data else pb.FEED_HEADERS
-            await stream.send(mount_request(owners, partition, 0, 0, position, feed))
+            await stream.send(mount_request(owners, partition, 0, 0, position, feed, topic=topic))
             while True:
                 frame = await _next_frame(stream, partition)
                 batch = decode_feed(frame, partition, position + 1, data=data)

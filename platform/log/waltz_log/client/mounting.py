@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Any
 
 from waltz_log.client.owners import Owners
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
 from waltz_log.rpc import versions
@@ -37,7 +39,16 @@ def recovering_above(resolving: int) -> int:
 
 
 def mount_request(
-    owners: Owners, partition: int, client_id: int, mount_sequence: int, mark: int, feed: pb.FeedMode.ValueType, *, on_disk: bool = False
+    owners: Owners,
+    partition: int,
+    client_id: int,
+    mount_sequence: int,
+    mark: int,
+    feed: pb.FeedMode.ValueType,
+    *,
+    on_disk: bool = False,
+    topic: TopicEpoch | None = None,
+    appends_nothing: bool = False,
 ) -> pb.ClientMessage:
     return pb.ClientMessage(
         mount=pb.MountRequest(
@@ -51,20 +62,36 @@ def mount_request(
             feed=feed,
             principal=owners.principal,
             on_disk=on_disk,
+            topic="" if topic is None else topic.name,
+            topic_epoch=0 if topic is None else topic.epoch,
+            topics=owners.topics,
+            appends_nothing=appends_nothing,
         )
     )
 
 
 async def mount_for_appends(
-    owners: Owners, address: str, partition: int, client_id: int, mount_sequence: int, mark: int, timeout_s: float, *, on_disk: bool = False
+    owners: Owners,
+    address: str,
+    partition: int,
+    client_id: int,
+    mount_sequence: int,
+    mark: int,
+    timeout_s: float,
+    *,
+    on_disk: bool = False,
+    topic: TopicEpoch | None = None,
+    appends_nothing: bool = False,
 ) -> tuple[Stream, pb.MountResponse]:
     """A stream without feed that the owner said is ready: everything this client sent to the partition before is decided. `on_disk`: nothing is
-    answered before. Raises `NotOwner`, `ConnectionLost`, `Fenced`, `StorageFull`, `OutOfRange` (the mark is outside the log), `ClusterKeyMismatch`,
-    `ProtocolViolation`."""
+    answered before. `topic`: of which the partition is, for a topic's handle; `appends_nothing`: only to fence and to ask, whatever the partition
+    belongs to. Raises `BelongsToTopic`, `TopicDeleted`, `NotOwner`, `ConnectionLost`, `Fenced`, `StorageFull`, `OutOfRange` (the mark is outside the
+    log), `ClusterKeyMismatch`, `ProtocolViolation`."""
     stream = owners.stream_channel(address).open(MOUNT)
+    how: dict[str, Any] = {"on_disk": on_disk, "topic": topic, "appends_nothing": appends_nothing}
     try:
         async with asyncio.timeout(timeout_s):
-            await stream.send(mount_request(owners, partition, client_id, mount_sequence, mark, pb.FEED_NONE, on_disk=on_disk))
+            await stream.send(mount_request(owners, partition, client_id, mount_sequence, mark, pb.FEED_NONE, **how))
             message = await stream.receive()
         if message is None or message.WhichOneof("kind") != "mounted":
             raise NotOwner(partition=partition, reason=f"{address} is not ready")

@@ -72,6 +72,11 @@ class Owners:
         return self._parameters
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """Topics whose partitions are appended to by number."""
+        return self._settings.topics
+
+    @property
     def principal(self) -> str:
         """Who the client says it is; empty: nobody in particular."""
         return self._settings.principal or ""

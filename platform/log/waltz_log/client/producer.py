@@ -24,8 +24,10 @@ from waltz_log.client.search import Search
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
 from waltz_log.client.window import ITEM_OVERHEAD_BYTES, Frame, Item, Window
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
 from waltz_log.errors import (
+    BelongsToTopic,
     ClusterKeyMismatch,
     CorruptData,
     Fenced,
@@ -36,6 +38,7 @@ from waltz_log.errors import (
     OutOfRange,
     ProtocolViolation,
     StorageFull,
+    TopicDeleted,
     Unavailable,
     WaltzError,
 )
@@ -69,8 +72,19 @@ class Producer:
     """`start` makes its task, `close` ends it."""
 
     def __init__(
-        self, partition: int, client_id: int, owners: Owners, settings: ClientSettings, rng: random.Random, lasting: Lasting | None = None
+        self,
+        partition: int,
+        client_id: int,
+        owners: Owners,
+        settings: ClientSettings,
+        rng: random.Random,
+        lasting: Lasting | None = None,
+        *,
+        topic: TopicEpoch | None = None,
+        own_client_id: bool = False,
     ) -> None:
+        """`topic`: whose handle appends here. `own_client_id`: another producer of this client uses its id in the partition, and sequences of one id
+        never come twice."""
         self.partition = partition
         self.client_id = client_id
         self.window = Window(
@@ -81,6 +95,8 @@ class Producer:
         )
         self.sequence_max = SEQUENCE_MAX
         self.mounts = 0
+        self._topic = topic
+        self._needs_client_id = own_client_id
         self._doubtful = False
         self._owners = owners
         self._settings = settings
@@ -238,7 +254,7 @@ class Producer:
     def _unsent(self, error: WaltzError) -> WaltzError:
         """What a transaction that was never sent ends with, where `error` ended the producer or kept it from mounting. An outbox gets the error
         itself: it sends the transaction again in its next session."""
-        if self._sending is not None or isinstance(error, InvalidRequest | NotAllowed | ClusterKeyMismatch):
+        if self._sending is not None or isinstance(error, BelongsToTopic | InvalidRequest | NotAllowed | ClusterKeyMismatch):
             return error
         return NotAppended(partition=self.partition, reason=f"never sent: {error.reason if type(error) is Unavailable else error}")
 
@@ -289,7 +305,7 @@ class Producer:
                     # Another process resolved an outcome that this one reported as unknown, and so will never send again.
                     self._mount_sequence = recovering_above(error.newer)
                 self._reason = error
-            except (ClusterKeyMismatch, NotAllowed) as error:
+            except (BelongsToTopic, ClusterKeyMismatch, NotAllowed, TopicDeleted) as error:
                 self._reason = error
                 self._give_up(error)
             except StorageFull as error:
@@ -320,8 +336,9 @@ class Producer:
 
     async def _mount(self) -> tuple[Stream, Mounted]:
         """A stream that the owner said is ready: everything this client sent before is decided."""
-        if self._used_up and not self.window.frames:
+        if (self._used_up or self._needs_client_id) and not self.window.frames:
             self.client_id = await self._owners.next_client_id()
+            self._needs_client_id = False
             self.window.next_sequence = 1
             self._mount_sequence = 0
         timeout_s = self._settings.request_timeout_s
@@ -331,7 +348,7 @@ class Producer:
         mark = max(self._mount_mark, self.known_mark)  # within the log: the first retained, or what we know to be committed
         mine = (self.partition, self.client_id, self._mount_sequence, mark)
         # Who forgets on disk what was appended must not be told before that is on disk.
-        stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None)
+        stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None, topic=self._topic)
         self._doubtful = self.window.forget_received() or self._doubtful
         self.window.know(answer.high_water_mark)
         self.mounts += 1

@@ -67,7 +67,7 @@ async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: Clien
 @asynccontextmanager
 async def _mounted(error: OutcomeUnknown, owners: Owners, mount_sequence: int, mark: int, timeout_s: float) -> AsyncGenerator[None, None]:
     address = await owners.owner(error.partition, timeout_s)
-    stream, _ = await mount_for_appends(owners, address, error.partition, error.client_id, mount_sequence, mark, timeout_s)
+    stream, _ = await mount_for_appends(owners, address, error.partition, error.client_id, mount_sequence, mark, timeout_s, appends_nothing=True)
     try:
         yield
     finally:

@@ -65,6 +65,11 @@ class ClientSettings(Settings):
         default=0.02, gt=0, description="First pause before trying again, at most; it doubles up to the maximum, with full jitter."
     )
     retry_cap_s: float = Field(default=1.0, gt=0, description="Longest pause before trying again.")
+    topics: tuple[str, ...] = Field(
+        default=(),
+        description="Topics, as namespace/topic, whose log partitions this client appends to by their numbers, such as an outbox's or a context's. "
+        "Without it such an append is refused with BelongsToTopic. In a keyed topic the data must begin with a key then.",
+    )
     principal: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._@:+-]{1,128}$",

@@ -26,6 +26,7 @@ from waltz_log.client.pending import Unacknowledged
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.sync_topic import SyncTopicHandle
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown
@@ -85,7 +86,7 @@ class SyncWaltzClient:
 
     def _begin(self, connect: Callable[[], Coroutine[Any, Any, WaltzClient]]) -> None:
         self._background = Background()
-        self._inbox: deque[tuple[tuple[Any, ...] | None, Future[Any]]] = deque()
+        self._inbox: deque[tuple[tuple[Any, ...] | None, TopicEpoch | None, Future[Any]]] = deque()
         """Arguments of an append and what tells its outcome; or None, and who waits until all before it is handed over."""
         self._inbox_room = threading.BoundedSemaphore(INBOX_MAX)
         self._pump: asyncio.Task[None] | None = None
@@ -120,7 +121,7 @@ class SyncWaltzClient:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
         while self._inbox:
-            arguments, outcome = self._inbox.popleft()
+            arguments, _, outcome = self._inbox.popleft()
             if arguments is not None:
                 self._inbox_room.release()
             if outcome.running() or outcome.set_running_or_notify_cancel():
@@ -181,6 +182,8 @@ class SyncWaltzClient:
         append_locks: Sequence[Lock] = (),
         high_water_mark: int | None = None,
         timeout_s: float | None = None,
+        *,
+        topic: TopicEpoch | None = None,
     ) -> Future[Receipt]:
         """Hands the transaction over; the future tells the outcome, also of what the client refuses. Waits only while too much is handed over."""
         if self._closed or self._background.forked:
@@ -189,7 +192,7 @@ class SyncWaltzClient:
         if not self._inbox_room.acquire(timeout=min(wait_s, threading.TIMEOUT_MAX)):
             raise NotAppended(partition=partition, reason="no room before the deadline")
         outcome: Future[Receipt] = Future()
-        self._inbox.append(((partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s), outcome))
+        self._inbox.append(((partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s), topic, outcome))
         if not self._waking:
             self._waking = True
             self._background.soon(self._wake)
@@ -202,14 +205,14 @@ class SyncWaltzClient:
 
     async def _empty_inbox(self) -> None:
         while self._inbox:
-            arguments, outcome = self._inbox[0]
+            arguments, topic, outcome = self._inbox[0]
             if not outcome.set_running_or_notify_cancel():
                 pass  # taken back
             elif arguments is None:
                 outcome.set_result(None)
             else:
                 try:
-                    future = await self._client.append_nowait(*arguments)
+                    future = await self._client.append_nowait(*arguments, topic=topic)
                 except Exception as error:  # whatever is wrong with it, those behind it go on
                     outcome.set_exception(error)
                 else:
@@ -256,7 +259,7 @@ class SyncWaltzClient:
         async def flush() -> None:
             if self._inbox:  # not until it is empty: others may go on handing over
                 handed_over: Future[None] = Future()
-                self._inbox.append((None, handed_over))
+                self._inbox.append((None, None, handed_over))
                 self._wake()
                 await asyncio.wrap_future(handed_over)
             await self._client.flush()

@@ -98,7 +98,7 @@ class SyncTopicHandle:
             append_locks=append_locks,
             high_water_mark=high_water_mark,
         )
-        return self._client.append_nowait(self._topic.log_partitions[place], *draft, timeout_s)
+        return self._client.append_nowait(self._topic.log_partitions[place], *draft, timeout_s, topic=self._topic.identity)
 
     def delete(self, key: bytes, **options: Any) -> Receipt:
         """As `TopicHandle.delete`."""

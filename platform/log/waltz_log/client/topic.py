@@ -22,6 +22,7 @@ from waltz_log.client.topic_feed import merged
 from waltz_log.client.topic_records import KeyedDraft, TopicFeed, TopicRecord, records_of
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.client.transactional import TransactionContext
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.envelope import pack_keyed
 from waltz_log.core.topic_names import TopicName, partition_of_key
 from waltz_log.errors import InvalidRequest
@@ -43,6 +44,7 @@ class TopicHandle:
         self._directory = directory
         self._known = known
         self._topic = known.topic
+        self._identity = known.topic.identity
         self._turn = 0
 
     # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
@@ -50,6 +52,11 @@ class TopicHandle:
     @property
     def name(self) -> TopicName:
         return self._topic.name
+
+    @property
+    def identity(self) -> TopicEpoch:
+        """Which topic the handle is of, among those that have had its name."""
+        return self._identity
 
     @property
     def partitions(self) -> int:
@@ -85,7 +92,8 @@ class TopicHandle:
         return partition_of_key(key, self.partitions)
 
     async def high_water_marks(self) -> dict[int, int]:
-        """The last committed transaction of each partition, -1: none."""
+        """The last committed transaction of each partition; the id before the topic's first one where there is none, so -1 in a partition that was
+        never used before."""
         self._known.expect_there()
         marks = await asyncio.gather(*(self._client.high_water_mark(each) for each in self._topic.partitions))
         return dict(enumerate(marks))
@@ -182,7 +190,7 @@ class TopicHandle:
             append_locks=append_locks,
             high_water_mark=high_water_mark,
         )
-        return await self._client.append_nowait(self._topic.partitions[place], *draft, timeout_s)
+        return await self._client.append_nowait(self._topic.partitions[place], *draft, timeout_s, topic=self._identity)
 
     async def append(self, value: bytes, **options: Any) -> Receipt:
         """Returns when it is acknowledged. Options and errors as `append_nowait`; outcomes as `WaltzClient.append`."""
@@ -193,7 +201,7 @@ class TopicHandle:
         if not self._topic.keyed:
             raise InvalidRequest(reason=f"transactions of {self.name} have no keys")
         place, draft = self.draft(None, key=key, **options)
-        return await self._client.append(self._topic.partitions[place], *draft, timeout_s)
+        return await (await self._client.append_nowait(self._topic.partitions[place], *draft, timeout_s, topic=self._identity))
 
     async def append_bulk(
         self,
@@ -224,7 +232,7 @@ class TopicHandle:
             self.log_partition(partition)
 
         def begin(place: int, failed: Callable[[NotInLog], None]) -> Any:
-            return self._client.bulk(self._topic.partitions[place], None, failed, timeout_s)
+            return self._client.bulk(self._topic.partitions[place], None, failed, timeout_s, topic=self._identity)
 
         return TopicBulk(lambda entry: self.draft_of(entry, partition), begin, keyed=self._topic.keyed, on_error=on_error)
 
@@ -253,7 +261,8 @@ class TopicHandle:
             raise InvalidRequest(reason=f"no such position: after={min(marks.values())}")
         read = self._compacted if compacted else self._log
         ends = until or {}
-        return merged(self._known, [read(each, marks.get(each, -1), ends.get(each)) for each in wanted])
+        # Whoever used a log partition before the topic did, and whatever mark a reader brings along from there: the topic begins where it begins.
+        return merged(self._known, [read(each, max(marks.get(each, -1), self._topic.begin_of(each) - 1), ends.get(each)) for each in wanted])
 
     async def feed(
         self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
@@ -267,7 +276,7 @@ class TopicHandle:
     async def _log(self, partition: int, after: int, until: int | None) -> TopicFeed:
         if until is not None and after >= until:
             return
-        async with aclosing(self._client.feed_batches(self._topic.partitions[partition], after)) as batches:
+        async with aclosing(self._client.feed_batches(self._topic.partitions[partition], after, topic=self._identity)) as batches:
             async for batch in batches:
                 if until is not None and batch[-1].transaction_id >= until:
                     batch = [each for each in batch if each.transaction_id <= until]
@@ -303,11 +312,11 @@ class TopicHandle:
         def apply_records(batch: list[Transaction]) -> Awaitable[None] | None:
             return apply(list(records_of(self._topic, partition, batch)))
 
-        return await self._client.follow(log_partition, apply_records, after)
+        return await self._client.follow(log_partition, apply_records, max(after, self._topic.begin_of(partition) - 1), topic=self._identity)
 
     def transactional(self, follower: Follower, **options: Any) -> Callable[[Callable[..., Any]], Any]:
         """As `client.transactional`; the function is given a `TopicTransaction`."""
-        decorate = self._client.transactional(follower, **options)
+        decorate = self._client.transactional(follower, topic=self._identity, **options)
 
         def decorate_body(body: Callable[..., Any]) -> Any:
             @wraps(body)
@@ -319,7 +328,8 @@ class TopicHandle:
         return decorate_body
 
     def within(self, tx: TransactionContext) -> TopicTransaction:
-        """The topic's side of an execution: for a `Context` whose `partition` is one of `log_partitions`."""
+        """The topic's side of an execution: for a `Context` whose `partition` is one of `log_partitions`. The client's setting `topics` names the
+        topic then, as a context addresses the partition by its number."""
         return TopicTransaction(self, tx)
 
 

@@ -81,7 +81,7 @@ class TopicDirectory:
         catalogue = Catalogue() if node is None else Catalogue.from_bytes(node.data)
         for name, known in list(self._known.items()):
             now = catalogue.topics.get(name)
-            if now is None or now.partitions != known.topic.partitions:  # a log partition is never given to another topic
+            if now is None or now.identity != known.topic.identity or now.partitions != known.topic.partitions:
                 known.deleted.set()
                 del self._known[name]
         return catalogue

@@ -7,16 +7,16 @@ topic is (partitions, type, keyed, properties) never changes; its policies may. 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 from waltz_log.core.access import check_access_properties
 from waltz_log.core.partition_properties import PartitionProperties, check_partition_properties, properties_of, split_properties
 from waltz_log.core.topic_names import TopicName, name_id
 from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
-__all__ = ["CATALOGUE", "POLICIES", "Catalogue", "Durability", "Policies", "Topic", "TopicType"]
+__all__ = ["CATALOGUE", "POLICIES", "Catalogue", "Durability", "Policies", "Topic", "TopicEpoch", "TopicType"]
 
 CATALOGUE: Final = "/topics"
 PARTITIONS_MAX: Final = 1024
@@ -77,6 +77,13 @@ def _check(name: str, value: object, least: int, most: int | None = None, *, unb
         raise InvalidSetting(name=name, reason=f"wants a whole number, {told}, got {value!r}", nearest=None)
 
 
+class TopicEpoch(NamedTuple):
+    """Which topic somebody means who appends to a log partition or reads it. `epoch` 0: whichever has the name."""
+
+    name: str
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """`partitions`: the log partition of each of the topic's. `keyed`: the data of its transactions begins with a key (`core.envelope`)."""
@@ -90,6 +97,21 @@ class Topic:
     created_ms: int
     partition_properties: tuple[PartitionProperties, ...] = ()
     """Of ranges of the topic's partitions; they take precedence over `properties`."""
+    epoch: int = 0
+    """Given once to each topic, so that one that was deleted differs from the next one of its name. 0: made before there were any."""
+    begins_at: tuple[int, ...] = ()
+    """The first transaction id of each partition that is the topic's; what is below belongs to nobody or to whoever used the log partition before.
+    Empty: 0 everywhere."""
+    keeps_existing: bool = False
+    """Retention leaves what is below `begins_at` alone, and with it everything above. Otherwise what is below goes first."""
+
+    @property
+    def identity(self) -> TopicEpoch:
+        return TopicEpoch(str(self.name), self.epoch)
+
+    def begin_of(self, partition: int) -> int:
+        """The first transaction id of one of the topic's partitions."""
+        return self.begins_at[partition] if self.begins_at else 0
 
     def properties_of(self, partition: int) -> dict[str, str]:
         """The properties of one of the topic's partitions."""
@@ -106,7 +128,12 @@ class Topic:
 class Catalogue:
     topics: Mapping[TopicName, Topic] = field(default_factory=dict)
     retired: tuple[int, ...] = ()
-    """Log partitions of topics that were deleted. Not used again: somebody may still read there what was another topic's."""
+    """Log partitions of topics that were deleted, while their owners remove what is left there. Nothing is appended to them; once they are empty they
+    are free again (`released`)."""
+    pending: Mapping[TopicName, Topic] = field(default_factory=dict)
+    """Topics whose log partitions are being judged: nothing is appended there until the topic is there or given up (`client.topic_creation`)."""
+    epochs: int = 0
+    """How many were given out."""
 
     def find(self, name: TopicName) -> Topic:
         """Raises `NoSuchTopic`, with the nearest name there is."""
@@ -133,8 +160,11 @@ class Catalogue:
         keyed: bool = False,
         properties: Mapping[str, str] | None = None,
         policies: Policies | None = None,
+        log_partitions: Sequence[int] | None = None,
+        keeps_existing: bool = False,
     ) -> tuple[Catalogue, Topic]:
-        """The catalogue with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. `properties`: by name, or
+        """The catalogue with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. `log_partitions`: which of
+        them, in this order; the lowest free ones by default. Whether they are empty is the caller's to know. `properties`: by name, or
         by range and name (`0-3:name`) for some of the topic's partitions (`core.partition_properties`). Raises `InvalidRequest`
         where there is another of that name, where the hash of a name is that of another one, or where too few log partitions are free."""
         kind = _TYPES.get(type)
@@ -148,20 +178,74 @@ class Catalogue:
         if name.namespace.isdigit():
             raise InvalidRequest(reason=f"a namespace of digits alone has the folder of a log partition: {name.namespace}")
         self._refuse_collisions(name)
-        used = {*self.retired, *(each for topic in self.topics.values() for each in topic.partitions)}
-        free = sorted(set(pool) - used)
+        free = self.free(pool, name)
         keyed = keyed or kind == "compaction"
-        wanted = Topic(name, kind, tuple(free[:partitions]), keyed, whole, policies or Policies(), now_ms, ranges)
+        chosen = tuple(free[:partitions]) if log_partitions is None else tuple(log_partitions)
+        epoch = self.epochs + 1
+        wanted = Topic(name, kind, chosen, keyed, whole, policies or Policies(), now_ms, ranges, epoch, keeps_existing=keeps_existing)
         found = self.topics.get(name)
         if found is not None:
-            if len(found.partitions) != partitions or replace(found, partitions=wanted.partitions, created_ms=now_ms) != wanted:
+            elsewhere = log_partitions is not None and found.partitions != chosen
+            like = replace(wanted, partitions=found.partitions, created_ms=found.created_ms, epoch=found.epoch, begins_at=found.begins_at)
+            if elsewhere or len(found.partitions) != partitions or replace(like, keeps_existing=found.keeps_existing) != found:
                 raise InvalidRequest(reason=f"there is another topic of that name: {_described(found)}")
             return self, found
-        if len(free) < partitions:
+        if log_partitions is not None:
+            self._expect_free(chosen, partitions, pool, name)
+        elif len(free) < partitions:
             enough = len(set(pool)) + partitions - len(free)
             grow = f"`waltz cluster grow --partitions {enough}` adds what is missing"
             raise InvalidRequest(reason=f"{partitions} log partitions are wanted and {len(free)} are free: {grow}; log_partitions={len(set(pool))}")
-        return replace(self, topics={**self.topics, name: wanted}), wanted
+        return replace(self, topics={**self.topics, name: wanted}, epochs=epoch), wanted
+
+    def free(self, pool: Collection[int], name: TopicName | None = None) -> list[int]:
+        """Log partitions that no topic has, in order; those that a topic of this name is being judged for count as free."""
+        there = [*self.topics.values(), *(topic for other, topic in self.pending.items() if other != name)]
+        return sorted(set(pool) - {*self.retired, *(each for topic in there for each in topic.partitions)})
+
+    def _expect_free(self, chosen: Sequence[int], partitions: int, pool: Collection[int], name: TopicName) -> None:
+        if len(chosen) != partitions or len(set(chosen)) != len(chosen):
+            raise InvalidRequest(reason=f"{partitions} different log partitions are wanted, these are named: {', '.join(map(str, chosen))}")
+        for each in chosen:
+            if each not in pool:
+                raise InvalidRequest(reason=f"no such log partition: {each}, the cluster has {len(set(pool))}")
+            if each in self.retired:
+                raise InvalidRequest(reason=f"log partition {each} still holds data of a deleted topic; it is free when its owner has removed them")
+            if each not in self.free(pool, name):
+                whose = next(t for t in (*self.topics.values(), *self.pending.values()) if each in t.partitions)
+                raise InvalidRequest(reason=f"log partition {each} belongs to topic {whose.name}")
+
+    def reserved(self, name: TopicName, **about: Any) -> tuple[Catalogue, Topic]:
+        """As `with_new`, but the topic is only pending: its log partitions take no appends. It takes the place of one of its name that was left
+        pending."""
+        made, topic = self.with_new(name, **about)
+        if made is self:
+            return self, topic
+        return replace(self, pending={**self.pending, name: topic}, epochs=made.epochs), topic
+
+    def activated(self, topic: Topic, begins_at: Sequence[int]) -> tuple[Catalogue, Topic]:
+        """With the pending topic among those there are. Raises `InvalidRequest` where it is not pending any more."""
+        if self.pending.get(topic.name) != topic:
+            raise InvalidRequest(reason=f"somebody else made, changed or gave up {topic.name} at the same time: look at it and repeat the command")
+        left = {name: each for name, each in self.pending.items() if name != topic.name}
+        made = replace(topic, begins_at=tuple(begins_at) if any(begins_at) else ())
+        return replace(self, topics={**self.topics, topic.name: made}, pending=left), made
+
+    def withdrawn(self, topic: Topic) -> tuple[Catalogue, Topic]:
+        """Without the pending topic. Nothing changes where another one of its name took its place."""
+        if self.pending.get(topic.name) != topic:
+            return self, topic
+        return replace(self, pending={name: each for name, each in self.pending.items() if name != topic.name}), topic
+
+    def released(self, log_partition: int) -> Catalogue:
+        """With a log partition of a deleted topic free again: nothing of it is left. The same where it was not retired."""
+        if log_partition not in self.retired:
+            return self
+        return replace(self, retired=tuple(each for each in self.retired if each != log_partition))
+
+    def being_judged(self) -> dict[int, Topic]:
+        """Pending topics by their log partitions."""
+        return {each: topic for topic in self.pending.values() for each in topic.partitions}
 
     def with_policies(self, name: TopicName, changes: Mapping[str, Any]) -> tuple[Catalogue, Topic]:
         """Raises `NoSuchTopic` for a topic, `InvalidSetting` for a policy that there is not."""
@@ -170,10 +254,12 @@ class Catalogue:
         return replace(self, topics={**self.topics, name: changed}), changed
 
     def without(self, name: TopicName) -> tuple[Catalogue, Topic]:
-        """Its log partitions retire: what is in them would be the next topic's. Raises `NoSuchTopic` where there is none of that name."""
+        """Its log partitions retire until what is in them is removed. One that is pending only is given up. Raises `NoSuchTopic`."""
+        if name not in self.topics and name in self.pending:
+            return self.withdrawn(self.pending[name])
         found = self.find(name)
         left = {each: topic for each, topic in self.topics.items() if each != name}
-        return Catalogue(left, tuple(sorted({*self.retired, *found.partitions}))), found
+        return replace(self, topics=left, retired=tuple(sorted({*self.retired, *found.partitions}))), found
 
     def _refuse_collisions(self, name: TopicName) -> None:
         for other in self.topics:
@@ -182,30 +268,54 @@ class Catalogue:
                     raise InvalidRequest(reason=f"the id of {mine} is that of {theirs}, which stands in the catalogue: choose another name")
 
     def to_bytes(self) -> bytes:
-        value = [
-            [str(t.name), t.type, list(t.partitions), t.keyed, dict(t.properties), asdict(t.policies), t.created_ms, *_more(t)]
-            for _, t in sorted(self.topics.items())
-        ]
-        return json.dumps({"topics": value, "retired": list(self.retired)}, separators=(",", ":"), sort_keys=True).encode()
+        value: dict[str, Any] = {"topics": _rows(self.topics), "retired": list(self.retired)}
+        value |= {"pending": _rows(self.pending)} if self.pending else {}
+        value |= {"epochs": self.epochs} if self.epochs else {}
+        return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         found = json.loads(data)
-        topics = [
-            Topic(TopicName.parse(name), type, tuple(partitions), keyed, properties, Policies(**policies), created_ms, **_parsed(more))
-            for name, type, partitions, keyed, properties, policies, created_ms, *more in found["topics"]
-        ]
-        return cls({topic.name: topic for topic in topics}, tuple(found["retired"]))
+        return cls(_topics(found["topics"]), tuple(found["retired"]), _topics(found.get("pending", ())), found.get("epochs", 0))
+
+
+def _rows(topics: Mapping[TopicName, Topic]) -> list[list[Any]]:
+    return [
+        [str(t.name), t.type, list(t.partitions), t.keyed, dict(t.properties), asdict(t.policies), t.created_ms, *_more(t)]
+        for _, t in sorted(topics.items())
+    ]
+
+
+def _topics(rows: Iterable[Sequence[Any]]) -> dict[TopicName, Topic]:
+    topics = [
+        Topic(TopicName.parse(name), type, tuple(partitions), keyed, properties, Policies(**policies), created_ms, **_parsed(more))
+        for name, type, partitions, keyed, properties, policies, created_ms, *more in rows
+    ]
+    return {topic.name: topic for topic in topics}
 
 
 def _more(topic: Topic) -> list[dict[str, Any]]:
     """What few topics have, by name, so that a topic without it takes no more of the coordinator's megabyte than before."""
-    return [{"partition_properties": [each.to_json() for each in topic.partition_properties]}] if topic.partition_properties else []
+    found: dict[str, Any] = {}
+    if topic.partition_properties:
+        found["partition_properties"] = [each.to_json() for each in topic.partition_properties]
+    if topic.epoch:
+        found["epoch"] = topic.epoch
+    if topic.begins_at:
+        found["begins_at"] = list(topic.begins_at)
+    if topic.keeps_existing:
+        found["keeps_existing"] = True
+    return [found] if found else []
 
 
 def _parsed(more: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = more[0] if more else {}
-    return {"partition_properties": tuple(map(PartitionProperties.from_json, found.get("partition_properties", ())))}
+    return {
+        "partition_properties": tuple(map(PartitionProperties.from_json, found.get("partition_properties", ()))),
+        "epoch": found.get("epoch", 0),
+        "begins_at": tuple(found.get("begins_at", ())),
+        "keeps_existing": found.get("keeps_existing", False),
+    }
 
 
 def _described(topic: Topic) -> str:

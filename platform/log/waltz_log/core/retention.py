@@ -88,15 +88,20 @@ def decide(
     compacted: bool,
     deleted: bool,
     now_ms: int,
+    begins_at: int = 0,
+    keeps_existing: bool = False,
 ) -> Decision:
     """`holdings`: the replicas that told; `subscribers`: the last transaction that each is done with; `deleted`: the topic is no more, and all of it
-    may go. `retained`: the first id kept until now."""
+    may go. `retained`: the first id kept until now. `begins_at`: the topic's first id. What is below goes before anything of the topic does, whatever
+    its age, or, with `keeps_existing`, stays, and everything above it too."""
     if len(holdings) < majority(assigned):
         return Decision(retained, "replicas that do not answer", wants_checkpoint=False)
-    allowed = min(committed + 1, *(_expired_to(each, policies, now_ms, deleted=deleted) for each in holdings.values()))
+    allowed = min(committed + 1, *(_expired_to(each, policies, now_ms, 1 << 62 if deleted else begins_at) for each in holdings.values()))
     on_majority = committed_mark({name: each.last for name, each in holdings.items()}, assigned)
     assert on_majority is not None, "a majority told"
     bounds = [(on_majority + 1, "a majority")]
+    if keeps_existing and retained < begins_at:
+        bounds.append((retained, "data from before the topic, which it keeps"))
     if policies.keep_for_subscribers:
         bounds += [(mark + 1, f"subscriber {name}") for name, mark in sorted(subscribers.items())]
     if compacted and not deleted:
@@ -110,15 +115,17 @@ def decide(
     return Decision(max(retained, _aligned(holdings.values(), without_mark)), held_by, wants_checkpoint)
 
 
-def _expired_to(holding: Holding, policies: Policies, now_ms: int, *, deleted: bool) -> int:
-    """The first id that the policies keep in this replica; beyond everything where they keep nothing of it."""
+def _expired_to(holding: Holding, policies: Policies, now_ms: int, begins_at: int) -> int:
+    """The first id that the policies keep in this replica; beyond everything where they keep nothing of it. `begins_at`: what is below is no policy's
+    to keep."""
     left = holding.bytes
     first = holding.segments[0].first if holding.segments else holding.last + 1
     for place, segment in enumerate(holding.segments):
         active = holding.whole and place == len(holding.segments) - 1
         too_old = segment.last >= segment.first and 0 <= policies.retention_ms < now_ms - segment.newest_ms
         too_large = 0 <= policies.retention_bytes < left and not active
-        if not (deleted or too_old or too_large):
+        foreign = segment.last < begins_at
+        if not (foreign or too_old or too_large):
             return first
         first = segment.last + 1
         left -= segment.bytes

@@ -162,6 +162,10 @@ class MountRequest(_message.Message):
     FEED_FIELD_NUMBER: _builtins.int
     LOWEST_PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_EPOCH_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    APPENDS_NOTHING_FIELD_NUMBER: _builtins.int
     ON_DISK_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """the highest this client speaks"""
@@ -178,8 +182,18 @@ class MountRequest(_message.Message):
     """the lowest it accepts; 0: only protocol_version"""
     principal: _builtins.str
     """who appends or reads, as it says of itself; empty: nobody in particular. Asked where a topic names who may"""
+    topic: _builtins.str
+    """of a mount through a topic's handle: its name and epoch; empty: the partition is addressed by its number"""
+    topic_epoch: _builtins.int
+    """0: whichever topic has the name"""
+    appends_nothing: _builtins.bool
+    """mounts to fence what was sent before, and to know what became of it"""
     on_disk: _builtins.bool
     """answer appends only when they are on the disks of a majority, whatever the topic's policy"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """topics whose partitions this client may address by number"""
+
     def __init__(
         self,
         *,
@@ -192,11 +206,15 @@ class MountRequest(_message.Message):
         feed: Global___FeedMode.ValueType = ...,
         lowest_protocol_version: _builtins.int = ...,
         principal: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        topic_epoch: _builtins.int = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        appends_nothing: _builtins.bool = ...,
         on_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "on_disk", b"on_disk", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appends_nothing", b"appends_nothing", "client_high_water_mark", b"client_high_water_mark", "client_id", b"client_id", "cluster_key", b"cluster_key", "feed", b"feed", "lowest_protocol_version", b"lowest_protocol_version", "mount_sequence", b"mount_sequence", "on_disk", b"on_disk", "partition", b"partition", "principal", b"principal", "protocol_version", b"protocol_version", "topic", b"topic", "topic_epoch", b"topic_epoch", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -473,7 +491,10 @@ class BoundRequest(_message.Message):
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
+    CLOSED_IN_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
+    closed_in: _builtins.int
+    """1 + a version of the catalogue of topics: answer when the partitions are closed to appends as it says, and all"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -481,10 +502,11 @@ class BoundRequest(_message.Message):
         *,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
         cluster_key: _builtins.bytes = ...,
+        closed_in: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_in", b"closed_in", "cluster_key", b"cluster_key", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

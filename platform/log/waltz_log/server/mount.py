@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections import deque
 
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
 from waltz_log.errors import OutOfRange, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
@@ -31,6 +32,9 @@ class Mount:
         self.feed = request.feed
         self.principal = request.principal
         self.on_disk = request.on_disk
+        self.topic = TopicEpoch(request.topic, request.topic_epoch) if request.topic else None
+        self.topics = frozenset(request.topics)
+        self.appends = bool(request.client_id) and not request.appends_nothing
         self.last_sequence = -1
         self.failed: WaltzError | None = None
         self.ready = False

@@ -23,7 +23,18 @@ from waltz_log.core.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
 from waltz_log.core.recovery import closed_at
-from waltz_log.errors import Fenced, InvalidRequest, NotAllowed, NotOwner, OutOfRange, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.errors import (
+    BelongsToTopic,
+    Fenced,
+    InvalidRequest,
+    NotAllowed,
+    NotOwner,
+    OutOfRange,
+    ProtocolViolation,
+    TopicDeleted,
+    Unavailable,
+    WaltzError,
+)
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
 from waltz_log.server.by_id import gather, rising_ids
@@ -139,6 +150,8 @@ class Partition:
             watching = asyncio.ensure_future(self._watch_space(store))
             try:
                 high_water_mark = await store.open()
+                # After the metadata of this session was written: what was closed by an owner before is closed here too.
+                await self._topics.read(latest=True)
                 pause = self._settings.replica_retry_s
                 await self._serve(store, high_water_mark)
             except Fenced as error:
@@ -244,15 +257,25 @@ class Partition:
         serving = self._serving
         if serving is None:
             return True
+        self._send_away(serving)
+        return await serving.store.tell_topic()
+
+    def _send_away(self, serving: _Serving) -> None:
+        """Ends mounts that the catalogue does not let go on."""
         for mount in list(serving.mounts):
             try:
-                if mount.client_id:
-                    self._topics.expect_allowed(self.partition, "append", mount.principal)
-                if mount.feed != pb.FEED_NONE:
-                    self._topics.expect_allowed(self.partition, "read", mount.principal)
-            except NotAllowed as error:
+                self._judge(mount)
+            except (BelongsToTopic, NotAllowed, NotOwner, TopicDeleted) as error:
                 mount.fail(error)
-        return await serving.store.tell_topic()
+                serving.append.mount_failed()
+
+    def _judge(self, mount: Mount) -> None:
+        """Raises what the catalogue has against the mount."""
+        self._topics.expect_addressed(self.partition, mount.topic, appends=mount.appends, by_number=mount.topics)
+        if mount.client_id:
+            self._topics.expect_allowed(self.partition, "append", mount.principal)
+        if mount.feed != pb.FEED_NONE:
+            self._topics.expect_allowed(self.partition, "read", mount.principal)
 
     def lacks_majority(self) -> Stranded | None:
         """What to publish where no majority of the replicas answers, or blocks in flight have not got on since this was asked last; None otherwise.
@@ -279,6 +302,10 @@ class Partition:
             await self._decided(serving)  # the client knows it from its own receipts; it is on disk in a moment
         if request.client_high_water_mark > store.committed:
             raise OutOfRange(partition=self.partition, asked=request.client_high_water_mark, first=store.first_transaction_id, last=store.committed)
+        # Judged after all that was waited for, and before a topic's first append nobody is left who means another topic.
+        self._judge(mount)
+        if mount.topic is not None:
+            self._send_away(serving)
         if mount.client_id:
             self._fence_older(serving, mount)
         serving.mounts[mount] = None
@@ -320,7 +347,7 @@ class Partition:
             await mount.room(self._settings.answers_max)
             kind = message.WhichOneof("kind")
             if kind == "append":
-                if not mount.client_id or not mount.ready:
+                if not mount.appends or not mount.ready:
                     raise ProtocolViolation(reason="append on a stream that is not mounted for appends")
                 await serving.append.submit(mount, message.append)
             elif kind == "flush":
@@ -393,6 +420,17 @@ class Partition:
             high_water_mark=store.committed,
             first_transaction_id=store.first_transaction_id,
         )
+
+    async def closed_bound(self) -> pb.Bound:
+        """The bound once nobody is left whose appends the catalogue refuses now, and all they sent is decided; by an owner that is the owner then."""
+        serving = await self._open_for_service()
+        self._send_away(serving)
+        await self._decided(serving)
+        await serving.store.confirm()
+        found = self.bound()
+        if found is None or self._serving is not serving:
+            raise NotOwner(partition=self.partition, reason="store session ended")
+        return found
 
     async def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
         """Which of a client's sequences are in the log. Final where the client's newest mount is ready: nothing of an older one can come any more.

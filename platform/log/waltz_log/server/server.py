@@ -226,8 +226,19 @@ class LogServer:
     async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
         self._check_key(request.cluster_key)
         asked = list(request.partitions) or sorted(self._partitions)
+        if request.closed_in:
+            return await self._closed_bounds([number for number in asked if number in self._partitions], request.closed_in - 1)
         bounds = (self._partitions[number].bound() for number in asked if number in self._partitions)
         return pb.BoundResponse(bounds=[bound for bound in bounds if bound is not None])
+
+    async def _closed_bounds(self, partitions: list[int], version: int) -> pb.BoundResponse:
+        try:
+            async with asyncio.timeout(self._settings.mount_wait_s):
+                await self._topics.wait_for(version)
+        except TimeoutError:
+            raise Unavailable(reason=f"the catalogue of topics is not known here yet: version={version}") from None
+        bounds = [await _as_owner(self._partitions[number].closed_bound(), number) for number in partitions]
+        return pb.BoundResponse(bounds=bounds)
 
     async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
         self._check_key(request.cluster_key)

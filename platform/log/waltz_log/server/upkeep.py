@@ -28,6 +28,7 @@ from waltz_log.server.store import StoreSession
 from waltz_log.server.topics import ServedTopics
 from waltz_log.server.upkeep_calls import ask
 from waltz_log.server.view_upkeep import ViewUpkeep
+from waltz_log.zookeeper.released import release_partition
 from waltz_log.zookeeper.subscribers import propose_retained, read_subscribers, settle_retained, withdraw_proposal
 
 __all__ = ["Upkeep"]
@@ -36,6 +37,9 @@ log = structlog.get_logger(__name__)
 
 SEGMENTS_MAX: Final = 1024
 """Asked for of each replica: the oldest. More than one round removes."""
+
+CLEARING_PAUSE_S: Final = 1.0
+"""Between two rounds while what a deleted topic left is removed."""
 
 PHASES: Final = 16
 """Partitions begin their rounds at so many moments of the pause, not all at once."""
@@ -56,7 +60,7 @@ class Upkeep:
 
     async def run(self) -> None:
         """Until cancelled. What fails is told in the log and in the statistics."""
-        await asyncio.sleep(self._pause_s * (1 + self._store.partition % PHASES) / PHASES)
+        await self._pause(self._pause_s * (1 + self._store.partition % PHASES) / PHASES)
         while True:
             try:
                 await self.round()
@@ -68,7 +72,16 @@ class Upkeep:
             except Exception as error:
                 log.exception("upkeep broke", partition=self._store.partition)
                 self._told = {"error": repr(error)}
-            await asyncio.sleep(self._pause_s)
+            await self._pause(self._pause_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Shorter where the partition's topic was deleted: somebody may wait for the partition."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._topics.changed.wait_for(lambda: self._store.partition in self._topics.catalogue.retired)
+        except TimeoutError:
+            return
+        await asyncio.sleep(min(pause_s, CLEARING_PAUSE_S))
 
     def statistics(self) -> dict[str, Any]:
         return self._told
@@ -86,12 +99,13 @@ class Upkeep:
             self._settled = True
         described = await self._describe()
         now_ms = agreed_now_ms([self._clock.now_ms(), *(each.now_ms for each in described.values())])
-        topic = None if found is None else found[0]
         if found is not None and found[0].type == "compaction":
             await self._views.compact(found[0], found[1], described, now_ms)
         elif deleted:
             await self._views.drop(described)
-        decision = await self._trim(topic, described, now_ms)
+        decision = await self._trim(found, described, now_ms)
+        if deleted and self._cleared(described):
+            await release_partition(store.coordinator, store.partition)
         store.checkpoint_due = decision.wants_checkpoint
         if decision.wants_checkpoint:
             store.advanced.notify()
@@ -100,6 +114,14 @@ class Upkeep:
             "held_by": decision.held_by,
             "replicas": {name: _told(each) for name, each in sorted(described.items())},
         }
+
+    def _cleared(self, described: Mapping[str, Any]) -> bool:
+        """Every assigned replica says that nothing of the deleted topic is left: no transaction, no view."""
+        store = self._store
+        first = store.committed + 1
+        if store.first_transaction_id != first or described.keys() != set(store.assigned):
+            return False
+        return all(each.first_transaction_id == first and not each.view.exists and not each.view.error for each in described.values())
 
     # ---- asking ------------------------------------------------------------------------------------------------------------------------------------
 
@@ -113,39 +135,41 @@ class Upkeep:
 
     # ---- trimming ----------------------------------------------------------------------------------------------------------------------------------
 
-    async def _trim(self, topic: Topic | None, described: Mapping[str, Any], now_ms: int) -> Decision:
+    async def _trim(self, found: tuple[Topic, int] | None, described: Mapping[str, Any], now_ms: int) -> Decision:
         holdings = {name: _holding(answer) for name, answer in described.items()}
         # First without the subscribers, who are read only where something may go but for them.
-        decision = self._decide(topic, holdings, {}, now_ms)
+        decision = self._decide(found, holdings, {}, now_ms)
         if decision.first > self._store.first_transaction_id:
-            decision = await self._raise_first(topic, holdings, decision, now_ms)
-        await self._follow(topic, described)
+            decision = await self._raise_first(found, holdings, decision, now_ms)
+        await self._follow(found, described)
         return decision
 
-    def _decide(self, topic: Topic | None, holdings: Mapping[str, Holding], subscribers: Mapping[str, int], now_ms: int) -> Decision:
+    def _decide(self, found: tuple[Topic, int] | None, holdings: Mapping[str, Holding], subscribers: Mapping[str, int], now_ms: int) -> Decision:
         store = self._store
         return decide(
-            Policies() if topic is None else topic.policies,
+            Policies() if found is None else found[0].policies,
             holdings,
             assigned=len(store.assigned),
             retained=store.first_transaction_id,
             committed=store.committed,
             subscribers=subscribers,
-            compacted=topic is not None and topic.type == "compaction",
-            deleted=topic is None,
+            compacted=found is not None and found[0].type == "compaction",
+            deleted=found is None,
             now_ms=now_ms,
+            begins_at=0 if found is None else found[0].begin_of(found[1]),
+            keeps_existing=found is not None and found[0].keeps_existing,
         )
 
-    async def _raise_first(self, topic: Topic | None, holdings: Mapping[str, Holding], wanted: Decision, now_ms: int) -> Decision:
+    async def _raise_first(self, found: tuple[Topic, int] | None, holdings: Mapping[str, Holding], wanted: Decision, now_ms: int) -> Decision:
         """Agrees with the subscribers, in the coordinator, on what goes; nobody is served below it from then on."""
         store = self._store
-        decision = self._decide(topic, holdings, await self._subscribers(), now_ms)
+        decision = self._decide(found, holdings, await self._subscribers(), now_ms)
         if decision.first <= store.first_transaction_id:
             return decision
         self._settled = False
-        found, version = await propose_retained(store.coordinator, store.partition, decision.first)
-        decision = self._decide(topic, holdings, await self._subscribers(), now_ms)
-        first = max(decision.first, found.first)
+        before, version = await propose_retained(store.coordinator, store.partition, decision.first)
+        decision = self._decide(found, holdings, await self._subscribers(), now_ms)
+        first = max(decision.first, before.first)
         self._settled = await settle_retained(store.coordinator, store.partition, first, version)
         if self._settled:
             log.info("log is trimmed", partition=store.partition, first=first, was=store.first_transaction_id, held_by=decision.held_by)
@@ -157,7 +181,7 @@ class Upkeep:
         partition = self._store.partition
         return {each.name: each.marks[partition] for each in await read_subscribers(self._store.coordinator) if partition in each.marks}
 
-    async def _follow(self, topic: Topic | None, described: Mapping[str, Any]) -> None:
+    async def _follow(self, found: tuple[Topic, int] | None, described: Mapping[str, Any]) -> None:
         """Every replica that holds more than is retained lets it go."""
         store = self._store
         behind = [replica for replica in store.members() if replica.name in described]
@@ -167,7 +191,7 @@ class Upkeep:
             partition=store.partition,
             session=store.session,
             first_transaction_id=store.first_transaction_id,
-            compacted=topic is not None and topic.type == "compaction",
+            compacted=found is not None and found[0].type == "compaction",
         )
         await asyncio.gather(*(ask(store, replica, methods.TRIM, request) for replica in behind))
 

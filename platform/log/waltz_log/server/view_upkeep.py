@@ -50,7 +50,7 @@ class ViewUpkeep:
             bound=store.committed + 1,
             now_ms=now_ms,
             tombstone_retention_ms=topic.policies.tombstone_retention_ms,
-            start=self._start(described),
+            start=max(topic.begin_of(partition), self._start(described)),
         )
         members = {replica.name: replica for replica in store.members() if replica.name in described}
         answers = await asyncio.gather(*(ask(store, replica, methods.COMPACT, request) for replica in members.values()))

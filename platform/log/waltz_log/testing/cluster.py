@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.client.topic_creation import Existing, TopicPlan, create_topic
 from waltz_log.core import metadata as paths
 from waltz_log.core.catalogue import Policies, Topic
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
@@ -26,7 +27,7 @@ from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.links import Links
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
-from waltz_log.zookeeper.topics import change_catalogue, pool_of
+from waltz_log.zookeeper.topics import change_catalogue
 
 __all__ = ["LoopClock", "MemoryCluster"]
 
@@ -102,13 +103,14 @@ class MemoryCluster:
         type: str = "regular",
         keyed: bool = False,
         properties: Mapping[str, str] | None = None,
+        log_partitions: tuple[int, ...] | None = None,
+        existing: Existing | None = None,
+        discards: int | None = None,
         **policies: Any,
     ) -> Topic:
-        """As `waltz topic create`: `namespace/topic` over log partitions that are free."""
-        pool = await pool_of(self._coordinator)
-        about: dict[str, Any] = {"type": type, "partitions": partitions, "pool": pool, "now_ms": self.clock.now_ms(), "keyed": keyed}
-        about |= {"properties": properties, "policies": Policies(**policies)}
-        return await change_catalogue(self._coordinator, lambda found: found.with_new(TopicName.parse(name), **about))
+        """As `waltz topic create`: `namespace/topic` over log partitions that are empty, or over these (`client.topic_creation`)."""
+        plan = TopicPlan(TopicName.parse(name), partitions, type, keyed, properties or {}, Policies(**policies), log_partitions, existing, discards)
+        return await create_topic(self._coordinator, self.network, plan, now_ms=self.clock.now_ms)
 
     async def delete_topic(self, name: str) -> None:
         """As `waltz topic delete`."""

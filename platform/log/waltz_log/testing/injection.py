@@ -17,6 +17,7 @@ from typing import Any
 from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, OutcomeUnknown, Receipt, WaltzClient
 from waltz_log.client.bulk import BulkAppend
 from waltz_log.client.owners import Owners
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
 from waltz_log.core.records import decode_record
 from waltz_log.errors import InvalidRequest, WaltzError
@@ -77,21 +78,26 @@ class InjectedClient(WaltzClient):
         append_locks: Sequence[Lock] = (),
         high_water_mark: int | None = None,
         timeout_s: float | None = None,
+        *,
+        topic: TopicEpoch | None = None,
     ) -> asyncio.Future[Receipt]:
-        checked = (*write_locks, *read_locks)
+        locks, checked = (write_locks, read_locks, append_locks), (*write_locks, *read_locks)
         fault = self.faults.take(partition, locked=bool(checked))
         if fault is None:
-            return await super().append_nowait(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s)
+            return await super().append_nowait(
+                partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s, topic=topic
+            )
         if fault.kind == "conflict":
             assert self.faults.rival is not None
             # The mark first: from what this client saw before the rival came.
             mark = self._seen(partition) if high_water_mark is None else high_water_mark
             rival = await self.faults.rival()
-            await rival.append(partition, data if fault.data is None else fault.data, header, append_locks=checked)
-            return await super().append_nowait(partition, data, header, write_locks, read_locks, append_locks, mark, timeout_s)
+            theirs = data if fault.data is None else fault.data
+            await (await rival.append_nowait(partition, theirs, header, append_locks=checked, topic=topic))
+            return await super().append_nowait(partition, data, header, *locks, mark, timeout_s, topic=topic)
         while self.unacknowledged(partition):
             await self.flush()  # alone on the wire, it is the first of the next frame
-        future = await super().append_nowait(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s)
+        future = await super().append_nowait(partition, data, header, *locks, high_water_mark, timeout_s, topic=topic)
         self.faults.armed[self.client_id, partition] = lambda sequence: self._meet(fault, future, partition, sequence)
         return future
 
@@ -101,8 +107,10 @@ class InjectedClient(WaltzClient):
         on_ack: Callable[[Appended], None] | None = None,
         on_error: Callable[[NotInLog], None] | None = None,
         timeout_s: float | None = None,
+        *,
+        topic: TopicEpoch | None = None,
     ) -> BulkAppend:
-        return _InjectedBulk(super().bulk(partition, on_ack, on_error, timeout_s), self)
+        return _InjectedBulk(super().bulk(partition, on_ack, on_error, timeout_s, topic=topic), self, topic)
 
     def _seen(self, partition: int) -> int:
         followers = self._followers.get(partition)
@@ -120,9 +128,10 @@ class InjectedClient(WaltzClient):
 class _InjectedBulk(BulkAppend):
     """Entries that meet a fault are appended by themselves, and told as the others are."""
 
-    def __init__(self, plain: BulkAppend, client: InjectedClient) -> None:
+    def __init__(self, plain: BulkAppend, client: InjectedClient, topic: TopicEpoch | None) -> None:
         super().__init__(plain._producer, plain._pack, plain._timeout_s, plain._on_ack, plain._on_error)
         self._client = client
+        self._topic = topic
 
     async def _take(self, draft: Draft) -> bool:
         faults, partition = self._client.faults, self.receipt.partition
@@ -132,7 +141,7 @@ class _InjectedBulk(BulkAppend):
         faults.planned.appendleft(fault)  # the append below takes it
         slot = self._slot()
         try:
-            slot.set_result(await self._client.append(partition, *draft, self._timeout_s))
+            slot.set_result(await (await self._client.append_nowait(partition, *draft, self._timeout_s, topic=self._topic)))
         except WaltzError as error:
             slot.set_exception(error)
         return True

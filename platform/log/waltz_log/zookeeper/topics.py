@@ -9,7 +9,7 @@ from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["Change", "change_catalogue", "pool_of", "read_catalogue"]
+__all__ = ["Change", "change_catalogue", "pool_of", "read_catalogue", "write_catalogue"]
 
 Change = Callable[[Catalogue], tuple[Catalogue, Topic]]
 """From the catalogue there is to the one wanted, and the topic it is about."""
@@ -32,14 +32,19 @@ async def pool_of(coordinator: Coordinator) -> range:
 async def change_catalogue(coordinator: Coordinator, change: Change, *, dry_run: bool = False) -> Topic:
     """The topic after the change, which is asked again when somebody else was faster. `dry_run`: asks only whether it could be. Raises what the
     change raises."""
+    return (await write_catalogue(coordinator, change, dry_run=dry_run))[0]
+
+
+async def write_catalogue(coordinator: Coordinator, change: Change, *, dry_run: bool = False) -> tuple[Topic, int]:
+    """The same, with the version that the catalogue has then, or a later one."""
     while True:
         node = await coordinator.get(CATALOGUE, latest=True)  # the change may refuse what it finds
         found = Catalogue() if node is None else Catalogue.from_bytes(node.data)
         wanted, topic = change(found)
         if dry_run or wanted is found:
-            return topic
+            return topic, 0 if node is None else node.version
         if node is None:
             if await coordinator.create(CATALOGUE, wanted.to_bytes()):
-                return topic
-        elif await coordinator.set(CATALOGUE, wanted.to_bytes(), node.version) is not None:
-            return topic
+                return topic, 0
+        elif (version := await coordinator.set(CATALOGUE, wanted.to_bytes(), node.version)) is not None:
+            return topic, version

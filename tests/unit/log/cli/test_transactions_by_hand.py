@@ -95,10 +95,10 @@ async def test_reading_begins_where_retention_left_off_and_what_is_trimmed_meanw
         await append(f"value {number}", Place("shop/orders", None, number % 2))
     feed, kept = WaltzClient.feed_batches, {0: 0, 1: 2}  # by partition of the log: what its replicas have left
 
-    async def trimmed(client: WaltzClient, partition: int, after: int = -1, data: bool = True) -> AsyncIterator[list[Transaction]]:
+    async def trimmed(client: WaltzClient, partition: int, after: int = -1, data: bool = True, **of: Any) -> AsyncIterator[list[Transaction]]:
         if after + 1 < kept[partition]:
             raise OutOfRange(partition=partition, asked=after + 1, first=kept[partition], last=3)
-        async for batch in feed(client, partition, after, data):
+        async for batch in feed(client, partition, after, data, **of):
             for each in batch:
                 yield [each]
                 if each.transaction_id + 1 < kept[partition]:

@@ -36,7 +36,7 @@ def test_the_programs_on_the_page_run(number: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
 
     async def main() -> None:
-        async with InMemoryCluster(partitions=2) as cluster:
+        async with InMemoryCluster(partitions=3) as cluster:
 
             @asynccontextmanager
             async def open(address: str) -> AsyncIterator[WaltzClient]:
@@ -45,7 +45,7 @@ def test_the_programs_on_the_page_run(number: int, monkeypatch: pytest.MonkeyPat
                     yield made
 
             coordinator = await cluster.coordinator()
-            orders: dict[str, Any] = {"type": "regular", "partitions": 1, "pool": range(2), "now_ms": 1, "keyed": True}
+            orders: dict[str, Any] = {"type": "regular", "partitions": 1, "pool": range(3), "log_partitions": (2,), "now_ms": 1, "keyed": True}
             await change_catalogue(coordinator, lambda found: found.with_new(TopicName("shop", "orders"), **orders))
             monkeypatch.setattr(WaltzClient, "open", open)
             namespace: dict[str, Any] = {"__name__": "docs_client"}

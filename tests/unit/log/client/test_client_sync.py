@@ -123,7 +123,7 @@ def test_a_flush_waits_for_what_was_handed_over_before_and_not_for_what_others_g
 def test_a_feed_that_is_interrupted_says_so_and_nothing_else_and_is_closed(topic: bool) -> None:
     with SyncInMemoryCluster(storages=1, servers=1) as cluster:
         cluster.create_topic("a/b")
-        client = cluster.client()
+        client = cluster.client(ClientSettings(topics=("a/b",)))
         client.append(0, b"")
         feed: Iterator[Any] = client.topic("a/b").feed() if topic else client.feed(0)
         next(feed)

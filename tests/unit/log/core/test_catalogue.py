@@ -68,7 +68,7 @@ def test_two_names_with_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     made(found, TopicName("shop", "another"))
 
 
-def test_a_deleted_topics_log_partitions_are_not_used_again() -> None:
+def test_a_deleted_topics_log_partitions_are_used_again_once_they_are_released() -> None:
     found, _ = made(Catalogue(), ORDERS, 3)
     found, _ = found.without(ORDERS)
     found, seats = made(found, SEATS, 2)
@@ -76,6 +76,47 @@ def test_a_deleted_topics_log_partitions_are_not_used_again() -> None:
     assert found.retired == (0, 1, 2)
     with pytest.raises(NoSuchTopic, match="no such topic"):
         found.without(ORDERS)
+    with pytest.raises(InvalidRequest, match="log partition 1 still holds data of a deleted topic"):
+        made(found, ORDERS, 1, log_partitions=(1,))
+    found = found.released(1)
+    assert found.retired == (0, 2)
+    assert found.released(1) is found
+    found, again = made(found, ORDERS, 1)
+    assert (again.partitions, again.epoch) == ((1,), 3)
+    assert Catalogue.from_bytes(found.to_bytes()) == found
+
+
+def test_a_pending_topic_has_its_log_partitions_and_nobody_finds_it() -> None:
+    about = {"type": "regular", "partitions": 2, "pool": range(8), "now_ms": 5}
+    found, orders = Catalogue().reserved(ORDERS, **about)
+    assert found.topics == {}
+    assert found.being_judged() == {0: orders, 1: orders}
+    assert Catalogue.from_bytes(found.to_bytes()) == found
+    found, seats = made(found, SEATS)
+    assert seats.partitions == (2, 3)
+    with pytest.raises(NoSuchTopic):
+        found.find(ORDERS)
+    with pytest.raises(InvalidRequest, match="belongs to topic shop/orders"):
+        made(found, TopicName("x", "y"), 1, log_partitions=(1,))
+    again, newer = found.reserved(ORDERS, **about)
+    with pytest.raises(InvalidRequest, match="at the same time"):
+        again.activated(orders, (0, 0))
+    assert again.withdrawn(orders) == (again, orders)
+    done, topic = again.activated(newer, (7, 0))
+    assert (topic.partitions, topic.begins_at, topic.begin_of(0), topic.begin_of(1)) == ((0, 1), (7, 0), 7, 0)
+    assert done.pending == {}
+    assert Catalogue.from_bytes(done.to_bytes()) == done
+    assert again.without(ORDERS)[0].pending == {}
+    assert again.without(ORDERS)[0].retired == ()
+
+
+def test_a_catalogue_that_was_written_before_is_read() -> None:
+    rows = '[["shop/orders","regular",[0,1],true,{},{"retention_ms":-1},5]]'
+    found = Catalogue.from_bytes(f'{{"topics":{rows},"retired":[4]}}'.encode())
+    topic = found.find(ORDERS)
+    assert (topic.epoch, topic.begin_of(1), topic.keeps_existing) == (0, 0, False)
+    assert (found.retired, found.pending, found.epochs) == ((4,), {}, 0)
+    assert Catalogue.from_bytes(found.to_bytes()) == found
 
 
 def test_an_unknown_topic_is_refused_with_the_nearest() -> None:

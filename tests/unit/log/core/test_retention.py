@@ -114,7 +114,7 @@ def test_the_first_that_is_kept_is_the_highest_segment_start_below_which_everyth
 @pytest.mark.parametrize(
     ("of", "planted"),
     [
-        ("_expired_to", lambda real: lambda holding, policies, now_ms, *, deleted: real(holding, policies, now_ms + HOUR_MS, deleted=deleted)),
+        ("_expired_to", lambda real: lambda holding, policies, now_ms, begins_at: real(holding, policies, now_ms + HOUR_MS, begins_at)),
         ("_aligned", lambda real: lambda holdings, bound: bound),
         ("committed_mark", lambda real: lambda lasts, assigned: max(lasts.values())),
     ],

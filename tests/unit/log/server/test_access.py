@@ -18,6 +18,7 @@ from waltz_log.rpc.methods import OPEN, READ, READ_VIEW, TRANSACTIONS
 from waltz_log.testing import InMemoryCluster
 from waltz_log.zookeeper.topics import change_catalogue
 
+TOPICS = ("shop/secret",)
 PROPERTIES = {"allow-append": "writer, both", "allow-read": "reader,both"}
 
 
@@ -77,7 +78,7 @@ async def known(cluster: InMemoryCluster, partition: int = 0) -> None:
 
 
 async def connect(cluster: InMemoryCluster, principal: str | None) -> WaltzClient:
-    return await cluster.client(ClientSettings(principal=principal, retry_base_s=0.001, retry_cap_s=0.02, append_timeout_s=20.0))
+    return await cluster.client(ClientSettings(topics=TOPICS, principal=principal, retry_base_s=0.001, retry_cap_s=0.02, append_timeout_s=20.0))
 
 
 async def may(work: Any) -> bool:

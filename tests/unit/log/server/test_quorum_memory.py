@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from waltz_log.client import Intent, Lock, LockConflict, Outbox, WaltzClient
+from waltz_log.client import ClientSettings, Intent, Lock, LockConflict, Outbox, WaltzClient
 from waltz_log.core.catalogue import Policies
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.recovery import resolve
@@ -27,6 +27,7 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.zookeeper.topics import change_catalogue
 
 TOPIC = TopicName("test", "fast")
+BY_NUMBER = ClientSettings(topics=(str(TOPIC),))
 PERIOD_S = 10.0
 STORAGES = ("storage-0", "storage-1", "storage-2")
 
@@ -81,7 +82,7 @@ def in_cluster(scenario: Callable[[MemoryCluster, WaltzClient], Any], *, setting
         cluster = MemoryCluster(servers=1, settings=settings)
         await cluster.start()
         await with_topic(cluster, **policies)
-        client = await cluster.connect()
+        client = await cluster.connect(BY_NUMBER)
         await client.append(0, b"the first")  # after it the replicas are live, and know the policy
         await until(lambda: set(on_disk(cluster).values()) == {0})
         await scenario(cluster, client)
@@ -350,7 +351,7 @@ def test_an_outbox_forgets_nothing_that_is_not_on_disk() -> None:
         async def coordinator() -> Coordinator:
             return cluster.ensemble.session()
 
-        outbox = Outbox(SimulatedDisk(), run_in_place, cluster.clock, coordinator, cluster.network)
+        outbox = Outbox(SimulatedDisk(), run_in_place, cluster.clock, coordinator, cluster.network, client_settings=BY_NUMBER)
         await outbox.start()
         (receipt,) = await outbox.submit(Intent.data(0, b"owed"))
         await receipt.outcome()
@@ -373,7 +374,7 @@ def test_a_node_that_does_not_know_the_policy_syncs_first(monkeypatch: pytest.Mo
         cluster = MemoryCluster(servers=1)
         await cluster.start()
         await with_topic(cluster)
-        client = await cluster.connect()
+        client = await cluster.connect(BY_NUMBER)
         for _ in range(3):
             receipt = await client.append(0, b"x")
             assert receipt.durability == "quorum_sync"

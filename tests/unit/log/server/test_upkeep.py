@@ -13,7 +13,7 @@ import pytest
 
 from waltz_log.cli.subscribers import subscriber_facts
 from waltz_log.cli.topic_facts import partition_facts
-from waltz_log.client import WaltzClient
+from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.subscribers import Subscribers
 from waltz_log.core.catalogue import HOUR_MS, Policies, Topic
 from waltz_log.core.envelope import pack_keyed, split_keyed
@@ -94,7 +94,7 @@ class Kept(MemoryCluster):
 async def kept(**more: Any) -> AsyncIterator[tuple[Kept, WaltzClient]]:
     cluster = Kept(**more)
     await cluster.start()
-    client = await cluster.connect()
+    client = await cluster.connect(ClientSettings(topics=(str(NAME),)))
     try:
         yield cluster, client
     finally:

@@ -29,7 +29,7 @@ from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
 from waltz_log.client.window import AS_KNOWN, NO_LOCKS, STORAGE_FULL, Frame, Item
-from waltz_log.errors import InvalidRequest, LockConflict, NotAllowed, NotAppended, OutboxTaken, Unavailable, WaltzError
+from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, NotAllowed, NotAppended, OutboxTaken, Unavailable, WaltzError
 
 __all__ = ["Lane", "Owing", "SequencesUsedUp", "sequences_left"]
 
@@ -219,7 +219,7 @@ class Lane:
                 return
             except Unavailable:
                 continue
-            except NotAllowed as error:  # the intents are kept until whoever made the topic, or these settings, are right
+            except (BelongsToTopic, NotAllowed) as error:  # the intents are kept until whoever made the topic, or these settings, are right
                 log.warning("outbox may not append", partition=self.partition, error=str(error))
                 await asyncio.sleep(REFUSED_PAUSE_S)
 

@@ -38,7 +38,11 @@ __all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "look", "run_cl
 LOCKS = 5
 """Names that clients of a partition share: few, so that they meet."""
 
+PARTITIONS_MAX = 8
+"""Of a run, those of topics among them; clients address these by number."""
+
 SETTINGS = ClientSettings(
+    topics=tuple(f"sim/{kind}-{partition}" for kind in ("kept", "memory") for partition in range(PARTITIONS_MAX)),
     retry_base_s=0.01,
     retry_cap_s=0.1,
     request_timeout_s=1.5,

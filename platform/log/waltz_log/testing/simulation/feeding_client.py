@@ -72,6 +72,7 @@ class _Feeding:
             mount_sequence=self.mount_sequence,
             client_high_water_mark=self.position,
             feed=pb.FEED_RECORDS,
+            topics=self.owners.topics,
         )
         await stream.send(pb.ClientMessage(mount=request))
         while True:

@@ -135,6 +135,7 @@ async def _ask_the_deposed(world: World, server: str) -> None:
                     partition=partition,
                     mount_sequence=MOUNT_SEQUENCE,
                     client_high_water_mark=-1,
+                    appends_nothing=True,
                 )
                 await stream.send(pb.ClientMessage(mount=mount))
                 if await stream.receive() is None:

@@ -15,6 +15,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
+from waltz_log.core.retention import Retained, retained_path
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import WaltzError
 from waltz_log.rpc import methods
@@ -32,7 +33,6 @@ from waltz_log.testing.simulation.refill_checkers import FillsSeen
 from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.simulation.upkeep_seen import UpkeepSeen
 from waltz_log.testing.virtual_time import world_time_s
-from waltz_log.zookeeper.subscribers import read_retained
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.growth import Growth
@@ -325,7 +325,8 @@ class World:
 
     async def retained(self, partition: int) -> int:
         """The first transaction that is."""
-        return (await read_retained(self.coordinator, partition)).first
+        node = await self.coordinator.get(retained_path(partition), latest=True)
+        return 0 if node is None else Retained.from_bytes(node.data).first
 
     async def first_of(self, name: str, partition: int) -> int:
         """The first transaction that the node has; the largest number there is where it is not up."""

@@ -326,13 +326,13 @@ def test_what_may_not_be_appended_by_this_principal_is_kept_and_holds_up_nothing
         async with bench() as b:
             await b.cluster.create_topic("shop/orders", 1, properties={"allow-append": "shop"})
             disk = SimulatedDisk()
-            async with b.outbox(disk, client_settings=FAST.model_copy(update={"principal": "stranger"})) as outbox:
+            async with b.outbox(disk, client_settings=FAST.model_copy(update={"principal": "stranger", "topics": ("shop/orders",)})) as outbox:
                 await outbox.submit(numbered(3))
                 await (await outbox.submit(Intent.data(1, b"of no topic")))[0].outcome()
                 await asyncio.sleep(20)
                 assert outbox.statistics().depth == 3
                 assert await b.data(0) == []
-            async with b.outbox(disk, client_settings=FAST.model_copy(update={"principal": "shop"})) as again:
+            async with b.outbox(disk, client_settings=FAST.model_copy(update={"principal": "shop", "topics": ("shop/orders",)})) as again:
                 await again.flush()
                 assert await b.data(0) == numbers(3)
 

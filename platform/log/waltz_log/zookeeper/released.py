@@ -1,0 +1,34 @@
+"""Gives a log partition free whose topic was deleted, once its owner has removed everything of it.
+
+The marks of subscribers go first: they are at the end of a log that nobody reads any more, and would hold what the next topic appends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from waltz_log.core.catalogue import CATALOGUE, Catalogue
+from waltz_log.core.ports import Coordinator
+from waltz_log.core.subscribers import SUBSCRIBERS, Subscriber
+
+__all__ = ["release_partition"]
+
+
+async def release_partition(coordinator: Coordinator, partition: int) -> None:
+    for name in await coordinator.children(SUBSCRIBERS):
+        await _forget_mark(coordinator, f"{SUBSCRIBERS}/{name}", partition)
+    while (node := await coordinator.get(CATALOGUE)) is not None:
+        found = Catalogue.from_bytes(node.data)
+        wanted = found.released(partition)
+        if wanted is found or await coordinator.set(CATALOGUE, wanted.to_bytes(), node.version) is not None:
+            return
+
+
+async def _forget_mark(coordinator: Coordinator, path: str, partition: int) -> None:
+    while (node := await coordinator.get(path)) is not None:
+        found = Subscriber.from_bytes(node.data)
+        if partition not in found.marks:
+            return
+        left = replace(found, marks={each: mark for each, mark in found.marks.items() if each != partition})
+        if await coordinator.set(path, left.to_bytes(), node.version) is not None:
+            return
