@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +33,8 @@ def judge(seed: int, patch: pytest.MonkeyPatch) -> list[str]:
 
 def _run(seed: int, patch: pytest.MonkeyPatch, **mixed: Any) -> Outcome:
 
-    def with_outboxes(seed: int, clients: Sequence[str], faults: Sequence[str]) -> Mix:
-        mix = draw(seed, [kind for kind in clients if kind != "outbox"], faults)
+    def with_outboxes(seed: int, clients: Sequence[str], faults: Sequence[str], *chances: Mapping[str, float]) -> Mix:
+        mix = draw(seed, [kind for kind in clients if kind != "outbox"], faults, *chances)
         return replace(mix, clients=[*list(mix.clients)[: 1 + seed % 3], *["outbox"] * (1 + seed % 2)], **mixed)
 
     patch.setitem(CLIENT_KINDS, "outbox", ClientKind(forward_from_an_outbox))
