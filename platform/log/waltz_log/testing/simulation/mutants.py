@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from waltz_log.testing.simulation.kept_mix import TOPICS_FROM
+from waltz_log.testing.simulation.mix import CLOCKS_ALONE
 from waltz_log.testing.simulation.planted import BUGS, planted, unplanted
 from waltz_log.testing.simulation.run import run
 
@@ -32,6 +33,10 @@ OF_TOPICS = frozenset(
     }
 )
 """Bugs that harm nothing but topics that are trimmed and compacted, which few of the lower seeds have."""
+
+
+OF_CLOCKS = frozenset({"append_times_follow_the_clock"})
+"""Bugs that show where no append time is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Caught:
 def hunt(bug: str, seeds_max: int = SEEDS_MAX, first: int | None = None) -> Caught:
     """`first`: the seed to begin with; by default one from which on there is something for the bug to harm."""
     if first is None:
-        first = TOPICS_FROM if bug in OF_TOPICS else 0
+        first = TOPICS_FROM if bug in OF_TOPICS else CLOCKS_ALONE.start if bug in OF_CLOCKS else 0
     with planted(bug):
         for runs, seed in enumerate(range(first, first + seeds_max), 1):
             outcome = run(seed)
