@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from waltz_log.client import SyncWaltzClient
+from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.testing.local import LocalCluster
 
 COUNT = 500
@@ -21,6 +21,9 @@ def waltz(*arguments: str) -> str:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
+
+
+BY_NUMBER = ClientSettings(topics=("fast/clicks",))
 
 
 def learnt(client: SyncWaltzClient) -> int:
@@ -39,7 +42,7 @@ def test_killed_processes_lose_nothing_that_was_acknowledged_from_memory(tmp_pat
         waltz("topic", "create", cluster.cluster, "fast/clicks", "--partitions", "1", *policies)
         told = json.loads(waltz("topic", "describe", cluster.cluster, "fast/clicks", "--output", "json"))
         assert told["loss_window"].startswith("the last 3600000 ms or 1048576 bytes")
-        with SyncWaltzClient(cluster.cluster) as client:
+        with SyncWaltzClient(cluster.cluster, BY_NUMBER) as client:
             first = learnt(client) + 1
             for number in range(COUNT):
                 assert client.append(0, b"%d" % number).durability == "quorum_memory"
@@ -50,14 +53,14 @@ def test_killed_processes_lose_nothing_that_was_acknowledged_from_memory(tmp_pat
                 cluster.start(name)
             after = client.append(0, b"after").transaction_id
         assert after == first + COUNT
-        with SyncWaltzClient(cluster.cluster) as client:
+        with SyncWaltzClient(cluster.cluster, BY_NUMBER) as client:
             found: list[bytes] = []
             for batch in client.feed_batches(0, after=first - 1):
                 found += [transaction.data for transaction in batch]
                 if len(found) > COUNT:
                     break
         assert found == [*(b"%d" % number for number in range(COUNT)), b"after"]
-        with SyncWaltzClient(cluster.cluster) as client:
+        with SyncWaltzClient(cluster.cluster, BY_NUMBER) as client:
             waltz("topic", "alter-policy", cluster.cluster, "fast/clicks", "--policy", "durability=quorum_sync")
             deadline = time.monotonic() + 60
             while client.append(0, b"safe").durability != "quorum_sync":
