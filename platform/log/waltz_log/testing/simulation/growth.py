@@ -22,6 +22,9 @@ __all__ = ["Growth", "grow"]
 
 ADDED_MAX = 3
 
+SOMETIMES = 1 / 4
+"""Of the seeds."""
+
 KINDS = ("counter", "locker", "producer", "sole")
 
 
@@ -33,6 +36,13 @@ class Growth:
         self._over = over
         self.actors: list[Actor] = []
         self.work: list[asyncio.Task[None]] = []
+
+    async def watch(self) -> None:
+        """Beside the faults of the run, which seldom come to it."""
+        rng = Random(f"growth {self._world.seed}")
+        if rng.random() < SOMETIMES:
+            await asyncio.sleep(rng.uniform(0.1, 0.8 * self._world.mix.load_s))
+            await self.grow(rng)
 
     async def grow(self, rng: Random) -> None:
         world = self._world

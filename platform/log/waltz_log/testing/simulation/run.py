@@ -149,7 +149,7 @@ async def _play(world: World) -> Evidence:
     work = [actor.process.process.spawn(run_client(actor)) for actor in actors]
     growth = world.growth = Growth(world, over)
     restored = RestoredCoordinator(world)
-    watching = asyncio.ensure_future(restored.watch())
+    watching = asyncio.gather(restored.watch(), growth.watch())
     nemeses = [asyncio.ensure_future(_nemesis(world, Random(rng.random()), over)) for _ in range(world.mix.nemeses if world.mix.faults else 0)]
     await asyncio.sleep(world.mix.load_s)
     over.set()
