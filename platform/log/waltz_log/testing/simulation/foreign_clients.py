@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from waltz_log.errors import InvalidRequest, Unavailable
-from waltz_log.testing.simulation.clients import LOCKS, SETTINGS, Actor, client_kind, resolve
+from waltz_log.testing.simulation.clients import LOCKS, Actor, client_kind, resolve
 
 __all__ = ["append_with_foreign_marks", "resolve_for_another"]
 
@@ -45,7 +43,7 @@ async def resolve_for_another(actor: Actor) -> None:
     """Appends with deadlines that pass, and goes on, while another client resolves each outcome on its behalf: it is the living one's connection that
     is fenced, and what the other one is told is final."""
     client = await actor.connect()
-    other = await actor.process.connect(SETTINGS, Random(actor.rng.random()))
+    other = await actor.connect()
     for _ in range(actor.operations):
         if actor.over.is_set():
             break
