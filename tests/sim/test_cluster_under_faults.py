@@ -19,6 +19,7 @@ PORTION = 50
 
 FAILED_ONCE = {
     19: "a replica that was waited for in recovery had come back at another address",
+    93: "an owner kept a block that changed on its way from a replica, and fed it to everybody",
     134: "the answer for a part of a frame had come before the connection broke",
     100325: "a replica was taken away just after another lost its disk: those assigned since had no majority that knew the log",
     300207: "the fault of rotten bits met a segment that was trimmed while it looked at it",
