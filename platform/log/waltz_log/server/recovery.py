@@ -9,7 +9,7 @@ import structlog
 
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.core.recovery import Classification, ReplicaReport, awaits_absent, classify, closed_at, majority, resolve, unrecorded_session
-from waltz_log.errors import ClusterKeyMismatch, CoordinatorBehind
+from waltz_log.errors import CoordinatorBehind
 from waltz_log.server.pulse import Pulse
 
 __all__ = ["Recovery"]
@@ -51,14 +51,11 @@ class Recovery:
             raise CoordinatorBehind(partition=self._partition, replica=name, recorded=self._before.session, found=found)
 
     def classify(self, name: str, report: ReplicaReport) -> Classification:
-        """What to do with the replica first. Raises where it holds transactions of a partition that the metadata has never seen: the metadata was
-        lost, and to go on would truncate the log."""
+        """What to do with the replica first. Raises `CoordinatorBehind` where it holds transactions of a partition that the metadata has never seen:
+        the metadata was lost, and to go on would truncate the log."""
         if self.first_ever:
             if report.last_transaction_id >= 0:
-                raise ClusterKeyMismatch(
-                    expected=f"an empty replica of partition {self._partition}, as the coordinator records no session",
-                    got=f"transactions up to {report.last_transaction_id} on {name}",
-                )
+                raise CoordinatorBehind(partition=self._partition, replica=name, recorded=self._before.session, found=report.session)
             return Classification(None, votes=False)
         return classify(self.recorded(name), report)
 

@@ -90,7 +90,8 @@ class ReplicaSession:
             except Fenced as error:
                 await self._store.expect_taken(self.name, error)
             except CoordinatorBehind as error:
-                await self._store.close_behind(error)
+                found = CoordinatorBehind(partition=error.partition, replica=self.name, recorded=error.recorded, found=error.found)
+                await self._store.close_behind(found)
             except WaltzError as error:
                 if self._store.failed is not None:
                     return

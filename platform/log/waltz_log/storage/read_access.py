@@ -13,7 +13,7 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from waltz_log.core.access import expect_allowed
-from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation
+from waltz_log.errors import CoordinatorBehind, Fenced, NotAllowed, ProtocolViolation
 
 __all__ = ["TOKEN_BYTES_MAX", "OpenedBy", "ReadAccess"]
 
@@ -39,15 +39,16 @@ class ReadAccess:
         return self._opened.get(partition)
 
     def expect_same_owner(self, partition: int, session: int, token: bytes) -> None:
-        """Raises `ProtocolViolation` where the session was opened with another token: its owner alone may change who reads."""
+        """Raises `CoordinatorBehind` where the session was opened with another token. Its owner alone may change who reads; and as the coordinator
+        gives each session number once, two owners of one number mean that it was set back."""
         if len(token) > TOKEN_BYTES_MAX:
             raise ProtocolViolation(reason=f"owner token is too long: bytes={len(token)} limit={TOKEN_BYTES_MAX}")
         known = self._opened.get(partition)
         if known is not None and known.session == session and not compare_digest(known.token, token):
-            raise ProtocolViolation(reason=f"another owner opened this session partition={partition} session={session}")
+            raise CoordinatorBehind(partition=partition, replica=None, recorded=session - 1, found=session)
 
     def record(self, partition: int, opened: OpenedBy) -> None:
-        """After the session was opened. Raises `ProtocolViolation` as `expect_same_owner` does, for one that came at the same time."""
+        """After the session was opened. Raises `CoordinatorBehind` as `expect_same_owner` does, for one that came at the same time."""
         self.expect_same_owner(partition, opened.session, opened.token)
         known = self._opened.get(partition)
         if known is None or known.session <= opened.session:
