@@ -61,6 +61,9 @@ async def fill_over_many_sessions(world: World, rng: Random) -> None:
             world.trace.add(name, f"its fill is left alone: {error}")
         finally:
             world.links.slow.pop(name, None)
+            for attempt in world.history.attempts:
+                if process.died and attempt.client == process.name and attempt.outcome == "pending":
+                    attempt.outcome = "died"
             await process.close()
             del world.clients[process.name]
 
