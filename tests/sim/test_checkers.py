@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from waltz_log.client import Transaction
+from waltz_log.client.transaction import lock_hash
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.core.records import encode_record
 from waltz_log.testing.simulation.checkers import CHECKERS, check
@@ -27,6 +28,7 @@ from waltz_log.testing.simulation.history import (
     SyncFailed,
 )
 from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
+from waltz_log.testing.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
 
 
 def _transaction(at: int, *, told: str = "", generation: int = 1, sequence: int | None = None) -> Transaction:
@@ -44,6 +46,20 @@ def _attempt(number: int) -> Attempt:
     return attempt
 
 
+A_LOCK = (int.from_bytes(lock_hash(("l", "a")), signed=True),)
+
+
+def _lock_order() -> LockOrder:
+    """How the owner came to what `_sound` tells."""
+    order = LockOrder(0, high_water_mark=-1, session=1)
+    for number in range(3):
+        append = JudgedAppend(number + 1, number, number - 1, own=False, write=A_LOCK, transaction_id=number)
+        order.events.append(JudgedFrame(7, 1, locking=True, appends=(append,)))
+    loser = JudgedAppend(1, 3, 1, own=False, write=A_LOCK, winner=2, holder=A_LOCK[0])
+    order.events += [JudgedFrame(8, 1, locking=True, appends=(loser,)), RejectionTold(2.55, 8, 1, 1, 2)]
+    return order
+
+
 def _sound() -> Evidence:
     """Three transactions one after the other, a fourth that lost against the third, three replicas and a reader."""
     log = [_transaction(at, told=f"k={at + 1}") for at in range(3)]
@@ -57,6 +73,7 @@ def _sound() -> Evidence:
         acknowledgements=acknowledged,
         metadata=[MetadataWrite(0.0, "/store/partition/0", PartitionMetadata(1, 1, {}).to_bytes(), None, 0)],
         sessions=[SessionOpened(0.0, 0, 1, -1)],
+        lock_orders=[_lock_order()],
     )
     return Evidence(
         history,
@@ -119,8 +136,28 @@ def _winner_never_came(evidence: Evidence) -> None:
     evidence.history.attempts[3].winner = 17
 
 
-def _winner_wrote_nothing(evidence: Evidence) -> None:
+def _winner_is_not_in_the_log(evidence: Evidence) -> None:
+    del evidence.logs[0][2]
+
+
+def _told_after_the_answer(evidence: Evidence) -> None:
+    evidence.history.attempts[3].ended_s = 2.5
+
+
+def _never_told(evidence: Evidence) -> None:
+    evidence.history.lock_orders[0].events.pop()
+
+
+def _came_with_other_locks(evidence: Evidence) -> None:
     evidence.history.attempts[2].write = ()
+
+
+def _came_with_another_mark(evidence: Evidence) -> None:
+    evidence.history.attempts[3].mark = 0
+
+
+def _came_as_if_its_mark_were_left_to_the_client(evidence: Evidence) -> None:
+    evidence.history.attempts[3].mark = None
 
 
 def _order_of_time(evidence: Evidence) -> None:
@@ -245,7 +282,12 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_mark_of_another_log, "locks_are_serializable"),
     (_lost_update, "counts_have_no_lost_update"),
     (_winner_never_came, "rejections_have_a_reason"),
-    (_winner_wrote_nothing, "rejections_have_a_reason"),
+    (_winner_is_not_in_the_log, "rejections_have_a_reason"),
+    (_told_after_the_answer, "rejections_have_a_reason"),
+    (_never_told, "rejections_have_a_reason"),
+    (_came_with_other_locks, "rejections_have_a_reason"),
+    (_came_with_another_mark, "rejections_have_a_reason"),
+    (_came_as_if_its_mark_were_left_to_the_client, "rejections_have_a_reason"),
     (_order_of_time, "acknowledged_order_is_real_time"),
     (_ahead_of_the_majority, "nobody_reads_above_the_majority"),
     (_rejected_too_early, "nobody_reads_above_the_majority"),

@@ -16,6 +16,7 @@ from waltz_log.core.recovery import closed_at, majority
 from waltz_log.testing.simulation.fault_checkers import FAULT_CHECKERS
 from waltz_log.testing.simulation.history import Attempt, Evidence, number_of
 from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
+from waltz_log.testing.simulation.lock_checkers import LOCK_CHECKERS
 from waltz_log.testing.simulation.real_time import out_of_real_time
 from waltz_log.testing.simulation.refill_checkers import REFILL_CHECKERS
 from waltz_log.testing.simulation.restored import RESTORED
@@ -128,49 +129,6 @@ def counts_have_no_lost_update(evidence: Evidence) -> Iterator[str]:
                 if int(count) != counts[key]:
                     yield f"lost update of {key} in {transaction.transaction_id}: count={count} expected={counts[key]} partition={partition}"
                     counts[key] = int(count)
-
-
-def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
-    """3, 6: the winner that a rejection names is committed, above the mark, and wrote a checked lock; or it is where the lock table begins: the mark
-    of a session that opened, or what a full table forgot. Nobody who leaves the mark to its client is rejected for what that one wrote itself."""
-    floors = _floors(evidence)
-    foreign: dict[str, set[str]] = {each.client: set() for each in evidence.history.attempts}
-    for each in evidence.history.attempts:
-        for client, locks in foreign.items():
-            if client != each.client:
-                locks.update(each.write, each.append)
-    for attempt in evidence.history.attempts:
-        if attempt.outcome != "rejected" or attempt.winner is None or attempt.partition not in evidence.logs:
-            continue
-        log = evidence.logs[attempt.partition]
-        where = f"attempt {attempt.number} was rejected for {attempt.winner}: partition={attempt.partition} mark={attempt.mark}"
-        if attempt.winner >= len(log):
-            yield f"{where}, which never was committed; the log ends at {len(log) - 1}"
-            continue
-        if attempt.mark is not None and attempt.winner <= attempt.mark:
-            yield f"{where}, which is not above its mark"
-        winner = evidence.history.attempts[number_of(log[attempt.winner].data)]
-        wrote = {*winner.write, *winner.append} & attempt.checked
-        forgotten = attempt.winner in floors[attempt.partition] or evidence.locks_forgotten
-        if not wrote and not forgotten:
-            yield f"{where}, which wrote none of {sorted(attempt.checked)}"
-        if attempt.mark is None and not forgotten and not _older_than_its_owner(evidence, attempt) and not foreign[attempt.client] & attempt.checked:
-            yield f"{where}, which its own client wrote, and nobody else any of {sorted(attempt.checked)}"
-
-
-def _older_than_its_owner(evidence: Evidence, attempt: Attempt) -> bool:
-    """Whether a session opened while it was on its way, or at a mark that its client had not heard of: who wrote what up to there is not remembered
-    then, though locks may be handed over, and who waits in line for a lock is told of its newest writer."""
-    ended_s = attempt.ended_s or 0.0
-    opened = [each for each in evidence.history.sessions if each.partition == attempt.partition and each.at_s <= ended_s]
-    return any(each.at_s >= attempt.started_s or (attempt.known is not None and attempt.known < each.high_water_mark) for each in opened)
-
-
-def _floors(evidence: Evidence) -> Mapping[int, set[int]]:
-    floors: dict[int, set[int]] = defaultdict(set)
-    for opened in evidence.history.sessions:
-        floors[opened.partition].add(opened.high_water_mark)
-    return floors
 
 
 def acknowledged_order_is_real_time(evidence: Evidence) -> Iterator[str]:
@@ -366,7 +324,7 @@ CHECKERS: Mapping[str, Checker] = {
         nothing_is_in_the_log_twice,
         locks_are_serializable,
         counts_have_no_lost_update,
-        rejections_have_a_reason,
+        *LOCK_CHECKERS,
         acknowledged_order_is_real_time,
         nobody_reads_above_the_majority,
         marks_never_fall,

@@ -134,7 +134,7 @@ class Actor:
 
     async def submit(self, client: WaltzClient, attempt: Attempt, told: str = "") -> asyncio.Future[Receipt]:
         """Hands the attempt to the client; `settle` takes the future. Raises what the client refuses with at once."""
-        answer = await client.append_nowait(
+        return await client.append_nowait(
             attempt.partition,
             self.data(attempt, told),
             write_locks=[Lock("l", name) for name in attempt.write],
@@ -143,8 +143,6 @@ class Actor:
             high_water_mark=attempt.mark,
             timeout_s=attempt.timeout_s,
         )
-        attempt.known = max((each.since for each in client.unacknowledged(attempt.partition) if each.since >= 0), default=None)
-        return answer
 
     async def settle(self, attempt: Attempt, answer: Awaitable[Receipt]) -> None:
         """Waits for the outcome and writes it down. Raises what ended the client itself."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from waltz_log.client import Transaction
+from waltz_log.testing.simulation.lock_orders import LockOrder
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.kept import KeptEvidence
@@ -57,8 +58,6 @@ class Attempt:
     winner: int | None = None
     resolved: Literal["no", "committed", "absent"] = "no"
     answers: int = 0
-    known: int | None = None
-    """What its client knew to be committed when it handed it over; None where nothing yet."""
     in_memory: bool = False
     """Its receipt said that it was not on disk yet."""
 
@@ -195,6 +194,8 @@ class History:
     marks_told: list[MarkTold] = field(default_factory=list)
     replicas_opened: list[ReplicaOpened] = field(default_factory=list)
     sessions: list[SessionOpened] = field(default_factory=list)
+    lock_orders: list[LockOrder] = field(default_factory=list)
+    """By the time at which each lock table began."""
     syncs_failed: list[SyncFailed] = field(default_factory=list)
     operations_failed: list[OperationFailed] = field(default_factory=list)
     memory_lost: list[MemoryLost] = field(default_factory=list)
@@ -217,8 +218,8 @@ class Evidence:
     first_append_s: dict[int, float]
     """For each partition how long after the last fault an append of a new client was committed."""
     heal_bound_s: float
-    locks_forgotten: bool = False
-    """The lock table is so small that it forgets."""
+    lock_entries_max: int = 1_000_000
+    """Of every owner's lock table."""
     times_kept: bool = True
     """No machine crashed and no disk failed or rotted: append times are synced later than the transactions they are of."""
     longest_pause_s: float = 0.0

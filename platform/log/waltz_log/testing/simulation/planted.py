@@ -36,6 +36,7 @@ from waltz_log.testing.simulation import (
     planted_coordinator,
     planted_disk,
     planted_files,
+    planted_locks,
     planted_memory,
     planted_messages,
     planted_owners,
@@ -51,6 +52,7 @@ REGISTERED = (
     planted_coordinator,
     planted_disk,
     planted_files,
+    planted_locks,
     planted_memory,
     planted_messages,
     planted_owners,
@@ -289,11 +291,11 @@ def lock_floor_too_low() -> None:
 def rejected_before_the_winner_is_committed() -> None:
     """The loser is told of a winner that may never come."""
 
-    def sequence(self: Sequencer, frames: Sequence[Frame], append_time_ms: int) -> Sequenced:
-        result: Sequenced = original(self, frames, append_time_ms)
+    def sequence(self: Sequencer, frames: Sequence[Frame], *rest: Any) -> Sequenced:
+        result: Sequenced = original(self, frames, *rest)
         for appender, number, winner in result.rejected:
             appender.answer(Answers(rejected=[(number, winner)]), 0)
-        result.rejected = []
+        result.rejected, result.holders = [], []
         return result
 
     original: Any = change(Sequencer, "sequence", sequence)

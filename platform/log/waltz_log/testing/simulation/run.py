@@ -35,6 +35,7 @@ from waltz_log.testing.simulation.faults import CHANCES, FAULTS
 from waltz_log.testing.simulation.growth import Growth
 from waltz_log.testing.simulation.history import Evidence
 from waltz_log.testing.simulation.kept import KeptTopics
+from waltz_log.testing.simulation.locks_seen import observing
 from waltz_log.testing.simulation.mix import Mix, draw
 from waltz_log.testing.simulation.refill_faults import with_slow_fills
 from waltz_log.testing.simulation.restored import RestoredCoordinator
@@ -108,8 +109,9 @@ async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> O
 
     asyncio.get_running_loop().set_exception_handler(defect)
     try:
-        async with asyncio.timeout(RUN_BOUND_S):
-            wrong = check(await _play(world))
+        with observing(world.history):
+            async with asyncio.timeout(RUN_BOUND_S):
+                wrong = check(await _play(world))
     except TimeoutError:
         wrong = [f"everything_heals: 12: the run hangs: {_where(world)}"]
     except (WaltzError, OSError) as error:
@@ -244,7 +246,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         healed_s=healed_s,
         first_append_s=first_append_s,
         heal_bound_s=HEAL_BOUND_S,
-        locks_forgotten=int(str(world.mix.server_settings["lock_entries_max"])) < 1000,
+        lock_entries_max=int(str(world.mix.server_settings["lock_entries_max"])),
         times_kept=not (world.history.memory_lost or world.history.operations_failed or world.rotten),
         kept=kept_evidence,
         clocks_kept="clock" not in world.mix.faults,

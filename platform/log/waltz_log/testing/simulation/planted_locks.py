@@ -1,0 +1,51 @@
+"""Bugs to plant in lock tables, where they end and begin, and in what losers are told (as in `planted.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from waltz_log.core.locks import LockTable
+from waltz_log.server.lines import Lines
+from waltz_log.testing.simulation.planting import bug, change
+
+__all__: list[str] = []
+
+
+@bug
+def floor_raised_too_high() -> None:
+    """A lock table that is half full forgets everything, the newest locks too. No conflict is missed; many are needless."""
+
+    def forget(self: LockTable) -> None:
+        self._floor, self._young, self._old = self._newest, {}, {}
+
+    change(LockTable, "_forget", forget)
+
+
+@bug
+def forgotten_locks_are_free() -> None:
+    """A lock table forgets and does not raise its floor."""
+
+    def forget(self: LockTable) -> None:
+        self._old, self._young = self._young, {}
+
+    change(LockTable, "_forget", forget)
+
+
+@bug
+def handed_locks_not_entered() -> None:
+    """A table begins at the floor of the locks that were handed over, without the locks."""
+
+    def know(self: LockTable, floor: int, writers: dict[int, int]) -> None:
+        original(self, floor, {})
+
+    original: Any = change(LockTable, "know", know)
+
+
+@bug
+def told_of_the_one_before() -> None:
+    """A client is told that the transaction before the winner won."""
+
+    def due(self: Any, *given: Any) -> Any:
+        return [(who, sequence, max(0, winner - 1)) for who, sequence, winner in original(self, *given)]
+
+    original: Any = change(Lines, "due", due)
