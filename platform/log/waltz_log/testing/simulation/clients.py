@@ -276,7 +276,10 @@ async def count_under_locks(actor: Actor) -> None:
 
 @client_kind("locker")
 async def lock_at_random(actor: Actor) -> None:
-    """Deep pipelines of random locks with marks of any age."""
+    """Deep pipelines of random locks with marks of any age. In half of the runs they also pipeline pairs whose marks they leave to the client: one
+    sets a lock that the next one checks, and another client may have written that lock in between."""
+    own = Random(f"own marks {actor.world.seed}")
+    pairs = own.random() < 0.5
     client = await actor.connect()
     known = -1
     running: list[asyncio.Future[None]] = []
@@ -289,6 +292,10 @@ async def lock_at_random(actor: Actor) -> None:
         mark = max(-1, known - actor.rng.choice((0, 0, 0, 1, 3, 20)))
         attempt = actor.begin(write=chosen["w"], read=chosen["r"], append=chosen["a"], mark=mark, timeout_s=actor.rng.choice((0.3, 2.0, 8.0)))
         running.append(asyncio.ensure_future(actor.append(client, attempt)))
+        if pairs and own.random() < 0.5:
+            shared = (f"l{own.randrange(LOCKS)}",)
+            for pair in (actor.begin(append=shared), actor.begin(write=shared)):
+                running.append(asyncio.ensure_future(actor.append(client, pair)))
         while len(running) > actor.rng.choice((0, 3, 12)):
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             running = [each for each in running if not each.done()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from waltz_log.core.locks import LockTable
+from waltz_log.core.own_writes import CLIENT_MASK, OwnWrites
 from waltz_log.server.lines import Lines
 from waltz_log.testing.simulation.planting import bug, change
 
@@ -49,3 +50,14 @@ def told_of_the_one_before() -> None:
         return [(who, sequence, max(0, winner - 1)) for who, sequence, winner in original(self, *given)]
 
     original: Any = change(Lines, "due", due)
+
+
+@bug
+def own_writes_hide_foreign_ones() -> None:
+    """A client that wrote a lock last does not conflict with another client that wrote it in between."""
+
+    def by_others(self: OwnWrites, lock: int, client_id: int, mark: int, writer: int) -> int:
+        found: int = original(self, lock, client_id, mark, writer)
+        return -1 if self._last.get(lock, client_id) & CLIENT_MASK == client_id and found > self._forgotten else found
+
+    original: Any = change(OwnWrites, "by_others", by_others)
