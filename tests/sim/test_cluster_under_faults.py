@@ -21,6 +21,8 @@ FAILED_ONCE = {
     19: "a replica that was waited for in recovery had come back at another address",
     93: "an owner kept a block that changed on its way from a replica, and fed it to everybody",
     134: "the answer for a part of a frame had come before the connection broke",
+    136: "the last entry of the times of an open segment rotted, which nothing tells from a write that a crash tore",
+    294: "a storage node met a full disk while it made room for more partitions, and nobody started it anew",
     100325: "a replica was taken away just after another lost its disk: those assigned since had no majority that knew the log",
     300207: "the fault of rotten bits met a segment that was trimmed while it looked at it",
     300417: "an acknowledgement was taken for one of when its owner had room for it, not of when it was made",
@@ -28,6 +30,7 @@ FAILED_ONCE = {
     303131: "the run read a topic acknowledged from memory before its last period was over",
     510570: "an append that its client made before it heard of the new owner was judged as if it had known what that one began with",
     900817: "a replica was away while it was removed and assigned again, and kept what a vote without it had given to others",
+    1200054: "the fault of rotten bits looked at no partition, as the one that it harmed was still opening",
 }
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""
 

@@ -14,7 +14,7 @@ from waltz_log.core.metadata import ASSIGNMENT, Assignment, Ownership
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.testing.simulation.clients import Actor
 from waltz_log.testing.simulation.faults import claim, fault
-from waltz_log.testing.simulation.probes import probe_fork, probe_stranded
+from waltz_log.testing.simulation.probes import confirm_ownership, probe_fork, probe_stranded
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.nodes import ClientProcess
@@ -32,6 +32,9 @@ async def strand_server(world: World, rng: Random) -> None:
             return
         kept = rng.choice(world.storage_names)
         clients = [client for client in sorted(world.clients) if rng.random() < 0.5]
+        await confirm_ownership(world, name)
+        if name not in world.servers:
+            return
         world.trace.add(name, f"is stranded with {kept} {','.join(clients)}")
         far = [storage for storage in world.storage_names if storage != kept]
         ways = [way for other in far for way in ((name, other), (other, name))]

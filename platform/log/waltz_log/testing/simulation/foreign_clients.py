@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from waltz_log.client import WaltzClient
 from waltz_log.errors import InvalidRequest, Unavailable
 from waltz_log.testing.simulation.clients import LOCKS, Actor, client_kind, resolve
 
 __all__ = ["append_with_foreign_marks", "resolve_for_another"]
+
+HEAL_S = 30.0
+"""So long after the load every client appends again: the last faults end, and then everything heals."""
 
 ABOVE = 1000
 """Of a mark that no partition of a run has reached."""
@@ -54,5 +58,20 @@ async def resolve_for_another(actor: Actor) -> None:
                 del actor.unknown[number]
         await actor.pause(0.03)
     await actor.resolve_all(other)
+    await _append_when_healed(actor, client)
     await other.close()
     await client.close()
+
+
+async def _append_when_healed(actor: Actor, client: WaltzClient) -> None:
+    """After the load, the client whose outcomes were resolved elsewhere appends like any other."""
+    await actor.over.wait()
+    committed = False
+    deadline = actor.world.now_s + HEAL_S
+    while not committed and actor.world.now_s < deadline:
+        attempt = actor.begin(timeout_s=3.0)
+        await actor.append(client, attempt)
+        committed = attempt.outcome == "committed"
+        await actor.pause(0.1)
+    if not committed:
+        actor.world.history.complaints.append(f"3: a client whose outcomes another resolved appends no more: client={actor.name}")

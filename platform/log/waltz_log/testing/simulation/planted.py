@@ -42,6 +42,7 @@ from waltz_log.testing.simulation import (
     planted_owners,
     planted_readers,
     planted_refill,
+    planted_resolving,
 )
 from waltz_log.testing.simulation.planting import BUGS, bug, change, planted, unplanted
 
@@ -58,6 +59,7 @@ REGISTERED = (
     planted_owners,
     planted_readers,
     planted_refill,
+    planted_resolving,
 )
 """Modules whose bugs are there because they are imported."""
 

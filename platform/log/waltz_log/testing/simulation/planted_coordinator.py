@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from waltz_log.core.metadata import Assignment, ServerEntry
+from waltz_log.core.metadata import CLUSTER, Assignment, ServerEntry
+from waltz_log.core.ports import Node
 from waltz_log.errors import Fenced
 from waltz_log.server import manager, recovery
+from waltz_log.server.manager import ClusterManager
 from waltz_log.server.store import StoreSession
+from waltz_log.testing.coordinator import MemoryCoordinator
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []
@@ -26,9 +29,20 @@ def restored_coordinator_believed() -> None:
     change(StoreSession, "expect_taken", expect_taken)
 
 
+async def _hear_of_no_growth(self: ClusterManager) -> int | None:
+    node = await self._coordinator.get(CLUSTER)
+    return None if node is None else node.version
+
+
+@bug
+def growth_not_heard_of() -> None:
+    """A manager assigns the partitions that there were when its server started."""
+    change(ClusterManager, "_grown", _hear_of_no_growth)
+
+
 @bug
 def partitions_not_heard_of_are_dropped() -> None:
-    """A manager whose follower lags assigns the partitions that it knows of, and forgets the others with their generations."""
+    """A manager assigns the partitions that there were when its server started, and forgets the others with their generations."""
 
     def assign(previous: Assignment, servers: Sequence[ServerEntry], partitions: int) -> Assignment:
         known = {partition: owned for partition, owned in previous.partitions.items() if partition < partitions}
@@ -36,3 +50,15 @@ def partitions_not_heard_of_are_dropped() -> None:
         return found
 
     original: Any = change(manager, "assign", assign)
+    change(ClusterManager, "_grown", _hear_of_no_growth)
+
+
+@bug
+def followers_believed() -> None:
+    """Nobody asks for what was written last: whatever is decided by the coordinator is decided by what a follower has."""
+
+    async def get(self: MemoryCoordinator, path: str, *, latest: bool = False) -> Node | None:
+        found: Node | None = await original(self, path)
+        return found
+
+    original: Any = change(MemoryCoordinator, "get", get)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from waltz_log.compaction.view import CompactedView
+from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.verify import SegmentCheck
 from waltz_log.storage.view_check import ViewFileCheck
 from waltz_log.testing.simulation.planting import bug, change
@@ -56,3 +57,18 @@ def damaged_view_not_noticed() -> None:
 def damaged_view_metadata_not_noticed() -> None:
     """The scrub does not look at the metadata of compacted views."""
     change(CompactedView, "expect_metadata", lambda self: None)
+
+
+@bug
+def older_fence_believed() -> None:
+    """Where the half of a fence that was written last rots, the one before holds."""
+
+    def fence(self: ControlFiles, partition: int) -> int:
+        found = self._counters[1 + partition]
+        if found is None:
+            refused: int = original(self, partition)
+            return refused
+        return found[0]
+
+    original: Any = change(ControlFiles, "fence", fence)
+    change(ControlFiles, "_mirror", lambda self, slot: None)

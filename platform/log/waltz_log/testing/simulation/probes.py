@@ -7,6 +7,7 @@ successor committed.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,21 @@ from waltz_log.testing.simulation.history import Attempt, Seen
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World
 
-__all__ = ["probe_fork", "probe_stranded"]
+__all__ = ["confirm_ownership", "probe_fork", "probe_stranded"]
 
 MOUNT_SEQUENCE = 1 << 41
 """Above what the client used, which is closed by then."""
+
+
+async def confirm_ownership(world: World, server: str) -> None:
+    """Asks the server for an outcome in each partition, so that it has just asked its replicas whether it is the owner."""
+    owner = world.servers[server].server
+    if owner is None:
+        return
+    for partition in range(world.mix.partitions):
+        request = pb.ResolveRequest(partition=partition, client_id=1, first_sequence=1, last_sequence=1, since=-1, cluster_key=world.key.bytes)
+        with suppress(WaltzError):  # of another owner, or without a majority just now
+            await _channel(world, owner.address).call(methods.RESOLVE, request, timeout_s=0.1)
 
 
 async def probe_stranded(world: World, server: str, storage: str, seconds: float) -> None:
