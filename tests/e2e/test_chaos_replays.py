@@ -190,7 +190,7 @@ def test_a_partition_trimmed_under_the_reader_ends_the_query_with_the_range_and_
 
     for node in landing.cluster.nodes:
         node.hook = trim
-    with pytest.raises(Exception, match=r"transactions lost to this query: partition=0 first=0 last=199"):
+    with pytest.raises(Exception, match=r"transactions lost to this query: trimmed while it was read: partition=0 first=0 last=199"):
         landing.run()
     assert marks_of(landing.table, str(landing.cluster.key)) == {}, "all of a batch or nothing of it"
     landing.run(failOnDataLoss="false")
