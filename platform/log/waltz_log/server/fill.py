@@ -69,8 +69,8 @@ class Fill:
         acknowledged: Callable[[int], Awaitable[None]],
         yields: Callable[[], bool],
     ) -> AsyncGenerator[list[Block], None]:
-        """The same runs, with rests between them. `acknowledged`: returns once the replica has the id on disk; `yields`: whether appends have
-        precedence. They do not where they wait for this replica."""
+        """The same runs, with rests between them. `acknowledged`: returns once the replica has the id, on disk where the caller needs it there;
+        `yields`: whether appends have precedence. They do not where they wait for this replica."""
         pace = self._pace
         async with aclosing(runs) as found:
             while True:

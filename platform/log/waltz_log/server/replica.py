@@ -68,6 +68,8 @@ class ReplicaSession:
         self._told_topic: tuple[str, tuple[str, ...]] | None = None
         self._fill: Fill | None = None
         """While it lacks what others hold; it outlasts sessions."""
+        self._received = -1
+        """The last id of this stream of blocks that the replica has, on disk or in memory."""
         self._acknowledging = Pulse()
         self._lost = False
         """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
@@ -348,8 +350,12 @@ class ReplicaSession:
         """The same runs in turns with the appends, each one's progress kept now and then. All of them are committed, and the metadata says so."""
         store, fill = self._store, self._filling()
 
+        def has() -> int:
+            # With `quorum_memory` a replica that catches up syncs once in a flush period: a turn that waited for the disk would last that long.
+            return self._received if self._state == ReplicaStatus.CATCHING_UP else self._reached
+
         async def acknowledged(transaction_id: int) -> None:
-            await self._acknowledging.wait_for(lambda: self._reached >= transaction_id)
+            await self._acknowledging.wait_for(lambda: has() >= transaction_id)
 
         async with aclosing(fill.in_turns(runs, lambda: store.committed, acknowledged, self._yields)) as turns:
             async for run in turns:
@@ -377,9 +383,11 @@ class ReplicaSession:
         """Sends blocks as they come, older ones read from a peer, and counts the acknowledgements. Ends only with an error."""
         store = self._store
         self._state, self._error = ReplicaStatus.LIVE, None
+        self._received = next_id - 1
 
         def acknowledged(transaction_id: int) -> None:
             self._reached = transaction_id
+            self._received = max(self._received, transaction_id)
             self.full = False
             if self._fill is not None:
                 self._acknowledging.notify()
@@ -387,6 +395,9 @@ class ReplicaSession:
 
         def received(transaction_id: int) -> None:
             self.full = False
+            self._received = transaction_id
+            if self._fill is not None:
+                self._acknowledging.notify()
             store.receive(self.name, transaction_id)
 
         stream = await self._open_stream(acknowledged, received)

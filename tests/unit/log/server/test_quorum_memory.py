@@ -450,3 +450,31 @@ def test_telling_an_outbox_before_the_disks_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(Mount, "__init__", early)
     with pytest.raises(AssertionError):
         test_an_outbox_forgets_nothing_that_is_not_on_disk()
+
+
+def test_catching_up_takes_no_flush_period_for_each_run() -> None:
+    """Beside appends, the replica that comes back gets one run of old blocks after the other; each is less than what it syncs at once."""
+
+    async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
+        await cluster.kill_storage("storage-2")
+        for _ in range(60):
+            await asyncio.gather(*(client.append(0, bytes(2000)) for _ in range(100)))
+        (mount,) = next(iter(cluster.servers.values()))[0]._partitions.values()
+        store = mount._store
+        assert store is not None
+        assert store.window.first_transaction_id > 3000, "the server's memory does not have what the replica lacks"
+
+        async def go_on() -> None:
+            while True:
+                await client.append(0, bytes(100))
+                await asyncio.sleep(0.05)
+
+        appending = asyncio.ensure_future(go_on())
+        began_s = now_s()
+        await cluster.start_storage("storage-2")
+        await until(lambda: "storage-2" in store.live and store._received.get("storage-2", -1) >= store.committed)
+        assert now_s() - began_s < PERIOD_S
+        appending.cancel()
+        await asyncio.gather(appending, return_exceptions=True)
+
+    in_cluster(scenario, settings={"transaction_cache_bytes": 1 << 20})
