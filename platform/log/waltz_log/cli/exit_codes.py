@@ -6,7 +6,7 @@
 | 1 | a defect, or a check that found something | read the message |
 | 2 | the command line or a setting is wrong; nothing was done | fix it |
 | 3 | nobody answers, or not in time | try again |
-| 4 | refused: another cluster, another owner, a newer session, not allowed | look at who runs what |
+| 4 | refused: another cluster or owner, a newer session, a topic's partition, a restored coordinator, not allowed | look at who runs what |
 | 5 | a disk failed, is full or holds rot; an address cannot be bound; a worker process does not stay up | look after this machine |
 | 6 | something is not installed | `waltz doctor` |
 | 141 | whoever read the output closed it, as with `| head` | |
@@ -39,6 +39,8 @@ def exit_code_of(error: errors.WaltzError | OSError) -> int:
             return UNAVAILABLE
         case (
             errors.NotAllowed()
+            | errors.BelongsToTopic()
+            | errors.CoordinatorBehind()
             | errors.Fenced()
             | errors.ClusterKeyMismatch()
             | errors.SessionTooOld()
