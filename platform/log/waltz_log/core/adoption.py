@@ -1,8 +1,18 @@
 """The metadata of a cluster whose replicas came without it, from what their directories tell (facts of the original's recovery; docs/recovery.md).
 
-Where the original's coordinator is lost to us, each replica still knows the last session it was a clean member of. Who was in the newest of them
-votes, as if the session had never been closed; who was not closed at its own low-water mark, below which nothing is in doubt. A replica that is
-missing is recorded as a member of the newest session, so that the vote waits for it wherever it could matter. Pure.
+Where the original's coordinator is lost to us, each replica still knows the last session it was a clean member of. Only replicas that were clean in
+the newest session are recorded as members. A replica acknowledges only in a session in which it is clean, so what the newest session committed is on
+members, and what earlier sessions committed is below the mark at which each member became clean. Any other directory may belong to a replica that was
+removed before: counted as a member, it would raise the majority above the number of replicas that acknowledged. It is assigned without being
+recorded: recovery cuts it to its own mark (`core.recovery.classify`) and fills it.
+
+A member may also be a learner, which is clean in the session without being assigned, so a vote over members could decide too low. Without missing
+replicas there is no vote: the highest last id of a member is the closing mark of the members that hold it. Logs of members of one session are
+prefixes of one another, each committed transaction is on one of them, and no client received the answer that a transaction above is not in the log. A
+member that holds less keeps an open state, as in `closed_metadata`, and copies the rest.
+
+A replica that is missing is recorded as a member of the newest session without a mark, and so are all members then: the vote waits for the missing
+one wherever it could matter. Pure.
 """
 
 from __future__ import annotations
@@ -83,7 +93,7 @@ def adopt(nodes: Mapping[str, DirectoryFacts], missing: Sequence[str] = ()) -> A
         newest = max(each.session for each in held.values())
         if newest < 0 and any(each.last_transaction_id >= 0 for each in held.values()):
             raise InvalidRequest(reason=f"partition {partition} has transactions and no session: its directories were not migrated, or restored")
-        states = {name: _state(each, newest) for name, each in held.items()} | dict.fromkeys(missing, ReplicaState(newest, None))
+        states = _members(held, newest, missing)
         generation = max(each.generation for each in held.values())
         replicas[partition] = (*held, *missing)
         session = max(0, newest, *(each.fence for each in held.values()))
@@ -92,7 +102,10 @@ def adopt(nodes: Mapping[str, DirectoryFacts], missing: Sequence[str] = ()) -> A
     return Adoption(first.key, replicas, metadata, client_id)
 
 
-def _state(facts: PartitionFacts, newest: int) -> ReplicaState:
-    if facts.session == newest:
-        return ReplicaState(newest, None)
-    return ReplicaState(facts.session, facts.low_water_mark)
+def _members(held: Mapping[str, PartitionFacts], newest: int, missing: Sequence[str]) -> dict[str, ReplicaState]:
+    """The states to record: of replicas clean in the newest session, and of missing ones."""
+    last = {name: each.last_transaction_id for name, each in held.items() if each.session == newest}
+    if missing:
+        return dict.fromkeys((*last, *missing), ReplicaState(newest, None))
+    highest = max(last.values())
+    return {name: ReplicaState(newest, highest if own == highest else None) for name, own in last.items()}

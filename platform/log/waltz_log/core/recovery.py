@@ -38,12 +38,14 @@ def majority(count: int) -> int:
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
     """What a storage node says of its replica when a session opens it. `local_low_water_mark`: everything up to here is committed and on its disk,
-    whichever session copied it; smaller than `low_water_mark` while the replica is being filled. None: the same, as of a clean replica."""
+    whichever session copied it; smaller than `low_water_mark` while the replica is being filled. None: the same, as of a clean replica.
+    `first_transaction_id`: of the log, `last_transaction_id + 1` where it is empty."""
 
     session: int
     low_water_mark: int
     last_transaction_id: int
     local_low_water_mark: int | None = None
+    first_transaction_id: int = 0
 
     @property
     def kept(self) -> int:
@@ -84,15 +86,22 @@ def unrecorded_session(before: PartitionMetadata, session: int, name: str, repor
     Session numbers are taken in the metadata before any replica hears of them, marks are recorded before any replica is told, and a replica is
     recorded as a clean member before its log grows. So an owner of whom the metadata knows nothing has used a replica that is clean in `session` or a
     newer one already, whose log has grown in a session newer than the one it is recorded in, or whose mark is above the one the last session closed
-    at. Of a replica that is not recorded, or was assigned again, the metadata says nothing (`classify`)."""
+    at. A log without records has not grown: it begins where the rest was trimmed. And as a decided mark is recorded before any replica becomes clean,
+    while no mark of the last recorded session is known, nobody is clean in a session newer than that: this holds also where the log did not grow and
+    session numbers have passed the replica's. Of a replica that is not recorded, or was assigned again, the metadata says nothing (`classify`)."""
     recorded = before.replicas.get(name)
     if report.session >= session:
         return report.session
     if recorded is None or recorded.session < 0:
         return None
-    grew = report.session > recorded.session and report.last_transaction_id > report.low_water_mark
+    empty = report.last_transaction_id < report.first_transaction_id
+    grew = report.session > recorded.session and report.last_transaction_id > report.low_water_mark and not empty
     closed = closed_at(before)
-    return report.session if grew or (closed is not None and report.low_water_mark > closed) else None
+    if closed is None:
+        unknown = report.session > max(state.session for state in before.replicas.values())
+    else:
+        unknown = report.low_water_mark > closed
+    return report.session if grew or unknown else None
 
 
 def lost(report: ReplicaReport) -> Classification:

@@ -63,8 +63,6 @@ class ReplicaSession:
         self._entry_version: int | None = None
         self._takes_several = self._takes_flushing = False
         self._told_session: int | None = None
-        self._made_clean = -1
-        """The newest session in which this owner may have made it clean."""
         self._told_topic: tuple[str, tuple[str, ...]] | None = None
         self._fill: Fill | None = None
         """While it lacks what others hold; it outlasts sessions."""
@@ -165,8 +163,8 @@ class ReplicaSession:
         last = int(opened.last_transaction_id)
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._started else min(opened.session, -1)
-        report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark)
-        if self._made_clean != store.session:
+        report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark, opened.first_transaction_id)
+        if store.made_clean.get(self.name) != store.session:
             recovery.expect_recorded(self.name, store.session, report)
         self._notice_loss(session, last)
         if not self._lost and session == store.session and recovery.resolved is not None and last >= recovery.resolved:
@@ -204,7 +202,7 @@ class ReplicaSession:
             if last < mark:
                 last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
-        self._made_clean = store.session
+        store.made_clean[self.name] = store.session
         answer = await self._call(
             methods.SET_LOW_WATER_MARK,
             pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark),

@@ -99,6 +99,9 @@ class StoreSession:
         self.advanced = Pulse()
         """The committed mark rose, a replica's state changed, or the session failed."""
         self.failed: WaltzError | None = None
+        self.made_clean: dict[str, int] = {}
+        """By replica, the newest session in which this owner may have made it clean. It outlasts `ReplicaSession`: a learner that is dropped may come
+        back within the session."""
         self.before = PartitionMetadata(generation, -1, {})
         """The metadata that the opening found."""
         self._metadata = PartitionMetadata(generation, -1, {})

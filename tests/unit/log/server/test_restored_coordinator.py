@@ -7,10 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
+from waltz_log.cli.replicas import change_replicas
 from waltz_log.client import ClientSettings
 from waltz_log.core.adoption import adopt
 from waltz_log.core.metadata import CLIENT_IDS, PartitionMetadata, ReplicaState, partition_path
 from waltz_log.core.recovery import ReplicaReport, unrecorded_session
+from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import InvalidRequest, Unavailable
 from waltz_log.storage.describe import describe
 from waltz_log.testing.cluster import MemoryCluster
@@ -204,7 +206,77 @@ OPEN = PartitionMetadata(1, 6, {"a": ReplicaState(6, None), "b": ReplicaState(5,
         (CLOSED, "new", ReplicaReport(3, 10, 20), None),  # assigned again: of before nothing is known
         (CLOSED, "gone", ReplicaReport(3, 10, 20), None),
         (CLOSED, "a", ReplicaReport(-17, 60, 100), None),  # restored
+        (CLOSED, "b", ReplicaReport(6, 90, 149, first_transaction_id=150), None),  # it began where the log begins, and has nothing yet
     ],
 )
 def test_what_gives_an_older_metadata_away(before: PartitionMetadata, name: str, report: ReplicaReport, found: int | None) -> None:
     assert unrecorded_session(before, 7, name, report) == found
+
+
+def test_a_quiet_member_of_a_later_session_gives_it_away_after_session_numbers_passed_it() -> None:
+    before = PartitionMetadata(1, 9, dict.fromkeys("abc", ReplicaState(1, None)))
+    assert unrecorded_session(before, 10, "a", ReplicaReport(2, 9, 9)) == 2
+    assert unrecorded_session(before, 10, "b", ReplicaReport(4, 9, 9)) == 4
+    assert unrecorded_session(before, 10, "c", ReplicaReport(1, 9, 200)) is None
+
+
+async def _change(cluster: MemoryCluster, add: str | None = None, remove: str | None = None, wait_s: float = 60) -> None:
+    change = ReplicaChange(0, add, remove, False)
+    await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, tell=lambda _: None)
+
+
+@pytest.mark.parametrize("attempts", [0, 8])
+def test_replicas_that_were_replaced_since_the_backup_do_not_open_the_partition(attempts: int) -> None:
+    """However many session numbers were taken while nodes were down."""
+
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1, storages=3)
+        await cluster.start()
+        for name in ("storage-3", "storage-4"):
+            await cluster.start_storage(name)
+        await _appended(cluster, b"a", b"b")
+        backup = cluster.ensemble.snapshot()
+        await _change(cluster, add="storage-3", remove="storage-0")
+        await _change(cluster, add="storage-4", remove="storage-1")
+        await _appended(cluster, b"c", b"d")
+        await cluster.kill_server("server-0")
+        names = sorted(cluster.storages)
+        for name in names:
+            await cluster.stop_storage(name)
+        cluster.restore_coordinator(backup)
+        for _ in range(attempts):
+            await cluster.start_server("server-0")
+            await asyncio.sleep(2)
+            await cluster.kill_server("server-0")
+        for name in names:
+            if name != "storage-2":
+                await cluster.start_storage(name)
+        await cluster.start_server("server-0")
+        await asyncio.sleep(10)
+        assert (await _metadata(cluster)).newer_session is not None
+        assert cluster.servers["server-0"][0].statistics()["partitions"]["0"]["state"] != "open"
+        await cluster.stop()
+
+    run_in_virtual_time(main())
+
+
+def test_a_learner_that_is_dropped_and_added_again_in_one_session_closes_nothing() -> None:
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1, storages=1)
+        await cluster.start()
+        await cluster.start_storage("storage-1")
+        await _appended(cluster, *(b"%d" % number for number in range(20)))
+        disk = cluster.disks["storage-1"]
+        total = disk.total
+        disk.total -= disk.free_bytes() - 200_000
+        with pytest.raises(Unavailable):
+            await _change(cluster, add="storage-1", wait_s=3)
+        await _change(cluster, remove="storage-1")
+        await asyncio.sleep(10)
+        disk.total = total
+        await _change(cluster, add="storage-1")
+        assert (await _metadata(cluster)).newer_session is None
+        await _appended(cluster, b"next")
+        await cluster.stop()
+
+    run_in_virtual_time(main())

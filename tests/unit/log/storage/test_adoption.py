@@ -7,9 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from waltz_log.cli.replicas import change_replicas
 from waltz_log.core.adoption import Adoption, DirectoryFacts, PartitionFacts, adopt
 from waltz_log.core.metadata import ReplicaState
+from waltz_log.core.recovery import ReplicaReport
+from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting
+from waltz_log.server.recovery import Recovery
 from waltz_log.storage.describe import describe
 from waltz_log.storage.migrate import migrate
 from waltz_log.testing.cluster import MemoryCluster
@@ -54,7 +58,7 @@ async def _adopted(disks: dict[str, SimulatedDisk], missing: tuple[str, ...] = (
     [
         ((120, 120, 120), (3, 3, 3), (), 120),
         ((120, 120, 80), (3, 3, 3), (), 120),
-        ((120, 80, 80), (3, 3, 3), (), 80),  # 80..119 were on one of three: never acknowledged
+        ((120, 80, 80), (3, 3, 3), (), 120),  # nothing shows that the other two were not learners: 80..119 may be acknowledged
         ((120, 80), (3, 3), ("storage-2",), 120),  # they may have been on the missing one too
         ((120, 120, 130), (3, 3, 2), (), 120),  # an older session's tail is nobody's
         ((120, 80, 80), (3, 2, 2), (), 120),  # the newest session had one member left that is known; what it has may be acknowledged
@@ -117,7 +121,6 @@ def test_the_metadata_says_who_votes_and_where_the_others_closed() -> None:
     assert found.metadata[0].replicas == {
         "a": ReplicaState(5, None),
         "b": ReplicaState(5, None),
-        "c": ReplicaState(4, 4),
         "d": ReplicaState(5, None),
     }
     assert (found.metadata[0].session, found.metadata[0].generation, found.client_id) == (5, 2, 7)
@@ -138,3 +141,59 @@ def test_a_cluster_is_adopted_once_and_one_that_was_cut_short_is_repeated() -> N
             await create_cluster(session, name="main", key=UUID(int=1), partitions=1, storages=["a"], replication=1)
 
     run_in_virtual_time(scenario())
+
+
+def _one(session: int, low_water_mark: int, last: int) -> DirectoryFacts:
+    return DirectoryFacts(KEY, (PartitionFacts(session, session, low_water_mark, last, True, 1, 1),))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "resolved"),
+    [
+        # storage-0 was removed and keeps its directory, storage-1 is behind: 20 is acknowledged by two of three
+        ({"storage-0": _one(2, 9, 9), "storage-1": _one(3, 9, 19), "storage-2": _one(3, 9, 20), "storage-3": _one(3, 9, 20)}, 20),
+        ({"storage-0": _one(9, 100, 200), "storage-1": _one(9, 100, 150)}, 200),  # storage-0 alone is assigned, the other one is a learner
+    ],
+)
+def test_directories_of_removed_replicas_and_of_learners_outvote_nobody(nodes: dict[str, DirectoryFacts], resolved: int) -> None:
+    found = adopt(nodes)
+    metadata = found.metadata[0]
+    assert found.replicas[0] == tuple(nodes)
+    recovery = Recovery(0, metadata, found.replicas[0])
+    for name, node in nodes.items():
+        facts = node.partitions[0]
+        report = ReplicaReport(facts.session, facts.low_water_mark, facts.last_transaction_id)
+        recovery.expect_recorded(name, metadata.session + 1, report)
+        cut = recovery.classify(name, report)
+        recovery.report(name, facts.last_transaction_id if cut.truncate_to is None else cut.truncate_to, cut)
+    assert recovery.resolved == resolved
+
+
+def test_adoption_keeps_what_was_acknowledged_while_a_removed_replica_left_its_directory() -> None:
+    async def main() -> None:
+        cluster = MemoryCluster(servers=1, storages=3)
+        await cluster.start()
+        await cluster.start_storage("storage-3")
+        client = await cluster.connect()
+        for number in range(10):
+            await client.append(0, b"%d" % number)
+        change = ReplicaChange(0, "storage-3", "storage-0", False)
+        await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=60, tell=lambda _: None)
+        await cluster.kill_storage("storage-1")
+        acknowledged = (await client.append(0, b"on two of three")).transaction_id
+        await client.close()
+        await cluster.kill_server("server-0")
+        for name in sorted(cluster.storages):
+            await cluster.stop_storage(name)
+        found = adopt({name: describe(disk) for name, disk in sorted(cluster.disks.items())})
+        await asyncio.sleep(30)  # the server's session ends
+        await adopt_cluster(cluster.ensemble.session(), name="test", found=found, restored=True)
+        for name in sorted(cluster.disks):
+            await cluster.start_storage(name)
+        await cluster.start_server("server-0")
+        client = await cluster.connect()
+        assert (await client.append(0, b"next")).transaction_id == acknowledged + 1
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(main())
