@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK
 from waltz_log.cli.topic_facts import partition_facts
-from waltz_log.core.catalogue import Policies, Topic
+from waltz_log.core.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
@@ -155,15 +155,22 @@ async def delete(address: str, name: str, *, dry_run: bool, timeout_s: float) ->
 
 async def listing(address: str, *, output: str, timeout_s: float) -> int:
     async with _connected(address, timeout_s) as coordinator:
-        found = sorted((await read_catalogue(coordinator)).topics.values(), key=lambda topic: topic.name)
-    if output == "json":
-        print(json.dumps([_told(topic) for topic in found], indent=2))
-        return OK
-    _table(
-        ("topic", "type", "keyed", "partitions", "log partitions"),
-        [(str(t.name), t.type, "yes" if t.keyed else "no", str(len(t.partitions)), _ranges(t.partitions)) for t in found],
-    )
+        catalogue = await read_catalogue(coordinator)
+    _list(catalogue, output)
     return OK
+
+
+def _list(catalogue: Catalogue, output: str) -> None:
+    """Prints active and pending topics. A pending one has no bounds yet, and its log partitions take no appends."""
+    states = [*((topic, "active") for topic in catalogue.topics.values()), *((topic, "pending") for topic in catalogue.pending.values())]
+    found = sorted(states, key=lambda each: each[0].name)
+    if output == "json":
+        print(json.dumps([_told(topic) | {"state": state} for topic, state in found], indent=2))
+        return
+    _table(
+        ("topic", "state", "type", "keyed", "partitions", "log partitions"),
+        [(str(t.name), state, t.type, "yes" if t.keyed else "no", str(len(t.partitions)), _ranges(t.partitions)) for t, state in found],
+    )
 
 
 async def describe(address: str, name: str, *, output: str, timeout_s: float) -> int:

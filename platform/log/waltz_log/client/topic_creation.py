@@ -7,23 +7,30 @@ Whether a partition is empty is the log's to say, and safe from appends meanwhil
    sure that no newer session has fenced it. An owner that comes after it reads the catalogue after its session began, so it is closed there too.
 3. The topic becomes one of the catalogue's, its partitions beginning above those bounds, or is given up, and appends go on as before.
 
-A creation that dies in between leaves the topic pending; repeating it, or deleting the topic, ends that.
+A creation that fails in between withdraws its topic. One that dies leaves it pending; repeating it or deleting the topic ends that, and so do the
+servers by themselves after a while (`server.pending_topics`). The activation is a compare-and-set that needs the very entry of this creation, so a
+topic that somebody else withdrew never becomes active.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from waltz_log.client.partition_contents import PartitionContents, PartitionsAsked, is_empty
 from waltz_log.core.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import InvalidRequest, Unavailable
+from waltz_log.errors import InvalidRequest, Unavailable, WaltzError
 from waltz_log.zookeeper.topics import change_catalogue, pool_of, read_catalogue, write_catalogue
 
-__all__ = ["Existing", "TopicPlan", "create_topic", "plan_topic"]
+__all__ = ["JUDGE_MAX_S", "Existing", "TopicPlan", "create_topic", "plan_topic"]
+
+JUDGE_MAX_S: Final = 30.0
+"""A creation gives up after it: half the time after which servers withdraw a pending topic, so that the command names the owner that does not answer
+instead of failing because a server withdrew the topic."""
 
 Existing: TypeAlias = Literal["keep", "discard"]
 """What becomes of data that partitions hold: `keep`: it stays, and with it everything appended later; `discard`: retention removes it first."""
@@ -85,8 +92,17 @@ async def plan_topic(
 
 async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPlan, *, now_ms: Callable[[], int], timeout_s: float = 10.0) -> Topic:
     """The topic; the one there is where it is the same. Raises `InvalidRequest` where it cannot be made so, above all where a partition holds data
-    and the plan does not say what becomes of them, and `Unavailable` where an owner does not answer in time. Then nothing has changed."""
+    and the plan does not say what becomes of them, and `Unavailable` where an owner or the coordinator does not answer in time. Then nothing has
+    changed, unless the error says that it is not known: in that case repeat the command."""
     asked = PartitionsAsked(coordinator, network, timeout_s)
+    reserved: list[Topic] = []
+
+    def reserve(found: Catalogue) -> tuple[Catalogue, Topic]:
+        wanted, topic = found.reserved(plan.name, **plan.about(chosen, pool, now_ms()))
+        if wanted is not found:
+            reserved.append(topic)  # also of a write whose answer is lost
+        return wanted, topic
+
     try:
         catalogue, pool = await read_catalogue(coordinator), await pool_of(coordinator)
         if plan.name in catalogue.topics:
@@ -95,19 +111,58 @@ async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPl
         catalogue.with_new(plan.name, **plan.about(chosen, pool, now_ms()))  # what could never be made closes nothing
         # A first look, so that a plan that will not do holds up nobody's appends.
         await _judge(asked, plan, await _all_bounds(asked, chosen))
-        topic, version = await write_catalogue(coordinator, lambda found: found.reserved(plan.name, **plan.about(chosen, pool, now_ms())))
-        if topic.name in (await read_catalogue(coordinator)).topics:
-            return topic  # somebody else made the same one meanwhile
         try:
-            bounds = await _all_bounds(asked, chosen, closed_in=version)
-            await _judge(asked, plan, bounds)
-        except BaseException:
-            await change_catalogue(coordinator, lambda found: found.withdrawn(topic))
+            topic, version = await write_catalogue(coordinator, reserve)
+            catalogue = await read_catalogue(coordinator)
+            if plan.name in catalogue.topics:  # somebody else made it meanwhile
+                return catalogue.with_new(plan.name, **_again(plan, pool, now_ms()))[1]
+            bounds = await _closed_bounds(asked, plan, chosen, version)
+            begins_at = [bounds[each].high_water_mark + 1 for each in chosen]
+            return await change_catalogue(coordinator, lambda found: found.activated(topic, begins_at))
+        except BaseException as error:
+            made = await _withdraw(coordinator, plan.name, reserved, error)
+            if made is not None and isinstance(error, WaltzError):
+                return made
             raise
-        begins_at = [bounds[each].high_water_mark + 1 for each in chosen]
-        return await change_catalogue(coordinator, lambda found: found.activated(topic, begins_at))
     finally:
         await asked.close()
+
+
+async def _closed_bounds(asked: PartitionsAsked, plan: TopicPlan, chosen: Sequence[int], version: int) -> dict[int, Any]:
+    """What the partitions hold now that they are closed to appends, where the plan says what becomes of that."""
+    try:
+        async with asyncio.timeout(JUDGE_MAX_S):
+            bounds = await _all_bounds(asked, chosen, closed_in=version)
+    except TimeoutError:
+        raise Unavailable(reason=f"owners did not close their log partitions in {JUDGE_MAX_S:.0f} s: {', '.join(map(str, chosen))}") from None
+    await _judge(asked, plan, bounds)
+    return bounds
+
+
+async def _withdraw(coordinator: Coordinator, name: TopicName, reserved: Sequence[Topic], cause: BaseException) -> Topic | None:
+    """Leaves none of the entries pending that this creation reserved. The topic where its activation took effect and only the answer was lost."""
+    if not reserved:
+        return None
+    made: Topic | None = None
+
+    def withdraw(found: Catalogue) -> tuple[Catalogue, Topic]:
+        nonlocal made
+        there = found.topics.get(name)
+        made = there if there is not None and there.epoch in {each.epoch for each in reserved} else None
+        for each in reserved:
+            found = found.withdrawn(each)[0]
+        return found, reserved[-1]
+
+    try:
+        await change_catalogue(coordinator, withdraw)
+    except WaltzError as error:
+        if not isinstance(cause, WaltzError):
+            raise cause from error
+        raise Unavailable(
+            reason=f"it is not known whether topic {name} was created: {cause}; it could not be withdrawn either: {error}. Repeat the command. If "
+            "the topic is pending, its log partitions take no appends until a server withdraws it, about a minute later"
+        ) from cause
+    return made
 
 
 def _again(plan: TopicPlan, pool: Sequence[int], now_ms: int) -> dict[str, Any]:

@@ -224,7 +224,11 @@ class Catalogue:
         return replace(self, pending={**self.pending, name: topic}, epochs=made.epochs), topic
 
     def activated(self, topic: Topic, begins_at: Sequence[int]) -> tuple[Catalogue, Topic]:
-        """With the pending topic among those there are. Raises `InvalidRequest` where it is not pending any more."""
+        """With the pending topic among those there are; the same where it is there already, with an earlier write whose answer was lost. Raises
+        `InvalidRequest` where it is not pending any more."""
+        there = self.topics.get(topic.name)
+        if there is not None and there.epoch == topic.epoch:
+            return self, there
         if self.pending.get(topic.name) != topic:
             raise InvalidRequest(reason=f"somebody else made, changed or gave up {topic.name} at the same time: look at it and repeat the command")
         left = {name: each for name, each in self.pending.items() if name != topic.name}

@@ -31,6 +31,7 @@ from waltz_log.server.lasting import lasting
 from waltz_log.server.membership import Membership, read_cluster
 from waltz_log.server.node_probes import NodeProbes
 from waltz_log.server.partition import Partition
+from waltz_log.server.pending_topics import PendingTopics
 from waltz_log.server.reachability import Reachability
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.topics import ServedTopics
@@ -101,6 +102,7 @@ class LogServer:
         of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking)
         reachability = Reachability(self.server_id, self._shard, *of_cluster)
         work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
+        work["pending topics"] = PendingTopics(self._topics, self._coordinator).run
         if self._membership is None:
             work["office"] = self._watch_office
         self._tasks = [asyncio.ensure_future(lasting(what, run)) for what, run in work.items()]
