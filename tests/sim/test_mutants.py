@@ -28,7 +28,20 @@ NOTICED_BY = {
     "too_much_kept": "only_committed_is_kept",
     "kept_without_a_majority": "nobody_complains",
     "handed_over_without_asking": "nobody_complains",
+    "growth_not_heard_of": "everything_heals",
+    "partitions_not_heard_of_are_dropped": "everything_heals",
+    "followers_believed": "nobody_complains",
 }
+
+COMPLAINTS = {
+    "hanging_replica_waited_for": (14, "29: no append within"),
+    "living_client_fenced_for_good": (2, "appends no more"),
+    "damaged_view_not_noticed": (100_006, "13: nobody noticed a bit that flipped"),
+    "damaged_view_metadata_not_noticed": (100_062, "13: nobody noticed a bit that flipped"),
+    "older_fence_believed": (157, "13: a fence went back"),
+    "damaged_header_not_noticed": (90, "13: nobody noticed a bit that flipped"),
+}
+"""What the check that is there for the bug says, and a seed at which or soon after which it says so."""
 
 
 @pytest.mark.parametrize("bug", NOTICED_BY)
@@ -39,6 +52,18 @@ def test_a_planted_bug_is_noticed(bug: str) -> None:
         caught = hunt(bug, SEEDS - first, first)
         assert caught.seed is not None, f"noticed by {noticed} alone"
         noticed.update(caught.checkers)
+        first = caught.seed + 1
+
+
+@pytest.mark.parametrize("bug", COMPLAINTS)
+def test_the_check_that_is_there_for_a_bug_notices_it(bug: str) -> None:
+    first, complaint = COMPLAINTS[bug]
+    last = first + SEEDS
+    found: list[str] = []
+    while not any(complaint in each for each in found):
+        caught = hunt(bug, last - first, first)
+        assert caught.seed is not None, f"noticed by {found} alone"
+        found += caught.wrong
         first = caught.seed + 1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from waltz_log.core.segment_format import FILE_HEADER_BYTES, TIME_ENTRY_BYTES, TIMES, decode_times
+from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, TIME_ENTRY_BYTES, TIMES, decode_times
 from waltz_log.errors import WaltzError
 from waltz_log.storage.scrub import Scrub
 from waltz_log.testing.disk import SimulatedDisk
@@ -24,6 +24,12 @@ __all__ = ["corrupt_a_file", "files_by_kind"]
 
 VIEWS: Final = 0.5
 """Of the flips on a disk that holds compacted views, so many are in their files: few seeds have views."""
+
+WEIGHTS: Final = {"fence": 3, DATA: 3}
+"""Of kinds of files whose rot matters in few places; 1 for the others."""
+
+HEADERS: Final = 0.4
+"""Of the flips in the data of a segment, so many are in its header, which is a small part of it."""
 
 
 def files_by_kind(disk: SimulatedDisk) -> dict[str, list[str]]:
@@ -49,7 +55,8 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
         disk = world.disks[name]
         files = files_by_kind(disk)
         views = sorted(kind for kind in files if kind.startswith("view "))
-        kind = rng.choice(views if views and rng.random() < VIEWS else sorted(files))
+        kinds = views if views and rng.random() < VIEWS else sorted(files)
+        kind = rng.choices(kinds, [WEIGHTS.get(each, 1) for each in kinds])[0]
         path = rng.choice(sorted(files[kind]))
         content = bytearray(disk.content(path))
         end = len(content.rstrip(b"\0"))
@@ -61,7 +68,8 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
         if not places or node is None:
             return
         fences = {each: node.control.fence(each) for each in range(node.control.header.partitions)} if not world.rotten else {}
-        at = rng.choice(places)
+        heads = [at for at in places if at < FILE_HEADER_BYTES]
+        at = rng.choice(heads if kind == DATA and heads and rng.random() < HEADERS else places)
         content[at] ^= 1 << rng.randrange(8)
         disk.replace(path, bytes(content))
         world.rotten.add(name)
