@@ -334,6 +334,11 @@ class Producer:
     def _used_up(self) -> bool:
         return self.window.next_sequence > self._sequence_last
 
+    def next_mount_sequence(self) -> int:
+        """Above every one that this producer used. For a mount that settles before the producer's own first mount."""
+        self._mount_sequence += 1
+        return self._mount_sequence
+
     async def _mount(self) -> tuple[Stream, Mounted]:
         """A stream that the owner said is ready: everything this client sent before is decided."""
         if (self._used_up or self._needs_client_id) and not self.window.frames:
@@ -344,9 +349,8 @@ class Producer:
         timeout_s = self._settings.request_timeout_s
         address = await self._owners.owner(self.partition, timeout_s)
         assigned = self._owners.generation(self.partition)
-        self._mount_sequence += 1
         mark = max(self._mount_mark, self.known_mark)  # within the log: the first retained, or what we know to be committed
-        mine = (self.partition, self.client_id, self._mount_sequence, mark)
+        mine = (self.partition, self.client_id, self.next_mount_sequence(), mark)
         # Who forgets on disk what was appended must not be told before that is on disk.
         stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None, topic=self._topic)
         self._doubtful = self.window.forget_received() or self._doubtful

@@ -14,6 +14,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import structlog
@@ -21,7 +22,7 @@ import structlog
 from waltz_log.client.outbox.calls import Calls
 from waltz_log.client.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.settle import settle
+from waltz_log.client.outbox.settle import REFUSED_PAUSE_S, settle
 from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.client.owners import Owners
 from waltz_log.client.producer import SEQUENCE_MAX, Lasting, Producer
@@ -37,10 +38,6 @@ log = structlog.get_logger(__name__)
 
 MOUNT_WAIT_S = 60.0
 """How long to wait for a mount before waiting for it again."""
-
-
-REFUSED_PAUSE_S = 5.0
-"""Before an owner is asked again that said that this principal may not append."""
 
 SEQUENCES = SEQUENCE_MAX
 """Of one client id in one partition."""
@@ -120,7 +117,6 @@ class Lane:
         self.partition = partition
         self.loop = asyncio.get_running_loop()
         self._client_id = client_id
-        self._owners = owners
         self._settings = settings
         self._ledger = ledger
         self._writer = writer
@@ -137,6 +133,15 @@ class Lane:
         self._work = asyncio.Event()
         self._refused: list[Entry] = []
         self._pauses = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
+        pauses = Backoff(client_settings.retry_base_s, client_settings.retry_cap_s, rng)
+        self._search_log = partial(
+            settle,
+            self.producer,
+            owners,
+            timeout_s=settings.resolve_timeout_s,
+            mount_timeout_s=client_settings.request_timeout_s,
+            pauses=pauses,
+        )
         self._held: asyncio.TimerHandle | None = None
         self._mounting: asyncio.Future[None] | None = None
         self._running = calls(self)
@@ -244,8 +249,7 @@ class Lane:
                     entry = self._ledger.entries.get(entry_id)
                     if entry is not None and entry.attempt is attempt:
                         known[sequence] = entry
-            await self.mounted()
-            found = await settle(self, self._owners, attempts, self._client_id, self._settings.resolve_timeout_s)
+            found = await self._search_log(attempts)
             beyond = [sequence for sequence in found.committed if sequence >= attempts[-1].next_sequence]
             if beyond:
                 raise OutboxTaken(

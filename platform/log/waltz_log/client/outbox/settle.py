@@ -1,33 +1,40 @@
 """Asks the log what became of the attempts of a partition.
 
-The lane's producer is mounted with an epoch above every earlier one, so nothing of an earlier process can still come. The answer is final where the
-owner says so: our mount is the newest and ready, and the log reaches back to when the oldest attempt was sent. After a long time away there is
-much to search; what was searched is not searched again, whatever breaks meanwhile.
+Each question is asked under a mount that appends nothing. Its mount sequence is above every earlier one, so it fences what an earlier process still
+has on the wire, and an owner accepts it whatever topic the partition belongs to (docs/decisions, 26). The answer is final where the owner says so:
+our mount is the newest and ready, and the log reaches back to when the oldest attempt was sent. After a long time away there is much to search; what
+was searched is not searched again, whatever breaks meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
 
+import structlog
+
+from waltz_log.client.mounting import mount_for_appends
 from waltz_log.client.outbox.ledger import Attempt
 from waltz_log.client.owners import Owners
-from waltz_log.client.producer import SEQUENCE_MAX
+from waltz_log.client.producer import SEQUENCE_MAX, Producer
+from waltz_log.client.retry import Backoff
 from waltz_log.client.search import Search
-from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, NotOwner, WaltzError
+from waltz_log.core.ports import Stream
+from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidRequest, NotAllowed, NotOwner, OutOfRange, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import BOUND, RESOLVE
 
-__all__ = ["Settled", "settle"]
+__all__ = ["REFUSED_PAUSE_S", "Settled", "settle"]
+
+log = structlog.get_logger(__name__)
+
+REFUSED_PAUSE_S = 5.0
+"""The pause before the next mount after an owner answered that this principal may not append."""
 
 PAUSE_S = 0.05
 """Between two questions to an owner that is not ready to answer for good."""
-
-
-class Mounting(Protocol):
-    partition: int
-
-    async def mounted(self) -> None: ...
 
 
 class Settled(NamedTuple):
@@ -38,25 +45,64 @@ class Settled(NamedTuple):
     final: bool
 
 
-async def settle(lane: Mounting, owners: Owners, attempts: list[Attempt], client_id: int, timeout_s: float) -> Settled:
-    """Waits as long as it takes. Raises what no waiting mends."""
+async def settle(
+    producer: Producer, owners: Owners, attempts: list[Attempt], timeout_s: float, *, mount_timeout_s: float, pauses: Backoff
+) -> Settled:
+    """Waits as long as it takes. `timeout_s`: of one search; `pauses`: between mounts that fail. The producer must not mount meanwhile. Raises
+    `Fenced` where another process mounted as this client later, `ClusterKeyMismatch`, `InvalidRequest`, and what a search cannot recover from."""
+    partition, key = producer.partition, owners.parameters.key.bytes
     first, since = min(each.first_sequence for each in attempts), min(each.since for each in attempts)
-    search = Search(lane.partition, client_id, first, SEQUENCE_MAX, since, owners.parameters.key.bytes)
+    search = Search(partition, producer.client_id, first, SEQUENCE_MAX, since, key)
     while True:
-        await lane.mounted()
+        async with _mounted(producer, owners, mount_timeout_s, pauses) as address:
+            try:
+                while not search.take(await owners.call_channel(address).call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)):
+                    pass
+                if search.final or await _trimmed(partition, owners, address, since, timeout_s):
+                    committed = {begin + offset: first_id + offset for begin, count, first_id in search.committed for offset in range(count)}
+                    return Settled(committed, search.final)
+            except (ClusterKeyMismatch, InvalidRequest):
+                raise
+            except WaltzError as error:
+                if not error.retriable:
+                    raise
+        await asyncio.sleep(PAUSE_S)
+
+
+@asynccontextmanager
+async def _mounted(producer: Producer, owners: Owners, timeout_s: float, pauses: Backoff) -> AsyncGenerator[str, None]:
+    """The address of an owner that has decided everything that this client sent before."""
+    address, stream = await _mount(producer, owners, timeout_s, pauses)
+    try:
+        yield address
+    finally:
+        await stream.cancel()
+
+
+async def _mount(producer: Producer, owners: Owners, timeout_s: float, pauses: Backoff) -> tuple[str, Stream]:
+    mark = producer.known_mark
+    while True:
+        sequence = producer.next_mount_sequence()
         try:
-            address = await owners.owner(lane.partition, timeout_s)
-            if not search.take(await owners.call_channel(address).call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)):
-                continue
-            if search.final or await _trimmed(lane.partition, owners, address, since, timeout_s):
-                committed = {start + offset: transaction_id + offset for start, count, transaction_id in search.committed for offset in range(count)}
-                return Settled(committed, search.final)
+            address = await owners.owner(producer.partition, timeout_s)
+            mine = (producer.partition, producer.client_id, sequence, mark)
+            stream, _ = await mount_for_appends(owners, address, *mine, timeout_s, appends_nothing=True)
         except (ClusterKeyMismatch, InvalidRequest):
             raise
+        except Fenced as error:
+            if error.what == "mount" and error.newer > sequence:
+                raise  # a copy of the outbox was started: the claim of the next session says so
+        except OutOfRange as error:
+            mark = max(mark, error.first - 1)
+        except NotAllowed as error:  # the intents are kept until the permissions, or these settings, are right
+            log.warning("outbox may not append", partition=producer.partition, error=str(error))
+            await asyncio.sleep(REFUSED_PAUSE_S)
         except WaltzError as error:
-            if not error.retriable:
-                raise
-        await asyncio.sleep(PAUSE_S)
+            log.debug("outbox mount failed", partition=producer.partition, error=str(error))
+        else:
+            pauses.reset()
+            return address, stream
+        await owners.wait_changed(pauses.next_s())
 
 
 async def _trimmed(partition: int, owners: Owners, address: str, since: int, timeout_s: float) -> bool:

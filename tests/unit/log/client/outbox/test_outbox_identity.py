@@ -197,3 +197,43 @@ def test_sequences_that_are_used_up_are_followed_by_another_client_id(monkeypatc
                 assert max(t.sequence for t in part) < 100
 
     run(main)
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_an_outbox_settles_what_is_in_doubt_in_a_partition_that_became_a_topics(monkeypatch: pytest.MonkeyPatch, renewed: bool) -> None:
+    """An appending mount is refused there with `BelongsToTopic`; what is in the log is reported, and the rest waits. With sequences that are used up
+    the other partitions must not wait for it."""
+    settings = ClientSettings(retry_base_s=0.01, retry_cap_s=0.1, request_timeout_s=3.0, close_timeout_s=1.0, max_pending=10)
+
+    async def main() -> None:
+        async with bench() as b:
+            disk = SimulatedDisk()
+            earlier = b.outbox(disk, client_settings=settings)
+            await earlier.start()
+            b.network.hold_answers = True
+            await earlier.submit(Intent.data(0, b"in the log"))
+            client = await b.cluster.connect(FAST)
+            while await client.high_water_mark(0) < 0:
+                await asyncio.sleep(0.01)
+            b.network.hold_frames = True
+            await earlier.submit(Intent.data(0, b"never arrived"))
+            await until(lambda: earlier.statistics().in_doubt == 2 and len(b.network.wire) == 1)
+            await earlier.abort()
+            b.network.wire.clear()
+            b.network.hold_answers = b.network.hold_frames = False
+            await b.cluster.create_topic("shop/orders", 1, keyed=True, log_partitions=(0,), existing="keep")
+            if renewed:
+                monkeypatch.setattr(lane, "SEQUENCES", 22)
+            later = b.outbox(disk.crash(), client_settings=settings)
+            await later.start()
+            async with asyncio.timeout(120):
+                await until(lambda: later.statistics().in_doubt == 0 and later.statistics().depth == 1)
+                await later.submit(Intent.data(1, b"elsewhere"))
+                while await client.high_water_mark(1) < 0:
+                    await asyncio.sleep(0.01)
+            assert later.statistics().dead == 0
+            assert (await b.data(0), await b.data(1)) == ([b"in the log"], [b"elsewhere"])
+            await later.abort()
+            await client.close()
+
+    run(main)
