@@ -39,7 +39,7 @@ from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, OutcomeUnknown, TopicDeleted
+from waltz_log.errors import BelongsToTopic, Fenced, InvalidRequest, LockConflict, OutcomeUnknown, TopicDeleted
 
 __all__ = ["ATTEMPTS", "WaltzClient"]
 
@@ -284,9 +284,10 @@ class WaltzClient:
         own = [each for each in self._producers.values() if (each.partition, each.client_id) == (error.partition, error.client_id)]
         deadline = asyncio.get_running_loop().time() + (self._settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
         if own:
-            with suppress(BelongsToTopic, TopicDeleted):
+            with suppress(BelongsToTopic, TopicDeleted, Fenced):
                 return await resolve_own(error, own[0], self._owners, self._settings, deadline)
-            # What was sent before the partition became a topic's, or while it was another one's: this client appends nothing more there that way.
+            # What was sent before the partition became a topic's, or while it was another one's, or before another process acted under this
+            # client's id: this client appends nothing more there that way.
         return await resolve_foreign(error, self._owners, self._settings, deadline)
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
@@ -312,7 +313,8 @@ class WaltzClient:
         needs some of it: a few requests for all of them, to the owner's memory and from there to a replica.
 
         Holds all of them in memory: at most 1,000,000 ids and 256 MiB of data in one call. Raises `OutOfRange` where one is not, or no longer, in the
-        log, `NotAllowed`, `InvalidRequest`, and `Unavailable` after `timeout_s` (`append_timeout_s` by default)."""
+        log, `NotAllowed`, `InvalidRequest`, `CorruptData` where three answers in a row do not match their checksums, and `Unavailable` after
+        `timeout_s` (`append_timeout_s` by default)."""
         self._check(partition)
         wanted = checked_ids(transaction_ids)
         return await fetch_transactions(self._owners, partition, wanted, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s))

@@ -1,7 +1,7 @@
 """Fetches transactions by id from the owner of a partition (seeds/client_server_communication.txt, Transaction Data Request).
 
 Each id is asked for once, in rising order and as many as fit in one request; an answer holds the first of them, and the next request continues behind
-it. Everything is checked as in a feed.
+it. Everything is checked as in a feed, and an answer that is damaged is requested again (docs/decisions, 32).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operator import index
 from waltz_log.client.decode import decode_block
 from waltz_log.client.owners import Owners
 from waltz_log.client.transaction import Transaction
-from waltz_log.errors import InvalidRequest, ProtocolViolation, Unavailable
+from waltz_log.errors import CorruptData, InvalidRequest, ProtocolViolation, Unavailable
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import TRANSACTIONS
 
@@ -29,6 +29,10 @@ IDS_MAX = 1_000_000
 
 BYTES_MAX = 256 * 1024 * 1024
 """Data of one call, which holds all of it in memory."""
+
+TRIES_MAX = 3
+"""How many damaged answers in a row end a call, as in a feed: what changed on its way arrives intact the next time, and what is damaged time after
+time is damaged at its source."""
 
 
 def checked_ids(transaction_ids: Iterable[int]) -> list[int]:
@@ -48,13 +52,14 @@ def checked_ids(transaction_ids: Iterable[int]) -> list[int]:
 
 
 async def fetch_transactions(owners: Owners, partition: int, transaction_ids: Sequence[int], timeout_s: float) -> list[Transaction]:
-    """The transactions in the order asked for. Raises `OutOfRange`, `NotAllowed`, `InvalidRequest` where they take more than `BYTES_MAX`, and after
-    `timeout_s` the last error of the owners, or `Unavailable`."""
+    """The transactions in the order asked for. Raises `OutOfRange`, `NotAllowed`, `InvalidRequest` where they take more than `BYTES_MAX`,
+    `CorruptData` and `ProtocolViolation` after `TRIES_MAX` damaged answers in a row, and after `timeout_s` the last error of the owners, or
+    `Unavailable`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     wanted = sorted(set(transaction_ids))
     found: dict[int, Transaction] = {}
-    size = at = 0
+    size = at = damaged = 0
     while at < len(wanted):
         left = deadline - loop.time()
         if left <= 0:
@@ -67,12 +72,25 @@ async def fetch_transactions(owners: Owners, partition: int, transaction_ids: Se
             transaction_ids=struct.pack(f">{len(asked)}q", *asked),
         )
         answer: pb.TransactionResponse = await owners.ask(partition, TRANSACTIONS, request, timeout_s=left)
-        transactions = [each for block in answer.blocks for each in decode_block(block, partition)]
-        if not transactions or [each.transaction_id for each in transactions] != asked[: len(transactions)]:
-            raise ProtocolViolation(reason=f"not the transactions asked for: partition={partition} first={asked[0]} got={len(transactions)}")
+        try:
+            transactions = _decode(answer, partition, asked)
+        except (CorruptData, ProtocolViolation):
+            damaged += 1
+            if damaged == TRIES_MAX:
+                raise
+            continue
+        damaged = 0
         size += sum(len(each.data) for each in transactions)
         if size > BYTES_MAX:
             raise InvalidRequest(reason=f"the transactions asked for take more than {BYTES_MAX} bytes: ask for fewer at a time")
         found.update((each.transaction_id, each) for each in transactions)
         at += len(transactions)
     return [found[each] for each in transaction_ids]
+
+
+def _decode(answer: pb.TransactionResponse, partition: int, asked: Sequence[int]) -> list[Transaction]:
+    """The first of what was asked for. Raises `CorruptData`, `ProtocolViolation`."""
+    transactions = [each for block in answer.blocks for each in decode_block(block, partition)]
+    if not transactions or [each.transaction_id for each in transactions] != asked[: len(transactions)]:
+        raise ProtocolViolation(reason=f"not the transactions asked for: partition={partition} first={asked[0]} got={len(transactions)}")
+    return transactions

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from waltz_log.client.bulk import NotInLog, Source
 from waltz_log.client.compacted import compacted_batches
+from waltz_log.client.fetching import checked_ids
 from waltz_log.client.follow import Follower
 from waltz_log.client.topic_bulk import TopicBulk, TopicBulkReceipt
 from waltz_log.client.topic_directory import KnownTopic, TopicDirectory
@@ -25,7 +26,7 @@ from waltz_log.client.transactional import TransactionContext
 from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.envelope import pack_keyed
 from waltz_log.core.topic_names import TopicName, partition_of_key
-from waltz_log.errors import InvalidRequest
+from waltz_log.errors import InvalidRequest, OutOfRange
 
 if TYPE_CHECKING:
     from waltz_log.client.client import WaltzClient
@@ -298,10 +299,15 @@ class TopicHandle:
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 
     async def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[TopicRecord]:
-        """The records with these ids of one of the topic's partitions, as `WaltzClient.fetch`. Raises `EnvelopeBroken`, `TopicDeleted` too."""
+        """The records with these ids of one of the topic's partitions, as `WaltzClient.fetch`. Raises `OutOfRange` also for ids below the topic's
+        first one in the partition (docs/topics.md, `begins_at`), and `EnvelopeBroken`, `TopicDeleted`."""
         log_partition = self.log_partition(partition)
         self._known.expect_there()
-        transactions = await self._client.fetch(log_partition, transaction_ids, timeout_s)
+        wanted = checked_ids(transaction_ids)
+        first = self._topic.begin_of(partition)
+        if wanted and (lowest := min(wanted)) < first:
+            raise OutOfRange(partition=log_partition, asked=lowest, first=first, last=await self._client.high_water_mark(log_partition))
+        transactions = await self._client.fetch(log_partition, wanted, timeout_s)
         return list(records_of(self._topic, partition, transactions))
 
     async def follow(self, partition: int, apply: Callable[[list[TopicRecord]], Awaitable[None] | None], after: int = -1) -> Follower:

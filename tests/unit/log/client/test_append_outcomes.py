@@ -208,6 +208,10 @@ async def test_another_process_with_the_same_client_id_has_the_last_word(connect
     cluster.logs[0].gate.set()
     await taking_over
     assert not {b"never sent", b"later"} & set(cluster.logs[0].data())
+    for unknown in outcomes[:2]:
+        assert isinstance(unknown, OutcomeUnknown)
+        found = await client.resolve(unknown)  # as another process would: this one appends nothing more here
+        assert found is None or cluster.logs[0].data()[found.transaction_id] == b"sent"
 
 
 async def test_a_resolve_of_another_process_leaves_the_client_alive(connect: Connect, cluster: ScriptedCluster) -> None:

@@ -17,7 +17,7 @@ from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.retention import Retained
 from waltz_log.core.subscribers import Subscriber
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import BelongsToTopic, InvalidRequest, NoSuchTopic, OutcomeUnknown, TopicDeleted
+from waltz_log.errors import BelongsToTopic, InvalidRequest, NoSuchTopic, OutcomeUnknown, OutOfRange, TopicDeleted
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.zookeeper.subscribers import read_retained, read_subscribers, register_subscriber, report_marks
@@ -122,6 +122,11 @@ def test_data_that_a_topic_keeps_is_no_part_of_it_and_outlives_every_policy() ->
         follower = await topic.follow(0, followed.extend)
         await follower.wait(119)
         assert [each.transaction_id for each in followed] == list(range(60, 120))
+        assert [each.transaction_id for each in await topic.fetch(0, [61, 60])] == [61, 60]
+        for ids in ([59], [60, 0, 59]):
+            with pytest.raises(OutOfRange) as before_the_topic:
+                await topic.fetch(0, ids)
+            assert before_the_topic.value.facts == {"partition": 0, "asked": min(ids), "first": 60, "last": 119}
         await asyncio.sleep(5)
         assert (await read_retained(cluster.ensemble.session(), 0)).first == 0
         assert (await anext(raw.feed(0))).data[:1] == b"0"

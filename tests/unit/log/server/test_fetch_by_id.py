@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from waltz_log.client import ClientSettings, SyncWaltzClient, Transaction, WaltzClient, fetching
-from waltz_log.errors import InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
+from waltz_log.client.decode import decode_block
+from waltz_log.errors import CorruptData, InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server import LogServer, by_id
@@ -245,6 +246,32 @@ def test_an_answer_that_is_not_what_was_asked_for_is_a_violation(monkeypatch: py
             monkeypatch.setattr("waltz_log.server.partition.gather", other)
             with pytest.raises(ProtocolViolation, match="not the transactions asked for"):
                 await client.fetch(0, [1, 3, 5])
+
+    _scenario(run)
+
+
+def test_an_answer_that_is_damaged_on_its_way_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a feed: twice in a row for each request, and the third damaged answer is the error (docs/decisions, 32)."""
+    asked: list[int] = []
+    damaged: list[bool] = []
+    decode = decode_block
+
+    def arriving(block: pb.Block, partition: int) -> list[Transaction]:
+        asked.append(block.first_transaction_id)
+        if damaged and damaged.pop(0):
+            raise CorruptData(where="feed of partition 0", offset=0, transaction_id=block.first_transaction_id, reason="planted")
+        return decode(block, partition)
+
+    async def run(cluster: MemoryCluster, client: WaltzClient) -> None:
+        monkeypatch.setattr(fetching, "decode_block", arriving)
+        monkeypatch.setattr(fetching, "IDS_A_REQUEST", 1)
+        damaged.extend([True, True, False] * 2)
+        _check(await client.fetch(0, [3, 5]), [3, 5])
+        assert asked == [3, 3, 3, 5, 5, 5]
+        damaged.extend([True] * 3 + [False])
+        with pytest.raises(CorruptData, match="planted"):
+            await client.fetch(0, [3])
+        assert damaged == [False]
 
     _scenario(run)
 

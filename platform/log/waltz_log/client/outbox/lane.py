@@ -14,7 +14,6 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, TypeAlias
 
 import structlog
@@ -22,7 +21,7 @@ import structlog
 from waltz_log.client.outbox.calls import Calls
 from waltz_log.client.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.settle import REFUSED_PAUSE_S, settle
+from waltz_log.client.outbox.settle import REFUSED_PAUSE_S, SettlingMount, settle
 from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.client.owners import Owners
 from waltz_log.client.producer import SEQUENCE_MAX, Lasting, Producer
@@ -117,6 +116,7 @@ class Lane:
         self.partition = partition
         self.loop = asyncio.get_running_loop()
         self._client_id = client_id
+        self._owners = owners
         self._settings = settings
         self._ledger = ledger
         self._writer = writer
@@ -133,15 +133,8 @@ class Lane:
         self._work = asyncio.Event()
         self._refused: list[Entry] = []
         self._pauses = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
-        pauses = Backoff(client_settings.retry_base_s, client_settings.retry_cap_s, rng)
-        self._search_log = partial(
-            settle,
-            self.producer,
-            owners,
-            timeout_s=settings.resolve_timeout_s,
-            mount_timeout_s=client_settings.request_timeout_s,
-            pauses=pauses,
-        )
+        mount_pauses = Backoff(client_settings.retry_base_s, client_settings.retry_cap_s, rng)
+        self._settling = SettlingMount(self.producer, owners, client_settings.request_timeout_s, mount_pauses)
         self._held: asyncio.TimerHandle | None = None
         self._mounting: asyncio.Future[None] | None = None
         self._running = calls(self)
@@ -249,7 +242,10 @@ class Lane:
                     entry = self._ledger.entries.get(entry_id)
                     if entry is not None and entry.attempt is attempt:
                         known[sequence] = entry
-            found = await self._search_log(attempts)
+            try:
+                found = await settle(self._settling, self._owners, attempts, self._client_id, self._settings.resolve_timeout_s)
+            finally:
+                await self._settling.close()
             beyond = [sequence for sequence in found.committed if sequence >= attempts[-1].next_sequence]
             if beyond:
                 raise OutboxTaken(

@@ -9,9 +9,7 @@ was searched is not searched again, whatever breaks meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -26,7 +24,7 @@ from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidRequest, NotAllo
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import BOUND, RESOLVE
 
-__all__ = ["REFUSED_PAUSE_S", "Settled", "settle"]
+__all__ = ["REFUSED_PAUSE_S", "Settled", "SettlingMount", "settle"]
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +35,12 @@ PAUSE_S = 0.05
 """Between two questions to an owner that is not ready to answer for good."""
 
 
+class Mounting(Protocol):
+    partition: int
+
+    async def mounted(self) -> None: ...
+
+
 class Settled(NamedTuple):
     """`committed`: transaction id by sequence, of everything this client has in the log since the oldest attempt. Not `final`: the log was trimmed
     beyond that point, and what is not in `committed` may have been in it."""
@@ -45,64 +49,72 @@ class Settled(NamedTuple):
     final: bool
 
 
-async def settle(
-    producer: Producer, owners: Owners, attempts: list[Attempt], timeout_s: float, *, mount_timeout_s: float, pauses: Backoff
-) -> Settled:
-    """Waits as long as it takes. `timeout_s`: of one search; `pauses`: between mounts that fail. The producer must not mount meanwhile. Raises
-    `Fenced` where another process mounted as this client later, `ClusterKeyMismatch`, `InvalidRequest`, and what a search cannot recover from."""
-    partition, key = producer.partition, owners.parameters.key.bytes
+async def settle(lane: Mounting, owners: Owners, attempts: list[Attempt], client_id: int, timeout_s: float) -> Settled:
+    """Waits as long as it takes. Raises what no waiting mends."""
     first, since = min(each.first_sequence for each in attempts), min(each.since for each in attempts)
-    search = Search(partition, producer.client_id, first, SEQUENCE_MAX, since, key)
+    search = Search(lane.partition, client_id, first, SEQUENCE_MAX, since, owners.parameters.key.bytes)
     while True:
-        async with _mounted(producer, owners, mount_timeout_s, pauses) as address:
-            try:
-                while not search.take(await owners.call_channel(address).call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)):
-                    pass
-                if search.final or await _trimmed(partition, owners, address, since, timeout_s):
-                    committed = {begin + offset: first_id + offset for begin, count, first_id in search.committed for offset in range(count)}
-                    return Settled(committed, search.final)
-            except (ClusterKeyMismatch, InvalidRequest):
+        await lane.mounted()
+        try:
+            address = await owners.owner(lane.partition, timeout_s)
+            if not search.take(await owners.call_channel(address).call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)):
+                continue
+            if search.final or await _trimmed(lane.partition, owners, address, since, timeout_s):
+                committed = {start + offset: transaction_id + offset for start, count, transaction_id in search.committed for offset in range(count)}
+                return Settled(committed, search.final)
+        except (ClusterKeyMismatch, InvalidRequest):
+            raise
+        except WaltzError as error:
+            if not error.retriable:
                 raise
-            except WaltzError as error:
-                if not error.retriable:
-                    raise
         await asyncio.sleep(PAUSE_S)
 
 
-@asynccontextmanager
-async def _mounted(producer: Producer, owners: Owners, timeout_s: float, pauses: Backoff) -> AsyncGenerator[str, None]:
-    """The address of an owner that has decided everything that this client sent before."""
-    address, stream = await _mount(producer, owners, timeout_s, pauses)
-    try:
-        yield address
-    finally:
-        await stream.cancel()
+class SettlingMount:
+    """Mounts under the producer's client id only to fence and to ask. The producer must not mount meanwhile."""
 
+    def __init__(self, producer: Producer, owners: Owners, timeout_s: float, pauses: Backoff) -> None:
+        """`timeout_s`: of one mount; `pauses`: between mounts that fail."""
+        self.partition = producer.partition
+        self._producer = producer
+        self._owners = owners
+        self._timeout_s = timeout_s
+        self._pauses = pauses
+        self._mark = producer.known_mark
+        self._stream: Stream | None = None
 
-async def _mount(producer: Producer, owners: Owners, timeout_s: float, pauses: Backoff) -> tuple[str, Stream]:
-    mark = producer.known_mark
-    while True:
-        sequence = producer.next_mount_sequence()
-        try:
-            address = await owners.owner(producer.partition, timeout_s)
-            mine = (producer.partition, producer.client_id, sequence, mark)
-            stream, _ = await mount_for_appends(owners, address, *mine, timeout_s, appends_nothing=True)
-        except (ClusterKeyMismatch, InvalidRequest):
-            raise
-        except Fenced as error:
-            if error.what == "mount" and error.newer > sequence:
-                raise  # a copy of the outbox was started: the claim of the next session says so
-        except OutOfRange as error:
-            mark = max(mark, error.first - 1)
-        except NotAllowed as error:  # the intents are kept until the permissions, or these settings, are right
-            log.warning("outbox may not append", partition=producer.partition, error=str(error))
-            await asyncio.sleep(REFUSED_PAUSE_S)
-        except WaltzError as error:
-            log.debug("outbox mount failed", partition=producer.partition, error=str(error))
-        else:
-            pauses.reset()
-            return address, stream
-        await owners.wait_changed(pauses.next_s())
+    async def mounted(self) -> None:
+        """Mounts anew, above every earlier mount, and returns when an owner has decided everything that this client sent before. Raises `Fenced`
+        where another process mounted as this client later, `ClusterKeyMismatch`, `InvalidRequest`."""
+        await self.close()
+        producer, timeout_s = self._producer, self._timeout_s
+        while True:
+            sequence = producer.next_mount_sequence()
+            try:
+                address = await self._owners.owner(self.partition, timeout_s)
+                mine = (self.partition, producer.client_id, sequence, self._mark)
+                self._stream, _ = await mount_for_appends(self._owners, address, *mine, timeout_s, appends_nothing=True)
+            except (ClusterKeyMismatch, InvalidRequest):
+                raise
+            except Fenced as error:
+                if error.what == "mount" and error.newer > sequence:
+                    raise  # a copy of the outbox was started: the claim of the next session says so
+            except OutOfRange as error:
+                self._mark = max(self._mark, error.first - 1)
+            except NotAllowed as error:  # the intents are kept until the permissions, or these settings, are right
+                log.warning("outbox may not append", partition=self.partition, error=str(error))
+                await asyncio.sleep(REFUSED_PAUSE_S)
+            except WaltzError as error:
+                log.debug("outbox mount failed", partition=self.partition, error=str(error))
+            else:
+                self._pauses.reset()
+                return
+            await self._owners.wait_changed(self._pauses.next_s())
+
+    async def close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.cancel()
 
 
 async def _trimmed(partition: int, owners: Owners, address: str, since: int, timeout_s: float) -> bool:
