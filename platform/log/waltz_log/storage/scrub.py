@@ -87,11 +87,14 @@ class Scrub:
 
     async def run(self) -> None:
         while True:
-            await self.scrub_all()
+            try:
+                await self.scrub_all()
+            except Exception:
+                log.exception("scrub pass broke and is tried again")
             await asyncio.sleep(max(self._pause_s, EMPTY_PASS_PAUSE_S))
 
     async def run_repairs(self) -> None:
-        """Repairs what is reported, at once, and what could not be repaired, after its pause."""
+        """Repairs what is reported, at once, and what could not be repaired, after its pause. Whatever a repair raises postpones that one segment."""
         reported = self._corruption.reported
         while True:
             with suppress(TimeoutError):
@@ -99,7 +102,15 @@ class Scrub:
                     await reported.wait()
             reported.clear()
             for each in self._corruption.due():
-                await self._repair_due(each)
+                try:
+                    await self._repair_due(each)
+                except Exception as error:
+                    self._postpone_broken(each.partition, each.first, error)
+
+    def _postpone_broken(self, partition: int, first: int, error: Exception) -> None:
+        """A defect stopped the work on one segment. The task continues with the others."""
+        log.error("repair of a segment broke and is tried again", partition=partition, segment=first, error=repr(error), exc_info=error)
+        self._corruption.postpone(partition, first, repr(error))
 
     async def _repair_due(self, each: CorruptSegment) -> None:
         store = next((store for store in self._stores() if store.partition == each.partition), None)
@@ -138,6 +149,10 @@ class Scrub:
                 await self._confirm_and_repair(store, first, last)
         except FileNotFoundError:
             return  # cut or trimmed meanwhile
+        except (OSError, WaltzError):
+            raise
+        except Exception as error:
+            self._postpone_broken(store.partition, first, error)
 
     async def _confirm_and_repair(self, store: PartitionStore, first: int, last: int | None) -> None:
         """`last`: of a closed segment, None for the one that is written to."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from waltz_log.rpc import methods
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.peers import PeerReplicas
+from waltz_log.storage.repair import SegmentRepair
 from waltz_log.storage.scrub import Scrub
 from waltz_log.storage.verify_directory import verify_directory
 from waltz_log.testing.disk import Operation, SimulatedDisk
@@ -493,5 +495,41 @@ def test_what_is_trimmed_is_not_repaired_any_more() -> None:
             async with asyncio.timeout(node.settings.repair_retry_max_s + 1):
                 while node.statistics().repairing:
                     await asyncio.sleep(0.1)
+
+    run_in_virtual_time(run())
+
+
+def test_a_defect_in_one_repair_postpones_that_segment_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a failed assertion ends the repairs of the node."""
+
+    async def run() -> None:
+        async with replicas(SESSION, SESSION, silent=True) as found:
+            before = found.files()
+            broken, other = closed(found)[1:3]
+            first = int(broken.split("/")[1].removesuffix(".seg"))
+            attempts_s: list[float] = []
+            fill = SegmentRepair._fill
+
+            async def fails(self: SegmentRepair, replacement: Any, *rest: Any) -> None:
+                if replacement.first == first and len(attempts_s) < 4:
+                    attempts_s.append(asyncio.get_running_loop().time())
+                    raise AssertionError("planted")
+                await fill(self, replacement, *rest)
+
+            monkeypatch.setattr(SegmentRepair, "_fill", fails)
+            for path in (broken, other):
+                found.rot(0, path, 1500)
+            node = found.nodes[0]
+            node.start_scrub(PeerReplicas(found.network, found.find))
+            for path in (broken, other):
+                node.corruption.report(CorruptData(where=path, offset=0, reason="planted", transaction_id=None))
+            async with asyncio.timeout(600):
+                while meaning(found.files()) != meaning(before):
+                    await asyncio.sleep(0.1)
+            pauses_s = [later - earlier for earlier, later in pairwise(attempts_s)]
+            assert len(attempts_s) == 4
+            assert pauses_s == sorted(pauses_s)
+            assert pauses_s[-1] > 2 * pauses_s[0] > 0
+            assert not any(task.done() for task in node._scrubbing)
 
     run_in_virtual_time(run())
