@@ -262,3 +262,56 @@ def test_a_name_that_no_storage_node_has_is_refused_with_the_nearest(add: str | 
         assert (await _replicas(cluster))[0] == ("storage-0", "storage-1", "storage-2")
 
     _under_load(scenario)
+
+
+def test_a_second_replica_that_is_lost_right_after_the_change_comes_back_empty_under_its_name() -> None:
+    """Between the closing write and the next session both replicas are needed, and no change of replicas is possible. The way out that
+    docs/operations.md names loses nothing."""
+
+    async def run() -> None:
+        cluster = MemoryCluster(servers=1, storages=1, delay_s=lambda: 0.001)
+        await cluster.start()
+        await cluster.start_storage("storage-1")
+        client = await cluster.connect()
+        for number in range(50):
+            await client.append(0, b"%d" % number)
+        lost: list[asyncio.Future[None]] = []
+
+        def lose_when_closed(path: str, data: bytes, *_: object) -> None:
+            if path == partition_path(0) and not lost:
+                metadata = PartitionMetadata.from_bytes(data)
+                if "storage-1" in metadata.replicas and not clean_members(metadata):
+                    lost.append(asyncio.ensure_future(cluster.kill_storage("storage-1")))
+
+        cluster.ensemble.observer = lose_when_closed
+        with pytest.raises(Unavailable, match="not complete yet"):
+            await _change(cluster, add="storage-1", wait_s=30)
+        await lost[0]
+        assert await _replicas(cluster) == (("storage-0", "storage-1"), set())
+        with pytest.raises(Unavailable, match="no majority"):
+            await _change(cluster, remove="storage-1", force=True)
+        appending = asyncio.ensure_future(client.append(0, b"waits"))
+        await asyncio.sleep(1)
+        assert not appending.done()
+        cluster.disks.pop("storage-1")
+        await cluster.start_storage("storage-1")  # as `waltz storage --replace` with an empty directory
+        async with asyncio.timeout(60):
+            assert (await appending).transaction_id == 50
+            while (await _replicas(cluster))[1] != {"storage-0", "storage-1"}:
+                await asyncio.sleep(0.1)
+        await _change(cluster, remove="storage-1", force=True)
+        assert await _replicas(cluster) == (("storage-0",), {"storage-0"})
+        assert (await client.append(0, b"goes on")).transaction_id == 51
+        assert [each.data async for each in _read_first(client, 50)] == [b"%d" % number for number in range(50)]
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(run())
+
+
+async def _read_first(client: WaltzClient, count: int) -> AsyncGenerator[Transaction, None]:
+    async with aclosing(client.feed(0)) as feed:
+        async for transaction in feed:
+            yield transaction
+            if transaction.transaction_id == count - 1:
+                return
