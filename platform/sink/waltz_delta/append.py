@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from waltz_delta import internal
 from waltz_delta.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.evolution import Evolution, fit
-from waltz_delta.marks import BatchRange, app_id, overlap, refuse_gaps
+from waltz_delta.marks import BatchRange, app_id, marks_among, overlap, refuse_gaps
 from waltz_delta.restored import follow_restore, told_by
 from waltz_delta.table import check_layout, create_empty, is_table, reserve
 from waltz_delta.table_watch import TableWatch
@@ -94,7 +94,8 @@ class DeltaAppend:
         if not ends:
             return None
         transaction = internal.TableTransaction(spark, self.path)
-        marks = {p: mark for p in sorted(ends) if (mark := transaction.version(app_id(self.cluster_key, p))) is not None}
+        names = {app_id(self.cluster_key, p): transaction.version(app_id(self.cluster_key, p)) for p in sorted(ends)}
+        marks = marks_among({name: mark for name, mark in names.items() if mark is not None}, self.cluster_key)
         refuse_gaps(self.path, covered, marks)
         self.watch.check(spark, transaction, covered.checkpoint)
         versions = {app_id(self.cluster_key, p): end for p, end in ends.items() if end > marks.get(p, -1)}

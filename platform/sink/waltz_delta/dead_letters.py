@@ -27,6 +27,7 @@ from waltz_delta.errors import WriteContended
 from waltz_delta.evolution import fitting_columns
 from waltz_delta.restored import follow_restore, told_by
 from waltz_delta.table import create_empty, is_table
+from waltz_delta.table_watch import TableWatch
 
 __all__ = ["NOWHERE", "SCHEMA", "DeadLetters", "Letters"]
 
@@ -60,6 +61,7 @@ class DeadLetters:
         self.path = path
         self.cluster_key = cluster_key
         self._tables = tuple(tables)
+        self._watch = TableWatch(path)
 
     def prepare(self, spark: SparkSession) -> None:
         if not is_table(spark, self.path):
@@ -68,23 +70,28 @@ class DeadLetters:
         fitting_columns(self.path, held, SCHEMA, "fail")
 
     def follow_restore(self, spark: SparkSession) -> None:
-        """Where this table was restored together with those that its letters were meant for, the log comes again, and its letters must."""
-        follow_restore(spark, self.path, self.cluster_key)
+        """Where this table was restored together with those that its letters were meant for, the log comes again, and its letters must. From now on
+        `write` compares the table's id with the present one and inspects the commits since."""
+        self._watch.begin(follow_restore(spark, self.path, self.cluster_key))
+        self._watch.check(spark, internal.TableTransaction(spark, self.path), None)
 
     def app_id(self, target: str, partition: int) -> str:
         return f"waltz:{self.cluster_key}:{partition}@{hashlib.sha256(target.encode()).hexdigest()[:16]}"
 
     def write(self, spark: SparkSession, ends: Mapping[int, int], letters: Mapping[str, Letters], batch_id: int | None) -> set[str]:
         """The letters of each target, those below its marks left out, in one commit with the marks at `ends`. Gives the targets that had not got
-        so far."""
+        so far. Raises `TableReplaced`, `TableRestored`, `RestoreOvertaken`: without the last commits of letters, the marks that go with them are
+        wrong."""
         batch = -1 if batch_id is None else batch_id
         for _ in range(ATTEMPTS):
             transaction = internal.TableTransaction(spark, self.path)
+            seen = transaction.read_version
+            self._watch.check(spark, transaction, None)
             versions: dict[str, int] = {}
             frames: dict[str, DataFrame] = {}
             for target, rows in sorted(letters.items()):
                 names = {partition: self._names(target, partition) for partition in sorted(ends)}
-                held = {p: [mark for name in each if (mark := transaction.version(name)) is not None] for p, each in names.items()}
+                held = {p: [mark for name in each if (mark := transaction.version(name)) is not None and mark >= 0] for p, each in names.items()}
                 marks = {p: max(found) for p, found in held.items() if found}
                 ahead = {name: end for p, end in ends.items() if end > marks.get(p, -1) for name in names[p]}
                 if ahead:
@@ -94,11 +101,13 @@ class DeadLetters:
                 return set()
             try:
                 written = transaction.write(reduce(DataFrame.unionByName, frames.values()), partition_by=(), properties={})
-                transaction.commit(written, versions, query="waltz dead letters", batch=batch, metadata=told_by(self.cluster_key))
+                committed = transaction.commit(written, versions, query="waltz dead letters", batch=batch, metadata=told_by(self.cluster_key))
             except Exception as error:
                 if not transaction.lost_to_another(error):
                     raise
             else:
+                if committed > seen + 1:
+                    self._watch.check_overtaken(internal.TableTransaction(spark, self.path), seen, committed)
                 return set(frames)
         raise WriteContended(path=self.path, attempts=ATTEMPTS)
 

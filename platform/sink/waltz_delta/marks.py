@@ -63,12 +63,13 @@ def merged_app_id(cluster_key: str) -> str:
 
 
 def marks_among(versions: Mapping[str, int], cluster_key: str) -> dict[int, int]:
-    """The marks among all transaction identifiers of a table."""
+    """The marks among all transaction identifiers of a table. A version below 0 is none: a RESTORE to before the first batch of a partition leaves
+    it, since an identifier can be changed and not removed (`restored`)."""
     start = app_id(cluster_key, 0)[:-1]
     return {
         int(name.removeprefix(start)): version
         for name, version in versions.items()
-        if name.startswith(start) and name.removeprefix(start).isdecimal()
+        if version >= 0 and name.startswith(start) and name.removeprefix(start).isdecimal()
     }
 
 

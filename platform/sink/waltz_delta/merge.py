@@ -61,8 +61,9 @@ class MergedTable:
         number = max(versions.get(merge_app_id(self.cluster_key), 0), versions.get(self._done, 0))
         return MergeState(marks_among(versions, self.cluster_key), number, transaction.read_version)
 
-    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], Any]) -> None:
-        """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. `LostRace` where another writer came first."""
+    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], Any]) -> int:
+        """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. Returns the version of the commit that set them, or a
+        later one where another driver set them first. `LostRace` where another writer came first."""
         number = state.number + 1
         marks = {str(p): mark for p, mark in sorted({**state.marks, **new}.items())}
         told = {"cluster": self.cluster_key, "merge": number, "marks": marks, "read": state.version}
@@ -86,16 +87,16 @@ class MergedTable:
                 spark.conf.unset(_SETTINGS + name)
         if not merged:
             raise LostRace  # Delta gives no result row for what it skips
-        self._mark(spark, new, number, state.version)
+        return self._mark(spark, new, number, state.version)
 
-    def _mark(self, spark: SparkSession, marks: Mapping[int, int], number: int, read: int) -> None:
+    def _mark(self, spark: SparkSession, marks: Mapping[int, int], number: int, read: int) -> int:
         transaction = internal.TableTransaction(spark, self.path)
         versions = {self._done: number, **{app_id(self.cluster_key, partition): mark for partition, mark in sorted(marks.items())}}
         ahead = {name: mark for name, mark in versions.items() if mark > (found if (found := transaction.version(name)) is not None else -1)}
         if not ahead:
-            return
+            return transaction.read_version
         try:
-            transaction.mark(ahead, query="waltz", batch=-1, metadata=told_by(self.cluster_key, read=read))
+            return transaction.mark(ahead, query="waltz", batch=-1, metadata=told_by(self.cluster_key, read=read))
         except Exception as error:
             if not internal.is_conflict(error):
                 raise

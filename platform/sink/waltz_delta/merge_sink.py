@@ -166,9 +166,8 @@ class _StagedMerge:
         def execute() -> Any:
             return self.sink.rule.merge(self.spark, self.sink.path, self.source, self.columns)
 
-        self.sink._table.merge(self.spark, self.state, self.new, execute)
-        now = internal.TableTransaction(self.spark, self.sink.path)
-        self.sink.watch.check_overtaken(now, self.state.version, now.read_version)
+        committed = self.sink._table.merge(self.spark, self.state, self.new, execute)
+        self.sink.watch.check_overtaken(internal.TableTransaction(self.spark, self.sink.path), self.state.version, committed)
 
     def release(self) -> None:
         self.source.unpersist()

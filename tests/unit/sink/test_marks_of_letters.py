@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from waltz_delta.append import DeltaAppend
 from waltz_delta.dead_letters import NOWHERE, DeadLetters
-from waltz_delta.marks import app_id, merge_app_id, merged_app_id
+from waltz_delta.errors import RestoreOvertaken, TableReplaced, TableRestored
+from waltz_delta.marks import BatchRange, app_id, marks_among, merge_app_id, merged_app_id, refuse_gaps
+from waltz_delta.merge import MergedTable
+from waltz_delta.merge_sink import _StagedMerge
 from waltz_delta.restored import follow_restore, marks_as_restored, told_by
+from waltz_delta.start import starting_transaction_ids
+from waltz_delta.table_watch import TableWatch
 
 KEY, OTHER = "k", "other"
 
@@ -20,6 +27,8 @@ class Table:
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = [{"operation": "CREATE TABLE"}]
         self.sets: list[dict[str, int]] = [{}]
+        self.table_id = "first"
+        self.exists = True
 
     def commit(self, written: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
         parameters = {"queryId": query, "epochId": str(batch)}
@@ -92,14 +101,14 @@ def test_a_restore_takes_back_marks_and_merges_go_on_with_their_number(table: Ta
     table.land(OTHER, {app_id(OTHER, 0): 7})
     table.restore(then)
     before = table.read_version
-    assert marks_as_restored(spark, "t", KEY) == {0: 9, 1: -1}
+    assert marks_as_restored(spark, "t", KEY) == {0: 9}
     assert table.read_version == before, "nothing is written"
     follow_restore(spark, "t", KEY)
     assert table.versions() == {app_id(KEY, 0): 9, app_id(KEY, 1): -1, merge: 2, merged: 2, app_id(OTHER, 0): 7}
     follow_restore(spark, "t", KEY)
     assert table.read_version == before + 1, "a restore is followed once"
     table.land(KEY, {app_id(KEY, 0): 12})
-    assert marks_as_restored(spark, "t", KEY) == {0: 12, 1: -1}
+    assert marks_as_restored(spark, "t", KEY) == {0: 12}
     follow_restore(spark, "t", OTHER)
     assert table.version(app_id(OTHER, 0)) == -1, "each cluster by itself"
 
@@ -127,3 +136,114 @@ def test_what_no_route_takes_is_told_by_each_landing_and_once_though_its_outputs
     assert tell(landing("new", "b"), {0: 120}, NOWHERE) == {NOWHERE: {0: 99}}
     assert tell(landing("new"), {0: 130}, NOWHERE) == {NOWHERE: {0: 120}}
     assert tell(landing("c"), {0: 60}, NOWHERE) == {NOWHERE: {0: 50}}
+
+
+def test_a_restore_to_before_a_partitions_first_batch_leaves_no_mark_of_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log may begin above 0, trimmed or as a topic's: a mark of -1 would make the query begin at id 0, which is lost, or find a gap."""
+    spark: Any = None
+    monkeypatch.setattr("waltz_delta.internal.transaction_versions", lambda spark, path: table.versions())
+    then = table.read_version
+    table.land(KEY, {app_id(KEY, 0): 899, merge_app_id(KEY): 1, merged_app_id(KEY): 1})
+    table.restore(then)
+    assert starting_transaction_ids(spark, "t", KEY) == "earliest"
+    assert table.version(app_id(KEY, 0)) == -1
+    marks = MergedTable("t", KEY).state(spark).marks
+    assert marks == marks_among(table.versions(), KEY) == marks_as_restored(spark, "t", KEY) == {}
+    refuse_gaps("t", BatchRange({0: 900}, {0: 800}, exact=True, origins={0: 800}), marks)
+
+
+def test_an_append_after_such_a_restore_begins_where_the_log_does(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = None
+    then = table.read_version
+    table.land(KEY, {app_id(KEY, 0): 899})
+    table.restore(then)
+    follow_restore(spark, "t", KEY)
+    sink = DeltaAppend("t", KEY)
+    frame: Any = SimpleNamespace(schema=None, select=lambda *_: "rows")
+    monkeypatch.setattr(DeltaAppend, "_columns", lambda *_: [])
+    asked: list[Mapping[int, int]] = []
+
+    def rows(marks: Mapping[int, int]) -> Any:
+        asked.append(marks)
+        return frame
+
+    staged = sink.stage(spark, BatchRange({0: 900}, {0: 800}, exact=True, origins={0: 800}), rows, 0)
+    assert staged is not None
+    staged.commit()
+    assert (asked, table.version(app_id(KEY, 0))) == ([{}], 899)
+
+
+def test_a_table_of_letters_that_was_restored_under_a_running_query_ends_it(table: Table) -> None:
+    spark: Any = None
+    letters = DeadLetters("dead", KEY, ["t"])
+    letters.follow_restore(spark)
+    tell(letters, {0: 9}, "t")
+    then = table.read_version
+    tell(letters, {0: 19}, "t")
+    table.restore(then)
+    table.add({"operation": "OPTIMIZE"})
+    before = table.read_version
+    for _ in range(2):
+        with pytest.raises(TableRestored):
+            tell(letters, {0: 29}, "t")
+    assert table.read_version == before, "nothing is written"
+    again = DeadLetters("dead", KEY, ["t"])
+    again.follow_restore(spark)
+    assert tell(again, {0: 29}, "t") == {"t": {0: 9}}
+
+
+@pytest.mark.parametrize("found", ["second", ""])
+def test_a_table_of_letters_that_was_replaced_or_removed_under_a_running_query_ends_it(table: Table, found: str) -> None:
+    spark: Any = None
+    letters = DeadLetters("dead", KEY, ["t"])
+    letters.follow_restore(spark)
+    table.table_id = found
+    before = table.read_version
+    with pytest.raises(TableReplaced) as raised:
+        tell(letters, {0: 9}, "t")
+    assert (raised.value.expected, raised.value.found) == ("first", found)
+    assert table.read_version == before, "nothing is written"
+
+
+def test_letters_that_were_committed_over_a_restore_say_so(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = None
+    letters = DeadLetters("dead", KEY, ["t"])
+    letters.follow_restore(spark)
+    tell(letters, {0: 9}, "t")
+    monkeypatch.setattr(table, "write", lambda rows, **_: table.restore(0))
+    with pytest.raises(RestoreOvertaken):
+        tell(letters, {0: 19}, "t")
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_merge_overtakes_only_a_restore_before_its_own_marks(table: Table, monkeypatch: pytest.MonkeyPatch, overtaken: bool) -> None:
+    """A RESTORE after them is the next batch's to find, whatever was committed above it."""
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None, unset=lambda *_: None))
+    mark = table.mark
+
+    def restored_around(versions: Mapping[str, int], **told: Any) -> int:
+        if overtaken:
+            table.restore(0)
+        committed = mark(versions, **told)
+        if not overtaken:
+            table.restore(0)
+            table.add({"operation": "OPTIMIZE"})
+        return committed
+
+    def merge(*_: Any) -> Any:
+        table.add({"operation": "MERGE", "userMetadata": told_by(KEY, merge=1, read=0)}, {merge_app_id(KEY): 1})
+        return SimpleNamespace(collect=lambda: ["row"])
+
+    merged = MergedTable("t", KEY)
+    state = merged.state(spark)
+    monkeypatch.setattr(table, "mark", restored_around)
+    rule = SimpleNamespace(remember=lambda *_: None, merge=merge)
+    sink: Any = SimpleNamespace(path="t", rule=rule, _table=merged, watch=TableWatch("t"))
+    source: Any = None
+    staged = _StagedMerge(sink, spark, state, {0: 9}, source, [])
+    if overtaken:
+        with pytest.raises(RestoreOvertaken):
+            staged.commit()
+    else:
+        staged.commit()
+        assert table.version(app_id(KEY, 0)) == 9
