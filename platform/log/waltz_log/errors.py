@@ -18,6 +18,7 @@
     ├── BelongsToTopic            the log partition belongs to a topic               append through `client.topic(name)`
     ├── NotAllowed                the topic does not take this from that principal  ask who made the topic
     ├── Fenced                    somebody with a newer session or mount took over   stop; open again
+    │   ├── ReplicaFenced         as one replica says                                as above
     │   └── OutboxTaken           another copy of the outbox's directory took over   find the other copy
     ├── CoordinatorBehind         the coordinator was set back, its replicas were not  an operator adopts what the replicas hold
     ├── SessionTooOld             the replica may hold a dirty tail                  read from another replica
@@ -69,6 +70,7 @@ __all__ = [
     "OutboxTaken",
     "OutcomeUnknown",
     "ProtocolViolation",
+    "ReplicaFenced",
     "SessionTooOld",
     "StorageFailed",
     "StorageFull",
@@ -286,6 +288,17 @@ class Fenced(WaltzError):
     newer: int
 
 
+class ReplicaFenced(Fenced):
+    """A replica refuses the store session: it has seen `newer`, or the same session of another owner. `clean_session`: the newest session in which
+    the replica was made clean."""
+
+    what: str
+    partition: int
+    mine: int
+    newer: int
+    clean_session: int
+
+
 class CoordinatorBehind(WaltzError):
     """A replica has been in a store session that the coordinator's metadata does not know: the coordinator was restored to an older state. Nothing
     was truncated or appended, and the partition stays closed until an operator adopts what the replicas hold (docs/operations.md, A restored
@@ -466,6 +479,7 @@ _CLASSES: dict[str, type[WaltzError]] = {
         BelongsToTopic,
         NotAllowed,
         Fenced,
+        ReplicaFenced,
         OutboxTaken,
         CoordinatorBehind,
         SessionTooOld,

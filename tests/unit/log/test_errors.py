@@ -27,6 +27,7 @@ SAMPLES: list[WaltzError] = [
     errors.BelongsToTopic(partition=3, topic="shop/orders"),
     errors.NotAllowed(action="append", topic="shop/orders", principal=None),
     errors.Fenced(what="session", partition=1, mine=2, newer=3),
+    errors.ReplicaFenced(what="session", partition=1, mine=2, newer=3, clean_session=1),
     errors.CoordinatorBehind(partition=1, replica="storage-0", recorded=2, found=3),
     errors.SessionTooOld(partition=1, asked=3, session=2),
     errors.ClusterKeyMismatch(expected="a", got="b"),

@@ -89,21 +89,16 @@ class ReplicaSession:
                 await self._replicate(next_id)
             except Fenced as error:
                 await self._store.expect_taken(self.name, error)
+                if self._store.failed is not None:
+                    return
+                self._fail(error)
             except CoordinatorBehind as error:
                 found = CoordinatorBehind(partition=error.partition, replica=self.name, recorded=error.recorded, found=error.found)
                 await self._store.close_behind(found)
             except WaltzError as error:
                 if self._store.failed is not None:
                     return
-                if self._recovery.resolved is None:
-                    self._recovery.withdraw(self.name)
-                self.reached = not isinstance(error, ConnectionLost | Unavailable)
-                if isinstance(error, StorageFull):
-                    self.free_bytes = max(0, error.free_bytes)
-                self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
-                self._state, self._error = ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED, str(error)
-                self._store.advanced.notify()
-                log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
+                self._fail(error)
             if loop.time() - began > settings.replica_retry_max_s:
                 pause = settings.replica_retry_s
             if await self._pause(pause):
@@ -111,6 +106,18 @@ class ReplicaSession:
                 await self.close()  # a connection of gRPC's has pauses of its own
             else:
                 pause = min(pause * 2, settings.replica_retry_max_s)
+
+    def _fail(self, error: WaltzError) -> None:
+        """Records the failure; the caller tries again."""
+        if self._recovery.resolved is None:
+            self._recovery.withdraw(self.name)
+        self.reached = not isinstance(error, ConnectionLost | Unavailable)
+        if isinstance(error, StorageFull):
+            self.free_bytes = max(0, error.free_bytes)
+        self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
+        self._state, self._error = ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED, str(error)
+        self._store.advanced.notify()
+        log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
 
     async def _pause(self, pause_s: float) -> bool:
         """Until the next try: for so long, or, which gives True, until the node registers anew or answers again."""

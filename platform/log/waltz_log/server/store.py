@@ -29,7 +29,7 @@ from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, Replic
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.core.replica_status import ReplicaStatus
-from waltz_log.errors import CoordinatorBehind, CorruptData, Fenced, OutOfRange, StorageFull, Unavailable, WaltzError
+from waltz_log.errors import CoordinatorBehind, CorruptData, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
 from waltz_log.server.block_stream import Encodings
 from waltz_log.server.lasting import is_expected
 from waltz_log.server.memory import PartitionMemory
@@ -43,6 +43,9 @@ from waltz_log.server.window import Window
 from waltz_log.zookeeper.subscribers import read_retained
 
 __all__ = ["StoreSession"]
+
+FENCE_PASSED_MAX = 1 << 62
+"""No session number is taken above a higher fence: a signed number of 64 bits holds them, and there must be room for those to come."""
 
 log = structlog.get_logger(__name__)
 
@@ -116,6 +119,8 @@ class StoreSession:
         self._learners: dict[str, asyncio.Task[None]] = {}
         """Replicas that are filled before they are assigned: they follow like the others, and nothing they acknowledge counts."""
         self._learned: dict[str, int] = {}
+        self._refused: Counter[str] = Counter()
+        """How often each replica refused this session without evidence of an owner that the metadata does not know."""
         self._tasks: list[asyncio.Task[None]] = []
         self._opened = False
         self._renewing = False
@@ -149,6 +154,7 @@ class StoreSession:
     async def _establish(self, before: PartitionMetadata, assigned: tuple[str, ...]) -> None:
         # 2.-4. a replica session for every assigned replica; each recovers by itself and meets the others in `recovery`
         self.assigned = assigned
+        self._refused.clear()
         recovery = self._recovery = Recovery(self.partition, before, assigned)
         for name in sorted(self._replicas.keys() - set(assigned)):
             await self._replicas.pop(name).close()
@@ -236,8 +242,8 @@ class StoreSession:
 
     async def _write_metadata(self, wanted: PartitionMetadata) -> None:
         """By compare-and-set, while the lock is held. Raises `Fenced` where somebody else wrote: the session is over then."""
-        if self._metadata.newer_session is not None:
-            self._raise_if_failed()
+        if self._metadata.newer_session is not None or self._metadata.session > self.session:
+            self._raise_if_failed()  # it was closed here, or left for a session above a fence
         if wanted == self._metadata:
             return
         version = await self.coordinator.set(partition_path(self.partition), wanted.to_bytes(), self._metadata_version)
@@ -343,7 +349,7 @@ class StoreSession:
             try:
                 await replica.probe()
             except Fenced as error:
-                self.fenced(error)
+                await self.expect_taken(replica.name, error)
                 return False
             except WaltzError:
                 return False
@@ -510,9 +516,38 @@ class StoreSession:
             self.fail(error)
 
     async def expect_taken(self, replica: str, error: Fenced) -> None:
-        """A replica has seen a newer session, which somebody took in the metadata before, unless the metadata was set back since."""
-        if error.newer > self.session and self.failed is None:
-            await self.close_behind(CoordinatorBehind(partition=self.partition, replica=replica, recorded=self.session, found=error.newer))
+        """A replica has seen a newer session, or this one of another owner. Ends the session for good where the replica is clean in a session that
+        the metadata does not know: only an owner makes a replica clean.
+
+        A fence alone is no evidence, because any call with a higher number raises it. The replica counts as failed, until the session is open without
+        it, or cannot open without it: then the session ends, and the next one takes a number above the fence. A newer owner explains the fence, but
+        has changed the metadata, so that nothing is written here."""
+        if self.failed is not None or error.newer < self.session or (error.newer == self.session and error.mine != self.session):
+            return
+        clean = error.clean_session if isinstance(error, ReplicaFenced) else -1
+        if clean > self.session or (clean == self.session and self.made_clean.get(replica) != clean):
+            await self.close_behind(CoordinatorBehind(partition=self.partition, replica=replica, recorded=self.session, found=clean))
+            return
+        self._refused[replica] += 1
+        if error.newer < FENCE_PASSED_MAX and (self._opened or (self._refused[replica] > 1 and self._lacks_majority)):
+            await self._pass_fence(replica, error)
+
+    @property
+    def _lacks_majority(self) -> bool:
+        """Whether the replicas that answered and did not refuse the session are too few to open it."""
+        answered = [name for name in self.assigned if self._replicas[name].reached and not self._refused[name]]
+        return len(answered) < majority(len(self.assigned))
+
+    async def _pass_fence(self, replica: str, error: Fenced) -> None:
+        """Ends the session. The next one takes a number above the fence."""
+        try:
+            async with self._metadata_lock:
+                await self._write_metadata(replace(self._metadata, session=max(error.newer, self._metadata.session)))
+                self.fail(error)
+        except WaltzError as failed:
+            self.fail(failed)
+            return
+        log.warning("taking a session number above the fence", partition=self.partition, replica=replica, session=self.session, fence=error.newer)
 
     async def close_behind(self, error: CoordinatorBehind) -> None:
         """Ends the session, for good where the metadata still is what this session made of it: a session that somebody else took since would explain

@@ -24,7 +24,17 @@ from waltz_log.core.columns import slice_block, verify_records
 from waltz_log.core.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.core.retention import SegmentFacts
-from waltz_log.errors import CorruptData, Fenced, OutOfRange, ProtocolViolation, SessionTooOld, StorageFailed, StorageFull, Unavailable, WaltzError
+from waltz_log.errors import (
+    CorruptData,
+    OutOfRange,
+    ProtocolViolation,
+    ReplicaFenced,
+    SessionTooOld,
+    StorageFailed,
+    StorageFull,
+    Unavailable,
+    WaltzError,
+)
 from waltz_log.storage.appender import Appender
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.corruption import Corruption
@@ -127,8 +137,8 @@ class PartitionStore:
         if session < self._fence:
             raise self._fenced(session)
 
-    def _fenced(self, session: int) -> Fenced:
-        return Fenced(what="store session", partition=self.partition, mine=session, newer=self._fence)
+    def _fenced(self, session: int) -> ReplicaFenced:
+        return ReplicaFenced(what="store session", partition=self.partition, mine=session, newer=self._fence, clean_session=self._mark.session)
 
     async def _admit(self, session: int) -> None:
         """Within a turn: refuses an older session; a newer one is on the medium when this returns, and nothing older is queued any more."""
@@ -437,6 +447,11 @@ class PartitionStore:
             await self._guarded(self._offload(replacement.put_in_place))
 
     # ---- telling, ending -------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def clean_session(self) -> int:
+        """The newest session in which the replica was made clean; negative where there was none."""
+        return self._mark.session
 
     @property
     def newest_session(self) -> int:

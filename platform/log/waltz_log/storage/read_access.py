@@ -13,7 +13,7 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from waltz_log.core.access import expect_allowed
-from waltz_log.errors import CoordinatorBehind, Fenced, NotAllowed, ProtocolViolation
+from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation, ReplicaFenced
 
 __all__ = ["TOKEN_BYTES_MAX", "OpenedBy", "ReadAccess"]
 
@@ -38,18 +38,19 @@ class ReadAccess:
         """None where no owner has opened a session since the node was started."""
         return self._opened.get(partition)
 
-    def expect_same_owner(self, partition: int, session: int, token: bytes) -> None:
-        """Raises `CoordinatorBehind` where the session was opened with another token. Its owner alone may change who reads; and as the coordinator
-        gives each session number once, two owners of one number mean that it was set back."""
+    def expect_same_owner(self, partition: int, session: int, token: bytes, clean_session: int) -> None:
+        """Raises `ReplicaFenced` where the session was opened with another token: its owner alone may change who reads. `clean_session`: the newest
+        in which the replica was clean, from which the caller concludes whether an owner or a stranger was here before it."""
         if len(token) > TOKEN_BYTES_MAX:
             raise ProtocolViolation(reason=f"owner token is too long: bytes={len(token)} limit={TOKEN_BYTES_MAX}")
         known = self._opened.get(partition)
         if known is not None and known.session == session and not compare_digest(known.token, token):
-            raise CoordinatorBehind(partition=partition, replica=None, recorded=session - 1, found=session)
+            what = "store session, opened by another owner before"
+            raise ReplicaFenced(what=what, partition=partition, mine=session, newer=session, clean_session=clean_session)
 
-    def record(self, partition: int, opened: OpenedBy) -> None:
-        """After the session was opened. Raises `CoordinatorBehind` as `expect_same_owner` does, for one that came at the same time."""
-        self.expect_same_owner(partition, opened.session, opened.token)
+    def record(self, partition: int, opened: OpenedBy, clean_session: int) -> None:
+        """After the session was opened. Raises `ReplicaFenced` as `expect_same_owner` does, for one that came at the same time."""
+        self.expect_same_owner(partition, opened.session, opened.token, clean_session)
         known = self._opened.get(partition)
         if known is None or known.session <= opened.session:
             self._opened[partition] = opened

@@ -76,9 +76,10 @@ class _Service:
         self._expect_key(request)
         await self._node.make_room(request.partitions)
         store = await self.partition(request)
-        self._node.access.expect_same_owner(request.partition, request.session, request.owner_token)
+        self._node.access.expect_same_owner(request.partition, request.session, request.owner_token, store.clean_session)
         state = await store.open_session(request.session)
-        self._node.access.record(request.partition, OpenedBy(request.session, request.owner_token, request.topic, tuple(request.readers)))
+        opened = OpenedBy(request.session, request.owner_token, request.topic, tuple(request.readers))
+        self._node.access.record(request.partition, opened, store.clean_session)
         return pb.OpenResponse(
             session=state.mark.session,
             low_water_mark=state.mark.low_water_mark,

@@ -12,7 +12,7 @@ from waltz_log.client import ClientSettings, Receipt, WaltzClient
 from waltz_log.core.access import CLUSTER_PRINCIPAL, allowed, check_access_properties, check_principal, expect_allowed
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.topic_names import TopicName
-from waltz_log.errors import CoordinatorBehind, Fenced, InvalidSetting, NotAllowed, OutcomeUnknown, OutOfRange, WaltzError
+from waltz_log.errors import Fenced, InvalidSetting, NotAllowed, OutcomeUnknown, OutOfRange, ReplicaFenced, WaltzError
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import OPEN, READ, READ_VIEW, TRANSACTIONS
 from waltz_log.testing import InMemoryCluster
@@ -181,7 +181,7 @@ async def test_a_guessed_fence_does_not_open_a_replica_and_the_owner_still_reads
         await read(session + 1, stolen.token)
     # A stranger that opens the owner's session itself neither replaces the token nor removes the readers.
     for token in (b"", b"mine"):
-        with pytest.raises(CoordinatorBehind):
+        with pytest.raises(ReplicaFenced, match="another owner"):
             await to_storage.call(OPEN, pb.OpenRequest(cluster_key=key, session=session, owner_token=token), timeout_s=10)
         with pytest.raises(NotAllowed):
             await read(session, token)
