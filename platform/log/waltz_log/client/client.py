@@ -308,16 +308,19 @@ class WaltzClient:
             raise InvalidRequest(reason=f"no such position: after={after}")
         return feed_batches(partition, after, data=data, owners=self._owners, settings=self._settings, rng=self._rng, topic=topic)
 
-    async def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[Transaction]:
+    async def fetch(
+        self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None, *, topic: TopicEpoch | None = None
+    ) -> list[Transaction]:
         """The transactions with these ids, with their data, in the order asked for; an id may be repeated. For a reader of a feed without data that
         needs some of it: a few requests for all of them, to the owner's memory and from there to a replica.
 
         Holds all of them in memory: at most 1,000,000 ids and 256 MiB of data in one call. Raises `OutOfRange` where one is not, or no longer, in the
         log, `NotAllowed`, `InvalidRequest`, `CorruptData` where three answers in a row do not match their checksums, and `Unavailable` after
-        `timeout_s` (`append_timeout_s` by default)."""
+        `timeout_s` (`append_timeout_s` by default). `topic`: for a topic's handle; raises `TopicDeleted` then."""
         self._check(partition)
         wanted = checked_ids(transaction_ids)
-        return await fetch_transactions(self._owners, partition, wanted, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
+        chosen = self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        return await fetch_transactions(self._owners, partition, wanted, chosen, topic)
 
     async def follow(self, partition: int, apply: Apply, after: int = -1, again: Again | None = None, *, topic: TopicEpoch | None = None) -> Follower:
         """Runs `apply` over the feed in the background. While it lives, its `applied` is the mark of this partition's appends with locks.

@@ -14,6 +14,7 @@ from operator import index
 from waltz_log.client.decode import decode_block
 from waltz_log.client.owners import Owners
 from waltz_log.client.transaction import Transaction
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.errors import CorruptData, InvalidRequest, ProtocolViolation, Unavailable
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.methods import TRANSACTIONS
@@ -51,10 +52,12 @@ def checked_ids(transaction_ids: Iterable[int]) -> list[int]:
     return found
 
 
-async def fetch_transactions(owners: Owners, partition: int, transaction_ids: Sequence[int], timeout_s: float) -> list[Transaction]:
-    """The transactions in the order asked for. Raises `OutOfRange`, `NotAllowed`, `InvalidRequest` where they take more than `BYTES_MAX`,
-    `CorruptData` and `ProtocolViolation` after `TRIES_MAX` damaged answers in a row, and after `timeout_s` the last error of the owners, or
-    `Unavailable`."""
+async def fetch_transactions(
+    owners: Owners, partition: int, transaction_ids: Sequence[int], timeout_s: float, topic: TopicEpoch | None = None
+) -> list[Transaction]:
+    """The transactions in the order asked for. `topic`: which the partition must belong to, else `TopicDeleted`. Raises `OutOfRange`, `NotAllowed`,
+    `InvalidRequest` where they take more than `BYTES_MAX`, `CorruptData` and `ProtocolViolation` after `TRIES_MAX` damaged answers in a row, and
+    after `timeout_s` the last error of the owners, or `Unavailable`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     wanted = sorted(set(transaction_ids))
@@ -70,6 +73,8 @@ async def fetch_transactions(owners: Owners, partition: int, transaction_ids: Se
             cluster_key=owners.parameters.key.bytes,
             principal=owners.principal,
             transaction_ids=struct.pack(f">{len(asked)}q", *asked),
+            topic="" if topic is None else topic.name,
+            topic_epoch=0 if topic is None else topic.epoch,
         )
         answer: pb.TransactionResponse = await owners.ask(partition, TRANSACTIONS, request, timeout_s=left)
         try:

@@ -307,7 +307,7 @@ class TopicHandle:
         first = self._topic.begin_of(partition)
         if wanted and (lowest := min(wanted)) < first:
             raise OutOfRange(partition=log_partition, asked=lowest, first=first, last=await self._client.high_water_mark(log_partition))
-        transactions = await self._client.fetch(log_partition, wanted, timeout_s)
+        transactions = await self._client.fetch(log_partition, wanted, timeout_s, topic=self._identity)
         return list(records_of(self._topic, partition, transactions))
 
     async def follow(self, partition: int, apply: Callable[[list[TopicRecord]], Awaitable[None] | None], after: int = -1) -> Follower:

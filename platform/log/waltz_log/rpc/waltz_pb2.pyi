@@ -619,6 +619,8 @@ class TransactionRequest(_message.Message):
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_EPOCH_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     first_transaction_id: _builtins.int
     count: _builtins.int
@@ -626,6 +628,9 @@ class TransactionRequest(_message.Message):
     principal: _builtins.str
     transaction_ids: _builtins.bytes
     """i8[n], rising: these and not a range. The answer holds the first of them, at least one"""
+    topic: _builtins.str
+    """as in MountRequest: refused where the partition is not this topic's"""
+    topic_epoch: _builtins.int
     def __init__(
         self,
         *,
@@ -635,10 +640,12 @@ class TransactionRequest(_message.Message):
         cluster_key: _builtins.bytes = ...,
         principal: _builtins.str = ...,
         transaction_ids: _builtins.bytes = ...,
+        topic: _builtins.str = ...,
+        topic_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "count", b"count", "first_transaction_id", b"first_transaction_id", "partition", b"partition", "principal", b"principal", "transaction_ids", b"transaction_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "count", b"count", "first_transaction_id", b"first_transaction_id", "partition", b"partition", "principal", b"principal", "topic", b"topic", "topic_epoch", b"topic_epoch", "transaction_ids", b"transaction_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

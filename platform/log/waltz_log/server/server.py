@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import structlog
 
 from waltz_log.core import metadata as paths
+from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import Assignment, ClusterParameters
@@ -248,6 +249,8 @@ class LogServer:
 
     async def _transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
         self._check_key(request.cluster_key)
+        if request.topic:
+            self._topics.expect_addressed(request.partition, TopicEpoch(request.topic, request.topic_epoch), appends=False)
         self._topics.expect_allowed(request.partition, "read", request.principal)
         return await _as_owner(self._owned(request.partition).transactions(request), request.partition)
 

@@ -197,6 +197,22 @@ async def test_one_that_was_deleted_and_made_again_unseen_is_another_topic(clust
         await topic.append(b"x")
 
 
+async def test_a_handle_that_does_not_know_of_the_deletion_fetches_nothing_more(cluster: InMemoryCluster) -> None:
+    await create(cluster, "shop/orders", 1)
+    topic = await (await cluster.client(FAST)).topic("shop/orders")
+    receipt = await topic.append(b"x")
+    assert [each.value for each in await topic.fetch(0, [receipt.transaction_id])] == [b"x"]
+    watcher = topic._directory._watcher
+    assert watcher is not None
+    watcher.cancel()
+    await cluster.delete_topic("shop/orders")
+    with pytest.raises(TopicDeleted):
+        async with asyncio.timeout(10):
+            while True:  # until the owner has read the catalogue
+                await topic.fetch(0, [receipt.transaction_id])
+    assert not topic.deleted, "the owner refused it, not this client"
+
+
 async def test_a_broken_envelope_is_told_with_its_place_and_never_passed_over(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", 1, keyed=True)
     client = await cluster.client(FAST.model_copy(update={"topics": ("shop/orders",)}))
