@@ -83,10 +83,11 @@ def unrecorded_session(before: PartitionMetadata, session: int, name: str, repor
     """The session that gives away that the metadata is older than the replica; None where nothing does. `session`: the one that opens the replica and
     has not made it clean yet; `before`: the metadata that it found.
 
-    Session numbers are taken in the metadata before any replica hears of them, marks are recorded before any replica is told, and a replica is
-    recorded as a clean member before its log grows. So an owner of whom the metadata knows nothing has used a replica that is clean in `session` or a
-    newer one already, whose log has grown in a session newer than the one it is recorded in, or whose mark is above the one the last session closed
-    at. A log without records has not grown: it begins where the rest was trimmed. And as a decided mark is recorded before any replica becomes clean,
+    Session numbers are taken in the metadata before any replica hears of them, marks are recorded before any replica is told, and the members of a
+    session are recorded before a log grows in it. So an owner of whom the metadata knows nothing has used a replica that is clean in `session` or a
+    newer one already, whose log has grown although it is clean in a session newer than every recorded one, or in the newest without being recorded
+    there, or whose mark is above the one the last session closed at. A replica that is clean in an older session, unrecorded there because its owner
+    died, may have grown since: later sessions copy to it. A log without records has not grown: it begins where the rest was trimmed. And as a decided mark is recorded before any replica becomes clean,
     while no mark of the last recorded session is known, nobody is clean in a session newer than that: this holds also where the log did not grow and
     session numbers have passed the replica's. Of a replica that is not recorded, or was assigned again, the metadata says nothing (`classify`)."""
     recorded = before.replicas.get(name)
@@ -95,10 +96,12 @@ def unrecorded_session(before: PartitionMetadata, session: int, name: str, repor
     if recorded is None or recorded.session < 0:
         return None
     empty = report.last_transaction_id < report.first_transaction_id
-    grew = report.session > recorded.session and report.last_transaction_id > report.low_water_mark and not empty
+    newer = report.session > max(state.session for state in before.replicas.values())
+    unlisted = newer or recorded.session < report.session == before.session
+    grew = unlisted and report.last_transaction_id > report.low_water_mark and not empty
     closed = closed_at(before)
     if closed is None:
-        unknown = report.session > max(state.session for state in before.replicas.values())
+        unknown = newer
     else:
         unknown = report.low_water_mark > closed
     return report.session if grew or unknown else None

@@ -203,6 +203,9 @@ OPEN = PartitionMetadata(1, 6, {"a": ReplicaState(6, None), "b": ReplicaState(5,
         (CLOSED, "a", ReplicaReport(6, 101, 101), 6),  # told a mark that nobody recorded
         (OPEN, "a", ReplicaReport(6, 60, 200), None),
         (OPEN, "b", ReplicaReport(6, 60, 200), 6),
+        # Clean in 6 and never recorded there, as its owner died. Session 8 recorded members since, or sessions tried to: they copied to it.
+        (PartitionMetadata(1, 8, {"a": ReplicaState(8, None), "b": ReplicaState(5, 80)}), "b", ReplicaReport(6, 90, 120), None),
+        (PartitionMetadata(1, 8, {"a": ReplicaState(6, None), "b": ReplicaState(5, 80)}), "b", ReplicaReport(6, 90, 120), None),
         (CLOSED, "new", ReplicaReport(3, 10, 20), None),  # assigned again: of before nothing is known
         (CLOSED, "gone", ReplicaReport(3, 10, 20), None),
         (CLOSED, "a", ReplicaReport(-17, 60, 100), None),  # restored
