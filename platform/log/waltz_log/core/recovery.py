@@ -87,9 +87,11 @@ def unrecorded_session(before: PartitionMetadata, session: int, name: str, repor
     session are recorded before a log grows in it. So an owner of whom the metadata knows nothing has used a replica that is clean in `session` or a
     newer one already, whose log has grown although it is clean in a session newer than every recorded one, or in the newest without being recorded
     there, or whose mark is above the one the last session closed at. A replica that is clean in an older session, unrecorded there because its owner
-    died, may have grown since: later sessions copy to it. A log without records has not grown: it begins where the rest was trimmed. And as a decided mark is recorded before any replica becomes clean,
-    while no mark of the last recorded session is known, nobody is clean in a session newer than that: this holds also where the log did not grow and
-    session numbers have passed the replica's. Of a replica that is not recorded, or was assigned again, the metadata says nothing (`classify`)."""
+    died, may have grown since: later sessions copy to it. A log without records has not grown: it begins where the rest was trimmed.
+
+    As a decided mark is recorded before any replica becomes clean, nobody is clean in a session newer than the last recorded one while no mark of
+    that is known: this gives older metadata away also where the log did not grow and session numbers have passed the replica's. Of a replica that is
+    not recorded, or was assigned again, the metadata says nothing (`classify`)."""
     recorded = before.replicas.get(name)
     if report.session >= session:
         return report.session
