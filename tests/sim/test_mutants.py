@@ -12,7 +12,6 @@ SEEDS = 40
 NOTICED_BY = {
     "acknowledged_before_the_sync": "everything_heals",
     "committed_at_one_acknowledgement": "nobody_reads_above_the_majority",
-    "fence_not_durable": "acknowledged_is_in_the_log",
     "received_at_one_replica": "nobody_reads_above_the_majority",
     "readers_of_a_newer_session_served": "one_id_one_content",
     "locks_not_checked": "locks_are_serializable",
@@ -34,6 +33,7 @@ NOTICED_BY = {
 }
 
 COMPLAINTS = {
+    "fence_not_durable": (0, "13: a fence went back"),
     "hanging_replica_waited_for": (14, "29: no append within"),
     "living_client_fenced_for_good": (2, "appends no more"),
     "damaged_view_not_noticed": (100_006, "13: nobody noticed a bit that flipped"),

@@ -73,7 +73,13 @@ def test_an_address_that_somebody_listens_at_is_refused() -> None:
 
 
 def test_what_a_node_may_take_is_shared_among_its_workers(tmp_path: Path) -> None:
-    whole = {"open_files_max": 400, "writer_bytes_max": 8 << 20, "scrub_bytes_per_s": 4000, "compaction_bytes_per_s": 8000}
+    whole = {
+        "open_files_max": 400,
+        "writer_bytes_max": 8 << 20,
+        "scrub_bytes_per_s": 4000,
+        "repair_bytes_per_s": 8192,
+        "compaction_bytes_per_s": 8000,
+    }
     settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=4).model_copy(update=whole)
     share = storage.share_of(settings)
     assert share == settings.model_copy(update={name: of // 4 for name, of in whole.items()})
@@ -85,7 +91,7 @@ def test_what_a_node_may_take_is_shared_among_its_workers(tmp_path: Path) -> Non
 
 
 def test_the_smallest_share_is_one_that_a_worker_takes(tmp_path: Path) -> None:
-    least = {"open_files_max": 16, "writer_bytes_max": 1 << 20, "scrub_bytes_per_s": 1, "compaction_bytes_per_s": 1024}
+    least = {"open_files_max": 16, "writer_bytes_max": 1 << 20, "scrub_bytes_per_s": 1, "repair_bytes_per_s": 1024, "compaction_bytes_per_s": 1024}
     settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=64).model_copy(update=least)
     share = storage.share_of(settings)
     assert StorageSettings(**share.model_dump(mode="json")) == share == settings
