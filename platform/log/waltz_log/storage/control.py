@@ -7,6 +7,7 @@ All calls block.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
@@ -30,7 +31,7 @@ from waltz_log.core.control_format import (
     newest,
 )
 from waltz_log.core.ports import Clock, Disk, DiskFile
-from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, StorageFailed
+from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, StorageFailed, StorageFull
 
 __all__ = ["ControlFiles"]
 
@@ -106,7 +107,8 @@ class ControlFiles:
 
     def grow(self, partitions: int) -> None:
         """Makes room for more partitions: new files, renamed over the old ones, the fences first. Also while the node serves: the caller lets nobody
-        else change the files meanwhile. Raises `StorageFailed`; which files hold is not known then, and nothing is written any more."""
+        else change the files meanwhile. Raises `StorageFull` where the new files found no room: the old ones hold, and the next call tries again.
+        Raises `StorageFailed` otherwise; which files hold is not known then, and nothing is written any more."""
         added = partitions - self.header.partitions
         if added <= 0:
             return
@@ -114,6 +116,8 @@ class ControlFiles:
             raise StorageFailed(partition=-1, reason=self._broken)
         try:
             self._put_larger(partitions, added)
+        except StorageFull:
+            raise
         except OSError as error:
             self._broken = f"control files failed: {error}"
             raise StorageFailed(partition=-1, reason=self._broken) from None
@@ -121,10 +125,18 @@ class ControlFiles:
     def _put_larger(self, partitions: int, added: int) -> None:
         header = ControlHeader(self.header.creation_time_ms, self.header.cluster_key, partitions).to_bytes()
         fences = self._fence.read(CONTROL_HEADER_BYTES, counter_offset(self.header.partitions + 1, 0) - CONTROL_HEADER_BYTES)
-        _put(self._disk, FENCE_FILE, header + fences + added * 2 * encode_counter(-1))
         entries = self._control.read(CONTROL_HEADER_BYTES, self.header.partitions * ENTRY_BYTES)
         more = b"".join(encode_entry(partition, SessionMark()) for partition in range(self.header.partitions, partitions))
-        _put(self._disk, CONTROL_FILE, header + entries + more)
+        try:  # both, before either takes the place of an old one: a full disk changes nothing then
+            _stage(self._disk, FENCE_FILE, header + fences + added * 2 * encode_counter(-1))
+            _stage(self._disk, CONTROL_FILE, header + entries + more)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            reason = f"no room for the control files of {partitions} partitions: {error}"
+            raise StorageFull(partition=-1, reason=reason, free_bytes=max(0, self._disk.free_bytes())) from None
+        _replace(self._disk, FENCE_FILE)
+        _replace(self._disk, CONTROL_FILE)
         self.close()
         self._fence, self._control = self._disk.open(FENCE_FILE, "write"), self._disk.open(CONTROL_FILE, "write")
         self._marks += [(SessionMark(), 0)] * added
@@ -198,12 +210,24 @@ class ControlFiles:
 
 def _put(disk: Disk, name: str, content: bytes) -> None:
     """A whole file at once: temporary, synced, renamed, directory synced."""
+    _stage(disk, name, content)
+    _replace(disk, name)
+
+
+def _stage(disk: Disk, name: str, content: bytes) -> None:
+    """The file under a temporary name, on the medium. What a failed attempt left there is removed first."""
     temporary = f"{name}.new"
     if disk.exists(temporary):
         disk.remove(temporary)
     file = disk.open(temporary, "create")
-    file.write(0, content)
-    file.sync()
-    file.close()
-    disk.rename(temporary, name)
+    try:
+        file.write(0, content)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _replace(disk: Disk, name: str) -> None:
+    """Puts the staged file in the place of the old one, durably."""
+    disk.rename(f"{name}.new", name)
     disk.sync_directory("")

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import errno
 from random import Random
 from uuid import UUID
 
 import pytest
 
 from waltz_log.core.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, counter_offset, mark_offset
-from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, StorageFailed
+from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, StorageFailed, StorageFull
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.node import StorageNode
 from waltz_log.storage.settings import StorageSettings
@@ -136,6 +137,27 @@ def test_a_crash_at_any_step_of_creation_leaves_no_node_or_a_whole_one() -> None
             else:
                 assert not created
                 ControlFiles.create(after, FixedClock(), KEY, 3)
+
+
+@pytest.mark.parametrize("name", ["waltz-storage.fence.new", "waltz-storage.ctl.new"])
+def test_growth_on_a_full_disk_changes_nothing_and_works_once_there_is_room(name: str) -> None:
+    disk = new_disk(2)
+    control = ControlFiles.open(disk)
+    control.raise_fence(1, 9)
+
+    def full(operation: Operation) -> None:
+        if operation.kind == "write" and operation.path == name:
+            raise OSError(errno.ENOSPC, "full", name)
+
+    disk.before = full
+    with pytest.raises(StorageFull, match="no room for the control files of 5 partitions"):
+        control.grow(5)
+    disk.before = lambda operation: None
+    control.set_mark(1, SessionMark(8, 4, 3))
+    assert (control.header.partitions, control.fence(1)) == (2, 9)
+    control.grow(5)
+    again = ControlFiles.open(disk.crash(Random(1)))
+    assert (again.header.partitions, again.fence(1), again.mark(1), again.fence(4)) == (5, 9, SessionMark(8, 4, 3), -1)
 
 
 def test_a_crash_at_any_step_of_growth_leaves_the_old_count_or_the_new_and_every_mark() -> None:

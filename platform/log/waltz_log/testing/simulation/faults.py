@@ -163,11 +163,6 @@ async def fill_disk(world: World, rng: Random) -> None:
             await asyncio.sleep(rng.choice((0.2, 1.0)))
             disk.total = before
             world.trace.add(name, "its disk has room again")
-            node = world.storages[name].node
-            if node is not None and node.control._broken is not None:
-                # Room for more partitions was to be made while there was none on the disk: nothing but a start ends that.
-                await world.kill_storage(name, disk.crash(keep=True))
-                await world.start_storage(name)
 
 
 # ---- log servers --------------------------------------------------------------------------------------------------------------------------------
