@@ -23,7 +23,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     async def boasting(actor: Actor) -> None:
         await honest(actor)
         client = await actor.connect()
-        for number in range(8):
+        for number in range(24):
             # It takes a lock that others of the partition hold; the history knows nothing of it, so it must never be in the log.
             attempt = actor.begin(write=(f"l{number % 5}",), mark=10**12, timeout_s=1.0)
             try:
