@@ -32,6 +32,7 @@ __all__ = [
     "BODY_OVERHEAD_BYTES",
     "COMMIT",
     "DELETE",
+    "DELETE_BYTES",
     "DELETE_TX",
     "DELETE_TX_BYTES",
     "FILE_HEADER_BYTES",
@@ -87,6 +88,7 @@ ROW_RECORDS: Final = 32
 BODY_OVERHEAD_BYTES: Final = _BODY.size + 4
 TX_BODY_OVERHEAD_BYTES: Final = _TX_BODY.size + 4
 DELETE_TX_BYTES: Final = _TWO_IDS.size + 4
+DELETE_BYTES: Final = DELETE_TX_BYTES - 8
 
 
 def check_seed(salt: bytes | None, file_id: int) -> int | None:

@@ -15,6 +15,7 @@ frees; that bounds how long an append that caused it waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
@@ -27,6 +28,7 @@ from waltz_log.journal.codec import (
     ADD_TX,
     BODY_OVERHEAD_BYTES,
     COMMIT,
+    DELETE_BYTES,
     DELETE_TX_BYTES,
     FILE_HEADER_BYTES,
     TX_BODY_OVERHEAD_BYTES,
@@ -34,6 +36,7 @@ from waltz_log.journal.codec import (
     Record,
     check_seed,
     encode_body,
+    encode_rollback,
     encode_summary,
     record_at,
     record_bytes,
@@ -203,6 +206,23 @@ class Compactor:
     def _move_parts(self, record_id: int, records: list[Record]) -> None:
         writer = self._writer
         transaction = Transaction(self._next_transaction_id())
+        try:
+            self._put_parts(transaction, record_id, records)
+            writer.reserve(summary_bytes(len(transaction.counts)))
+        except JournalFull:
+            self._roll_back(transaction)
+            raise
+        writer.put(encode_summary(COMMIT, writer.file.id, writer.seed, transaction.id, transaction.summary()))
+        for _, _, user_type, file, place in transaction.elements:
+            if place == transaction.elements[0].place:
+                self._ledger.add(record_id, file, place - file.base)
+            else:
+                self._ledger.update(record_id, user_type, file, place - file.base)
+            writer.file.must_outlive(file)
+        transaction.unpin()
+
+    def _put_parts(self, transaction: Transaction, record_id: int, records: list[Record]) -> None:
+        writer = self._writer
         for record in records:
             kind = ADD_TX if record is records[0] else UPDATE_TX
             writer.reserve(TX_BODY_OVERHEAD_BYTES + len(record.body))
@@ -212,14 +232,15 @@ class Compactor:
             if file not in transaction.counts:
                 file.pins += 1  # a change of the file within the transaction must not free what it has written
             transaction.take(kind, record_id, record.user_type, file, offset)
-        writer.reserve(summary_bytes(len(transaction.counts)))
-        writer.put(encode_summary(COMMIT, writer.file.id, writer.seed, transaction.id, transaction.summary()))
-        for _, _, user_type, file, place in transaction.elements:
-            if place == transaction.elements[0].place:
-                self._ledger.add(record_id, file, place - file.base)
-            else:
-                self._ledger.update(record_id, user_type, file, place - file.base)
-            writer.file.must_outlive(file)
+
+    def _roll_back(self, transaction: Transaction) -> None:
+        """Nothing of it counts, and its files can go. Without room even for this record, the next opening reports the transaction as open."""
+        writer = self._writer
+        with suppress(JournalFull):
+            writer.reserve(DELETE_BYTES)
+            writer.put(encode_rollback(writer.file.id, writer.seed, transaction.id))
+            for file in transaction.counts:
+                writer.file.must_outlive(file)
         transaction.unpin()
 
     @staticmethod

@@ -25,6 +25,7 @@ from waltz_log.journal.codec import (
     ADD_TX,
     BODY_OVERHEAD_BYTES,
     COMMIT,
+    DELETE_BYTES,
     DELETE_TX,
     DELETE_TX_BYTES,
     FILE_HEADER_BYTES,
@@ -52,7 +53,6 @@ from waltz_log.journal.writer import Writer
 
 __all__ = ["Journal"]
 
-DELETE_BYTES: Final = DELETE_TX_BYTES - 8
 RESERVE_BYTES_MAX: Final = 64 * 1024
 """Kept beside the room for all deletes: for commits, and for updates when adds are refused already."""
 

@@ -228,6 +228,32 @@ def test_a_crash_at_any_operation_of_a_compaction_keeps_what_lives(check: str) -
             assert told(open_journal(disk, settings)) == expected, f"stop={stop}"
 
 
+def test_a_compaction_that_runs_out_of_room_rolls_back_and_pins_nothing() -> None:
+    disk = SimulatedDisk()
+    settings = MANUAL.model_copy(update={"files_max": 2})
+    journal = open_journal(disk, settings)
+    # Small records that are gone make what lives look smaller than it is: the compaction begins, and the second part finds no room.
+    journal.append_all([(n, 1, b"") for n in range(10, 16)])
+    journal.add(1, 1, bytes(280))
+    journal.update(1, 1, bytes(380))
+    for n in range(10, 16):
+        journal.delete(n)
+    journal.add(2, 1, bytes(300))
+    journal.update(2, 1, bytes(100))
+    assert journal.statistics().files_data == 2
+    assert journal.compact() == 0
+    assert [len(part.body) for part in journal.read(1)] == [280, 380]
+    journal.delete(1)
+    for _ in range(4):  # each of the two files is freed and used again
+        journal.delete(2)
+        journal.add(2, 1, bytes(300))
+        journal.update(2, 1, bytes(500))
+    journal.close()
+    again = open_journal(disk, settings)
+    assert again.loaded.failed_transactions == []
+    assert [record.record_id for record in again.loaded.records] == [2, 2]
+
+
 def test_compaction_leaves_what_transactions_have_their_hands_on() -> None:
     disk = SimulatedDisk()
     journal = open_journal(disk)

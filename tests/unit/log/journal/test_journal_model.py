@@ -292,7 +292,7 @@ MACHINES = pytest.mark.parametrize("machine", [JournalMachine, BySize], ids=["ha
 
 
 @MACHINES
-@pytest.mark.timeout(1200)  # 11 s alone; what Hypothesis draws from the constants of all test modules took beyond 300 s in one whole run
+@pytest.mark.timeout(1200)  # it takes 11 s; making a failure small takes minutes
 def test_the_journal_is_the_model(machine: type[JournalMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=40, deadline=None))
 
