@@ -11,7 +11,7 @@ from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, ClientKind, resolve
 from waltz_log.testing.simulation.run import run
 
-SEEDS = range(12)
+SEEDS = range(16)
 
 
 @pytest.fixture
@@ -30,17 +30,17 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
                 await client.append(
                     actor.partition, actor.data(attempt), write_locks=[Lock("l", attempt.write[0])], high_water_mark=10**12, timeout_s=1.0
                 )
-                attempt.outcome = "committed"
+                attempt.outcome, attempt.ended_s = "committed", actor.world.now_s
             except InvalidRequest as error:
-                attempt.outcome = "not appended"
+                attempt.outcome, attempt.ended_s = "not appended", actor.world.now_s
                 ends["refused with both numbers"] += "high_water_mark=1000000000000 newest=" in str(error)
             except WaltzError as error:
                 attempt.outcome = "unknown" if error.outcome == "unknown" else "not appended"
+                attempt.ended_s = actor.world.now_s  # the answer; `resolve` takes its own time
                 if attempt.outcome == "unknown":
                     await resolve(actor, client, attempt, error)  # type: ignore[arg-type]
                     assert attempt.resolved == "absent"
             attempt.answers += 1
-            attempt.ended_s = actor.world.now_s
             ends[attempt.outcome] += 1
         await client.close()
 
