@@ -27,9 +27,9 @@ REFILL: Final = "refill"
 SLOW_FILL: Final[Mapping[str, object]] = {"feed_bytes_max": 256, "replica_bytes_in_flight": 1024}
 """Server settings of the runs that have the fault: a fill advances by a few transactions at a time."""
 
-PRELOADED: Final = 80
+PRELOADED: Final = 160
 SESSIONS: Final = 16
-LASTS_S: Final = 6.0
+LASTS_S: Final = 10.0
 
 
 def with_slow_fills(mix: Mix) -> Mix:
@@ -54,7 +54,7 @@ async def fill_over_many_sessions(world: World, rng: Random) -> None:
             world.loses_memory(name)
             await world.kill_storage(name, SimulatedDisk())
             world.trace.add(name, f"comes back empty, and is filled slowly: partition={partition}")
-            world.links.slow[name] = 0.02
+            world.links.slow[name] = 0.05
             await world.start_storage(name, replace=True)
             await _begin_sessions(world, client, process.name, name, partition)
         except WaltzError as error:
