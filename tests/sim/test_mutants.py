@@ -23,7 +23,6 @@ NOTICED_BY = {
     "resent_without_resolving": "nothing_is_in_the_log_twice",
     "metadata_written_blindly": "metadata_is_compared_and_set",
     "told_before_it_is_recorded": "marks_told_are_recorded",
-    "progress_forgotten": "fills_go_on",
     "too_much_kept": "only_committed_is_kept",
     "kept_without_a_majority": "nobody_complains",
     "handed_over_without_asking": "nobody_complains",
@@ -33,6 +32,7 @@ NOTICED_BY = {
 }
 
 COMPLAINTS = {
+    "progress_forgotten": (100, "sessions and kept nothing above"),
     "fence_not_durable": (0, "13: a fence went back"),
     "hanging_replica_waited_for": (14, "29: no append within"),
     "living_client_fenced_for_good": (2, "appends no more"),
