@@ -42,7 +42,7 @@ async def strand_server(world: World, rng: Random) -> None:
         for way in ways:
             world.links.shut(*way)
         sessions = [*world.servers[name].sessions]
-        own = [session for client in clients for session in world.clients[client].sessions]
+        own = [session for client in clients if client in world.clients for session in world.clients[client].sessions]  # probes end
         seconds = rng.choice((1.2, 2.5))
         await asyncio.gather(world.silence(sessions, seconds), world.silence(own, seconds, expire=False), probe_stranded(world, name, kept, seconds))
         for way in ways:

@@ -6,6 +6,7 @@ Nothing is drawn from anything but the seed, and nothing takes wall time. A run 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -116,6 +117,9 @@ async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> O
         wrong = [f"everything_heals: 12: the run hangs: {_where(world)}"]
     except (WaltzError, OSError) as error:
         wrong = [f"everything_heals: 12: the run ended with {error!r}"]
+    except Exception as error:  # a defect of the laboratory: the range goes on, and names the seed
+        trace.add("broken", traceback.format_exc())
+        wrong = [f"nobody_complains: the run broke: {error!r}"]
     wrong += [f"nobody_complains: {defect}" for defect in world.network.defects] + broken
     history = world.history
     for each in wrong:
