@@ -33,6 +33,7 @@ NOTICED_BY = {
 
 COMPLAINTS = {
     "progress_forgotten": (100, "sessions and kept nothing above"),
+    "confirmed_by_a_lease": (401_000, "said that nothing of client"),
     "fence_not_durable": (0, "13: a fence went back"),
     "hanging_replica_waited_for": (14, "29: no append within"),
     "living_client_fenced_for_good": (2, "appends no more"),

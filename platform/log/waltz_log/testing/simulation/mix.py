@@ -5,7 +5,7 @@ Groce et al., ISSTA 2012). Bounds of settings are left below what operators may 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -13,7 +13,7 @@ from waltz_log.core.catalogue import Policies
 from waltz_log.testing.links import Weather
 from waltz_log.testing.simulation.kept_mix import KeptTopic, draw_kept
 
-__all__ = ["CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "Mix", "draw"]
+__all__ = ["CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "STRANDED_ALONE", "Mix", "draw"]
 
 CONTEXTS: Final = "contexts"
 """The kind of client that is not drawn like the others, so that seeds below stay what they were."""
@@ -27,6 +27,9 @@ CONTEXTS_FROM: Final = 200_000
 
 CLOCKS_ALONE: Final = range(400_000, 401_000)
 """In these seeds nothing goes wrong but clocks and owners, so that no append time is lost and all of them are compared."""
+
+STRANDED_ALONE: Final = range(401_000, 402_000)
+"""In these seeds nothing goes wrong but that servers are stranded: it shows whether a deposed owner answers from what it knew a moment ago."""
 
 IN_MEMORY = 0.3
 """Of the partitions."""
@@ -91,7 +94,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
     kinds = rng.sample(kinds_there, rng.randint(0, len(kinds_there)) if rng.random() < 0.9 else 0)
     fast = rng.choice((0.001, 0.003, 0.01))
     partitions = rng.choice((1, 1, 1, 2, 3))
-    return Mix(
+    mix = Mix(
         partitions=partitions,
         storages=max(replicas, rng.choice((replicas, replicas, 4))),
         replicas=replicas,
@@ -135,6 +138,23 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
         follower_lag_s=Random(f"followers {seed}").choice((0.0, 0.05, 0.5)),
         kept=draw_kept(seed, partitions),
         in_memory={each: _from_memory(memory) for each in range(partitions) if memory.random() < IN_MEMORY},
+    )
+    return _stranded_alone(mix) if seed in STRANDED_ALONE else mix
+
+
+def _stranded_alone(mix: Mix) -> Mix:
+    return replace(
+        mix,
+        partitions=1,
+        replicas=3,
+        storages=3,
+        servers=2,
+        session_timeout_s=0.3,
+        faults={"stranded": 1.0},
+        nemeses=1,
+        load_s=5.0,
+        kept={},
+        in_memory={},
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from waltz_log.testing.simulation.kept_mix import TOPICS_FROM
-from waltz_log.testing.simulation.mix import CLOCKS_ALONE
+from waltz_log.testing.simulation.mix import CLOCKS_ALONE, STRANDED_ALONE
 from waltz_log.testing.simulation.planted import BUGS, planted, unplanted
 from waltz_log.testing.simulation.run import run
 
@@ -37,6 +37,9 @@ OF_TOPICS = frozenset(
 
 OF_CLOCKS = frozenset({"append_times_follow_the_clock"})
 """Bugs that show where no append time is lost."""
+
+OF_STRANDED = frozenset({"confirmed_by_a_lease"})
+"""Bugs that show in the moment after a server was deposed, before it hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,18 @@ class Caught:
 def hunt(bug: str, seeds_max: int = SEEDS_MAX, first: int | None = None) -> Caught:
     """`first`: the seed to begin with; by default one from which on there is something for the bug to harm."""
     if first is None:
-        first = TOPICS_FROM if bug in OF_TOPICS else CLOCKS_ALONE.start if bug in OF_CLOCKS else 0
+        first = _first_seed(bug)
     with planted(bug):
         for runs, seed in enumerate(range(first, first + seeds_max), 1):
             outcome = run(seed)
             if outcome.wrong and not _fails_anyway(seed):
                 return Caught(bug, seed, runs, outcome.wrong)
     return Caught(bug, None, seeds_max, [])
+
+
+def _first_seed(bug: str) -> int:
+    bands = ((OF_TOPICS, TOPICS_FROM), (OF_CLOCKS, CLOCKS_ALONE.start), (OF_STRANDED, STRANDED_ALONE.start))
+    return next((first for bugs, first in bands if bug in bugs), 0)
 
 
 def _fails_anyway(seed: int) -> bool:
