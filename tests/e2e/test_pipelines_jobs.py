@@ -230,7 +230,7 @@ def test_a_running_pipeline_stops_when_asked(spark: Any, stub: Stub, board: Stat
     settings = pipeline(cluster, tmp_path, trigger="100 milliseconds")
     run = Run(spark, settings, board, stop, lambda name, line: None)
     run.start()
-    wait_reached(settings.tables[1], {0: 19}, PATIENCE_S)
+    wait_reached(settings.tables[1], {0: 19}, PATIENCE_S, expect_new=True)
     stop.ask()
     run.join(PATIENCE_S)
     assert not run.is_alive()

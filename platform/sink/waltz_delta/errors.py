@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_log.errors import WaltzError
+from waltz_log.errors import InvalidRequest, WaltzError
 
 __all__ = [
     "GapInTable",
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-class NotADeltaTable(WaltzError):
+class NotADeltaTable(InvalidRequest):
     """The path holds something that is not a Delta table. Nothing was written; choose another path, or move away what is there."""
 
     text = "not a delta table"
@@ -97,7 +97,8 @@ class WriteContended(WaltzError):
 
 
 class PositionNotReached(WaltzError):
-    """The table does not hold this transaction yet, nor after `waited_s` of waiting. Wait longer, or see whether its job runs."""
+    """The table does not hold this transaction yet, nor after `waited_s` of waiting. Wait longer, or see whether its job runs. `mark` is the last
+    transaction of the partition that the table holds, -1 for none."""
 
     text = "the table has not reached the log position"
     retriable = True

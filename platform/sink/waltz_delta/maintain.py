@@ -29,11 +29,12 @@ from waltz_delta.marks import cluster_key_among
 from waltz_delta.pipeline import PipelineSettings
 from waltz_delta.pipeline_file import load_job_pipeline
 from waltz_delta.positions import version_at
+from waltz_delta.positions_given import checked_position
 from waltz_delta.positions_log import TableLog
 from waltz_delta.table import is_table
 from waltz_delta.upsert import DeltaUpsert
 from waltz_log.cli.exit_codes import FAILED
-from waltz_log.errors import InvalidSetting
+from waltz_log.errors import InvalidRequest, InvalidSetting
 
 __all__ = ["Maintained", "Needs", "maintain", "maintain_table", "needs_of"]
 
@@ -103,8 +104,8 @@ def _run(arguments: Sequence[str]) -> int | None:
         if given and (settings is not None or len(found.table) > 1):
             raise InvalidSetting(name=name, reason="is of one table: give that with --table", nearest=None)
     try:
-        positions = tuple({int(p): int(at) for p, at in json.loads(text).items()} for text in found.keep_position)
-    except (ValueError, AttributeError, TypeError):
+        positions = tuple(checked_position(json.loads(text)) for text in found.keep_position)
+    except (ValueError, InvalidRequest):
         raise InvalidSetting(name="--keep-position", reason='wants JSON of ids such as {"0": 42}', nearest=None) from None
     spark = SparkSession.builder.appName("waltz maintain").getOrCreate()
     try:

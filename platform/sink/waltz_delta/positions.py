@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltz_delta.errors import PositionForgotten, PositionNotReached
 from waltz_delta.marks import cluster_key_among, marks_among, merge_app_id
+from waltz_delta.positions_given import Position, checked_position, expect_partitions
 from waltz_delta.positions_log import TableLog
 from waltz_delta.positions_restored import current_identifiers
 from waltz_log.errors import InvalidRequest
@@ -52,6 +53,7 @@ class _Table:
         return self.marks(self._newest)
 
     def version_at(self, position: Mapping[int, int]) -> int:
+        expect_partitions(self.path, position, self.newest)
         if not reached(self.newest, position):
             partition = next(partition for partition, last in sorted(position.items()) if self.newest.get(partition, -1) < last)
             mark = self.newest.get(partition, -1)
@@ -66,21 +68,23 @@ class _Table:
         version = self.version_at(position)
         if self.merged:
             held = next(self.marks(found) for at, found in self.log.newest_first() if at == version)
-            if held != dict(position):
+            if held != {partition: last for partition, last in position.items() if last >= 0}:
                 reason = f"the merged table {self.path} has no version of exactly this position; version {version} holds it and more, up to {held}"
                 raise InvalidRequest(reason=f"{reason}: say exact=False to read that")
         return version
 
 
-def version_at(path: str, position: Mapping[int, int], *, cluster_key: str | None = None, storage_options: dict[str, str] | None = None) -> int:
+def version_at(path: str, position: Position, *, cluster_key: str | None = None, storage_options: dict[str, str] | None = None) -> int:
     """The first version of the table that holds the position. `PositionNotReached` where none does yet; `PositionForgotten` where older versions,
-    which may have held it already, were cleaned from the table's log."""
-    return _Table(path, cluster_key, storage_options).version_at(position)
+    which may have held it already, were cleaned from the table's log; `InvalidRequest` where there is no table (`NotADeltaTable`), or it holds
+    nothing of a partition that the position names."""
+    last = checked_position(position)
+    return _Table(path, cluster_key, storage_options).version_at(last)
 
 
 def dataset_at(
     path: str,
-    position: Mapping[int, int],
+    position: Position,
     *,
     exact: bool = True,
     cluster_key: str | None = None,
@@ -94,30 +98,32 @@ def dataset_at(
     import pyarrow.dataset as datasets
     from deltalake import DeltaTable
 
+    last_ids = checked_position(position)
     table = _Table(path, cluster_key, storage_options)
-    version = table.exact_version_at(position) if exact else table.version_at(position)
+    version = table.exact_version_at(last_ids) if exact else table.version_at(last_ids)
     # Tables that were written before the sink set the type of timestamps hold INT96; in nanoseconds, a date after 2262 could not be read.
     options = datasets.ParquetReadOptions(coerce_int96_timestamp_unit="us")
     dataset = DeltaTable(path, version=version, storage_options=storage_options).to_pyarrow_dataset(parquet_read_options=options)
     if not exact or table.merged:
         return dataset
     within: Any = pc.scalar(False)
-    for partition, last in sorted(position.items()):
+    for partition, last in sorted(last_ids.items()):
         within = within | ((datasets.field("partition") == partition) & (datasets.field("transaction_id") <= last))
     return dataset.filter(within)
 
 
-def dataframe_at(spark: SparkSession, path: str, position: Mapping[int, int], *, exact: bool = True, cluster_key: str | None = None) -> DataFrame:
+def dataframe_at(spark: SparkSession, path: str, position: Position, *, exact: bool = True, cluster_key: str | None = None) -> DataFrame:
     """As `dataset_at`, for Spark."""
     from pyspark.sql import functions as f
 
+    last_ids = checked_position(position)
     table = _Table(path, cluster_key, None)
-    version = table.exact_version_at(position) if exact else table.version_at(position)
+    version = table.exact_version_at(last_ids) if exact else table.version_at(last_ids)
     rows = spark.read.format("delta").option("versionAsOf", version).load(path)
     if not exact or table.merged:
         return rows
     within = f.lit(False)
-    for partition, last in sorted(position.items()):
+    for partition, last in sorted(last_ids.items()):
         within = within | ((f.col("partition") == partition) & (f.col("transaction_id") <= last))
     return rows.where(within)
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,6 +32,7 @@ from waltz_delta import (
     version_at,
     visible,
     wait_reached,
+    wait_reached_async,
     wait_visible,
     wait_visible_async,
 )
@@ -122,8 +124,12 @@ def test_every_version_tells_what_deltalake_tells(
         at = DeltaTable(table.path, version=version)
         truth[version] = {p: mark for p in range(3) if (mark := at.transaction_version(app_id(KEY, p))) is not None}
     holds = [version for version, marks in truth.items() if all(marks.get(p, -1) >= last for p, last in position.items())]
+    unknown = {p for p, last in position.items() if last >= 0} - set(truth[newest])
     if holds:
         assert version_at(table.path, position) == holds[0]
+    elif unknown:
+        with pytest.raises(InvalidRequest, match=f"holds nothing of this log partition: .* partition={min(unknown)} "):
+            version_at(table.path, position)
     else:
         with pytest.raises(PositionNotReached) as caught:
             version_at(table.path, position)
@@ -255,13 +261,69 @@ def test_waiting_ends_with_the_commit_that_holds_the_transaction(table: Table) -
 
     filling = threading.Thread(target=fill)
     filling.start()
-    assert wait_visible(Receipt(0, 5, 0), table.path, 30) >= 1, "a table that is not there yet is waited for"
+    assert wait_visible(Receipt(0, 5, 0), table.path, 30, expect_new=True) >= 1, "a table that is not there yet is waited for"
     filling.join()
     assert wait_visible(Receipt(0, 5, 0), table.path, 0) == 2
     with pytest.raises(PositionNotReached) as caught:
         wait_visible(Receipt(1, 0, 0), table.path, 0.05)
     assert (caught.value.partition, caught.value.mark, caught.value.retriable) == (1, -1, True)
     assert caught.value.waited_s >= 0.05
+
+
+@pytest.mark.parametrize(
+    ("position", "told"),
+    [
+        ({7: 0}, "the table holds nothing of this log partition: path=.* partition=7 held=0,1"),
+        ({"zero": 3}, "a position is a mapping from log partition to its last transaction id, .*: partition='zero'"),
+        ({-1: 3}, "a position is a mapping .*: partition=-1"),
+        ({True: 3}, "a position is a mapping .*: partition=True"),
+        ({0: "3"}, "a position is a mapping .*: partition=0 transaction_id='3'"),
+        ({0: True}, "a position is a mapping .*: partition=0 transaction_id=True"),
+        ({0: -2}, "a position is a mapping .*: partition=0 transaction_id=-2"),
+        ({0: 3, "0": 4}, "names a partition twice: partition=0"),
+        ({"0": 3, "initial": True}, "this is an offset of a Spark query, which names the next id"),
+        ('{"0": 3}', "a position is a mapping .*: given='.\"0\": 3.'"),
+    ],
+)
+async def test_a_mistake_in_a_position_is_reported_at_once(table: Table, position: Any, told: str) -> None:
+    table.land({0: 3, 1: 3})
+    began_s = time.monotonic()
+    for call in (version_at, dataset_at, wait_reached):
+        with pytest.raises(InvalidRequest, match=told):
+            call(table.path, position)
+    with pytest.raises(InvalidRequest, match=told):
+        await wait_reached_async(table.path, position)
+    assert time.monotonic() - began_s < visible.TIMEOUT_S / 2
+
+
+async def test_a_path_without_a_table_is_reported_at_once(table: Table) -> None:
+    for call in (version_at, dataset_at, wait_reached):
+        with pytest.raises(InvalidRequest, match="no table there"):
+            call(table.path, {0: 3})
+    for receipt in (Receipt(0, 3, 0), SimpleNamespace(partition=0, outcome=lambda timeout_s: SimpleNamespace(transaction_id=7, dead=None))):
+        with pytest.raises(NotADeltaTable):
+            wait_visible(receipt, table.path)
+    with pytest.raises(NotADeltaTable):
+        await wait_visible_async(Receipt(0, 3, 0), table.path)
+    with pytest.raises(PositionNotReached):
+        wait_reached(table.path, {0: 3}, 0, expect_new=True)
+
+
+def test_keys_of_a_position_may_be_strings_as_in_json(table: Table) -> None:
+    table.land({0: 3, 11: 1})
+    table.land({0: 9})
+    assert wait_reached(table.path, json.loads('{"0": 9, "11": 1}'), 0) == 1
+    assert version_at(table.path, {"0": 3}) == 0
+    found = dataset_at(table.path, {"0": 4, "11": 0}).to_table().to_pylist()
+    assert sorted((row["partition"], row["transaction_id"]) for row in found) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (11, 0)]
+
+
+def test_the_first_transaction_of_a_partition_can_be_waited_for(table: Table) -> None:
+    table.land({0: 3})
+    filling = threading.Timer(0.1, lambda: table.land({1: 0}))
+    filling.start()
+    assert wait_reached(table.path, {1: 0}, 30, expect_new=True) == 1
+    filling.join()
 
 
 async def test_waiting_does_not_block_the_event_loop(table: Table) -> None:
@@ -292,7 +354,7 @@ async def test_the_outcome_of_an_intent_is_waited_for_first(table: Table) -> Non
 
 
 def test_looking_becomes_rarer_and_stays_within_the_time_left() -> None:
-    looking = visible._Looking("p", {0: 1}, 1000.0, None, None)
+    looking = visible._Looking("p", {0: 1}, 1000.0, None, None, new_table=True, new_partition=True)
     assert looking.pause_s == visible.PAUSE_MIN_S
     looking._began_s -= 5
     assert 0.5 <= looking.pause_s < 0.6
