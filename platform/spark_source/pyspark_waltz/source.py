@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pyspark_waltz import filters
+from pyspark_waltz import catalog_tables, filters
 from pyspark_waltz.cluster import LogView
 from pyspark_waltz.filters import Pushed
 from pyspark_waltz.intervals import Intervals
@@ -83,18 +83,35 @@ class DefaultSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self.parsed = SourceOptions.parse(dict(options))
+        self._given = catalog_tables.plain(dict(options))
+        self._table = catalog_tables.of_a_table(dict(options))
+        self._parsed = SourceOptions.parse(self._given) if self._table or "cluster" in map(str.lower, self._given) else None
 
     @classmethod
     def name(cls) -> str:
         return "waltz"
 
+    @property
+    def parsed(self) -> SourceOptions:
+        """Raises `InvalidSetting` where the address of the cluster is missing: the source is made without it for a query of a table."""
+        if self._parsed is None:
+            self._parsed = SourceOptions.parse(self._given)
+        return self._parsed
+
     def schema(self) -> StructType:
+        return catalog_tables.remember(self._columns(), self._given) if self._table else self._columns()
+
+    def _columns(self) -> StructType:
         if self.parsed.metadata_mode:
             return METADATA_SCHEMA
         return schema_of(include_metadata=self.parsed.include_metadata, by_topic=self.parsed.by_topic)
 
+    def _adopt(self, schema: StructType) -> None:
+        """Parses the options of the read. Those of a table are in its schema."""
+        self._parsed = SourceOptions.parse(catalog_tables.options_of(schema, self._given))
+
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._adopt(schema)
         self.parsed.check_use("batch")
         if self.parsed.metadata_mode:
             return MetadataReader(self)
@@ -102,6 +119,7 @@ class DefaultSource(DataSource):
         return _FilteringReader(self) if self.parsed.filter_pushdown and filters.asked_for() else _BatchReader(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._adopt(schema)
         self.parsed.check_use("stream")
         return _StreamReader(self)
 
