@@ -32,7 +32,7 @@ NOTICED_BY = {
 }
 
 COMPLAINTS = {
-    "progress_forgotten": (100, "sessions and kept nothing above"),
+    "progress_forgotten": (90, "sessions and kept nothing above"),
     "confirmed_by_a_lease": (401_000, "said that nothing of client"),
     "fence_not_durable": (0, "13: a fence went back"),
     "hanging_replica_waited_for": (14, "29: no append within"),

@@ -30,6 +30,10 @@ SLOW_FILL: Final[Mapping[str, object]] = {"feed_bytes_max": 256, "replica_bytes_
 PRELOADED: Final = 160
 SESSIONS: Final = 16
 LASTS_S: Final = 10.0
+LINK_DELAY_S: Final = 0.05
+"""Of the storage node that is filled, each way."""
+SESSION_S: Final = 6 * LINK_DELAY_S
+"""A session that is shorter than the calls that begin a fill copies nothing, and keeps nothing."""
 
 
 def with_slow_fills(mix: Mix) -> Mix:
@@ -54,7 +58,7 @@ async def fill_over_many_sessions(world: World, rng: Random) -> None:
             world.loses_memory(name)
             await world.kill_storage(name, SimulatedDisk())
             world.trace.add(name, f"comes back empty, and is filled slowly: partition={partition}")
-            world.links.slow[name] = 0.05
+            world.links.slow[name] = LINK_DELAY_S
             await world.start_storage(name, replace=True)
             await _begin_sessions(world, client, process.name, name, partition)
         except WaltzError as error:
@@ -69,7 +73,7 @@ async def fill_over_many_sessions(world: World, rng: Random) -> None:
 
 
 async def _begin_sessions(world: World, client: WaltzClient, who: str, name: str, partition: int) -> None:
-    until, sessions, before = world.now_s + LASTS_S, 0, -1
+    until, sessions, before, began_s = world.now_s + LASTS_S, 0, -1, world.now_s
     while world.now_s < until and sessions < SESSIONS:
         await _append(world, client, who, partition)
         store, storage = _open_store(world, partition), world.storages.get(name)
@@ -77,10 +81,10 @@ async def _begin_sessions(world: World, client: WaltzClient, who: str, name: str
             await asyncio.sleep(0.05)
             continue
         if store.session != before:
-            before, sessions = store.session, sessions + 1
+            before, sessions, began_s = store.session, sessions + 1, world.now_s
         replica = await storage.node.partition(partition)
         kept = replica._mark.local_low_water_mark
-        if replica.last_id > kept and not store.checkpoint_due:
+        if replica.last_id > kept and not store.checkpoint_due and world.now_s >= began_s + SESSION_S:
             store.checkpoint_due = True  # as retention has it: it wants a higher low-water mark
             store.advanced.notify()
         await asyncio.sleep(0.01)
