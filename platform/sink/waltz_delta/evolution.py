@@ -29,12 +29,13 @@ def fitting_columns(path: str, held: StructType, given: StructType, evolution: E
         known = there.get(field.name.lower())
         if known is None:
             if evolution == "fail":
-                raise SchemaMismatch(path=path, column=field.name, reason=f"the table has no such column, only {', '.join(held.fieldNames())}")
+                reason = f"the table has no such column, only {', '.join(held.fieldNames())}; evolution: add_columns adds it, off leaves it out"
+                raise SchemaMismatch(path=path, column=field.name, reason=reason)
             if evolution == "off":
                 continue
             missing.append(field)
         elif _shape(known.dataType) != _shape(field.dataType):
-            reason = f"is {known.dataType.simpleString()} in the table, {field.dataType.simpleString()} in the rows"
+            reason = f"is {known.dataType.simpleString()} in the table, {field.dataType.simpleString()} in the rows; no evolution changes a type"
             raise SchemaMismatch(path=path, column=field.name, reason=reason)
         kept.append(field.name)
     names = {field.name.lower() for field in given.fields}

@@ -24,7 +24,7 @@ from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
 __all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView"]
 
 CONNECT_TIMEOUT_S = 8.0
-"""No cluster at the address: an error within ten seconds, starting Python included."""
+"""No cluster at the address: an error within ten seconds, starting Python included, unless `fetchTimeoutMs` is given."""
 
 REPLICAS_AGE_S = 5.0
 """How long the addresses of replicas are good for: short against the patience of an executor, long against a trigger."""
@@ -86,6 +86,7 @@ class LogView:
         self._connect = connect
         self._monotonic = monotonic
         self._patience_s = options.fetch_timeout_ms / 1000
+        self._connect_timeout_s = self._patience_s if "fetchTimeoutMs" in options.named else CONNECT_TIMEOUT_S
         self._manager: AbstractContextManager[Any] | None = None
         self._inspector: Inspector | None = None
         self._connected_before = False
@@ -214,7 +215,7 @@ class LogView:
 
     def _open(self) -> Inspector:
         if self._inspector is None:
-            self._manager = self._connect(self._options.cluster, CONNECT_TIMEOUT_S)
+            self._manager = self._connect(self._options.cluster, self._connect_timeout_s)
             self._inspector = self._manager.__enter__()
             parameters = self._inspector.parameters
             if self._key is not None and parameters.key != self._key:

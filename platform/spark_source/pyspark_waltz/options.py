@@ -7,12 +7,24 @@ case. Pure: nothing is connected here. How positions and times are written: `pos
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from pyspark_waltz.foreign_options import refuse_foreign
 from pyspark_waltz.naming import Wanted, parse_topic_pattern, parse_topics
-from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, parse_partitions, parse_positions, parse_time, parse_times
+from pyspark_waltz.positions import (
+    EARLIEST,
+    LATEST,
+    Positions,
+    Times,
+    backward,
+    parse_partitions,
+    parse_positions,
+    parse_time,
+    parse_times,
+    told_time,
+)
 from waltz_log.core.access import check_principal
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.errors import InvalidSetting
@@ -67,7 +79,7 @@ OPTIONS: Final = (
         "startingTimestamp",
         "none",
         _DATA,
-        "begin at the first transaction appended then or later: milliseconds since 1970 or ISO 8601 with an offset",
+        "begin at the first transaction appended then or later: milliseconds (not seconds) since 1970 or ISO 8601 with an offset",
     ),
     Option("startingTransactionIdsByTimestamp", "none", _DATA, 'the same for some partitions: JSON `{"0": 1700000000000}`'),
     Option(
@@ -108,7 +120,8 @@ OPTIONS: Final = (
         "fetchTimeoutMs",
         f"`{FETCH_TIMEOUT_MS}`",
         _ALL,
-        "how long to look for a replica (executors) or an owner (driver) that answers before giving up",
+        "how long to look for a replica (executors) or an owner (driver) that answers before giving up; if it is given, also for the cluster at the "
+        "start (8 s otherwise)",
     ),
 )
 
@@ -117,17 +130,11 @@ _KNOWN = {option.name.lower(): option for option in OPTIONS}
 _FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Spark's own, which reach a source when a caller hands one dict of options to reader and writer alike. They mean nothing here."""
 
-_REFUSED = {
-    "path": ("the source has no path; give the address of the cluster as an option", "cluster"),
-    "bootstrap": ("the cluster is found through its coordinator, not through servers", "cluster"),
-    "bootstrap.servers": ("the cluster is found through its coordinator, not through servers", "cluster"),
-}
 _NOT_A_STREAM = (
     "is for batch reads only: compaction goes on, so that a first batch that runs again after a crash could not read the same rows; read the "
     "marks, then the view in a batch, and start the stream above the marks"
 )
 _NOT_COMPACTED = "cannot be together with compacted=true: a compacted view has one beginning and one end, and does not keep who appended"
-_TLS = "the platform's ports do not speak TLS yet and the name is kept for when they do; keep the cluster in a network of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,9 @@ class Limits:
     min_rows: int | None = None
     delay_ms: int = MAX_TRIGGER_DELAY_MS
 
+
+ANY_OTHER: Final = -1
+"""Stands for the partitions that JSON does not name, in messages too."""
 
 FROM_THE_EARLIEST: Final = Positions(EARLIEST)
 TO_THE_LATEST: Final = Positions(LATEST)
@@ -206,6 +216,7 @@ class SourceOptions:
             named=frozenset(values),
         )
         found._check_partitions()
+        found._check_order()
         found._check_topics()
         found._check_named_topics()
         return found
@@ -260,6 +271,29 @@ class SourceOptions:
             if outside:
                 raise InvalidSetting(name=name, reason=f"names partition {outside[0]}, which option partitions leaves out", nearest=None)
 
+    def _check_order(self) -> None:
+        """Refuses an end before its start as far as the options alone show it."""
+        for partition, end in self.ending.given.items():
+            start = self.starting.given.get(partition, EARLIEST)
+            if 0 <= end < start:
+                raise backward("endingTransactionIds", partition, start, end)
+        if self.starting_times is not None and self.ending_times is not None:
+            starts, ends = self.starting_times, self.ending_times
+            by_id = {*self.starting.given, *self.ending.given}
+            for partition in (ANY_OTHER, *sorted({*starts.given_ms, *ends.given_ms} - by_id)):
+                start_ms, end_ms = starts.of(partition), ends.of(partition)
+                if start_ms is not None and end_ms is not None and end_ms < start_ms:
+                    raise backward(ends.option, partition, told_time(start_ms), told_time(end_ms))
+
+    def fixed_bounds(self, partitions: Iterable[int]) -> frozenset[int]:
+        """The partitions of which the options name both a start and an end, other than the earliest and the latest of the log."""
+        starts, ends = (self.starting, self.starting_times), (self.ending, self.ending_times)
+        return frozenset(
+            partition
+            for partition in partitions
+            if all(said.of(partition) >= 0 or (times is not None and times.of(partition) is not None) for said, times in (starts, ends))
+        )
+
     @property
     def bounded(self) -> bool:
         """Whether an end was given."""
@@ -286,12 +320,8 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
         lower = key.lower()
         if lower in _KNOWN:
             values[_KNOWN[lower].name] = value
-        elif lower in _REFUSED:
-            reason, nearest = _REFUSED[lower]
-            raise InvalidSetting(name=key, reason=reason, nearest=nearest)
-        elif re.match(r"(tls|ssl)(\.|_|$)", lower):
-            raise InvalidSetting(name=key, reason=_TLS, nearest=None)
         elif lower not in _FROM_SPARK:
+            refuse_foreign(key)
             raise InvalidSetting.unknown(key, _NAMES, what="option of the source")
     return values
 

@@ -15,10 +15,24 @@ from typing import NamedTuple, TypeAlias
 
 from pyspark_waltz.offsets import Extent, Offset
 from pyspark_waltz.options import NO_LIMITS, Limits
-from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, told_time
+from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, backward, told_time
 from waltz_log.errors import InvalidSetting, OutOfRange, Unavailable
 
-__all__ = ["Measure", "Range", "Size", "Span", "capped", "cut", "latest_offset", "resolve", "split_limit", "times_needed", "view_end", "within_bytes"]
+__all__ = [
+    "Measure",
+    "Range",
+    "Size",
+    "Span",
+    "capped",
+    "cut",
+    "latest_offset",
+    "refuse_backward",
+    "resolve",
+    "split_limit",
+    "times_needed",
+    "view_end",
+    "within_bytes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,13 @@ def resolve(
             raise OutOfRange(partition=partition, asked=wanted, first=extent.first, last=extent.next - 1)
         found[partition] = extent.first if wanted == EARLIEST else extent.next if wanted == LATEST else wanted
     return found
+
+
+def refuse_backward(partitions: Iterable[int], starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    """Refuses an end before its start in these partitions, which the options alone did not show: one of the two was a time."""
+    for partition in sorted(partitions):
+        if ends[partition] < starts[partition]:
+            raise backward("the end", partition, starts[partition], ends[partition])
 
 
 def _at_time(times: Times, partition: int, extent: Extent, at: int) -> int:

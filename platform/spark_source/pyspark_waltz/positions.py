@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["EARLIEST", "LATEST", "Positions", "Times", "parse_partitions", "parse_positions", "parse_time", "parse_times", "told_time"]
+__all__ = ["EARLIEST", "LATEST", "Positions", "Times", "backward", "parse_partitions", "parse_positions", "parse_time", "parse_times", "told_time"]
 
 EARLIEST = -2
 LATEST = -1
@@ -25,6 +25,9 @@ PARTITIONS_MAX = 1 << 20
 
 TIME_MS_MAX = 253_402_300_800_000
 """The year 10000, where ISO 8601 and Spark's timestamps end."""
+
+TIME_MS_MIN = 100_000_000_000
+"""March 1973. A lower number is one of seconds; 0, the beginning of time, is let pass."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -118,6 +121,9 @@ def parse_time(name: str, value: object) -> int:
     )
     if not isinstance(value, bool) and text.isdecimal():
         found = int(text)
+        if 0 < found < TIME_MS_MIN:
+            reason = f"wants milliseconds since 1970, and {text} is {told_time(found)[:10]} in milliseconds; were seconds meant?"
+            raise InvalidSetting(name=name, reason=reason, nearest=None)
     else:
         try:
             moment = datetime.fromisoformat(text)
@@ -130,6 +136,12 @@ def parse_time(name: str, value: object) -> int:
     if not 0 <= found < TIME_MS_MAX:
         raise wrong
     return found
+
+
+def backward(option: str, partition: int, start: object, end: object) -> InvalidSetting:
+    """The error for an end before its start."""
+    where = f"partition={partition} " if partition >= 0 else ""
+    return InvalidSetting(name=option, reason=f"lies before the start: {where}start={start} end={end}", nearest=None)
 
 
 def told_time(time_ms: int) -> str:

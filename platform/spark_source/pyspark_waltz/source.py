@@ -7,7 +7,7 @@ the client is imported at the top: workers import this module before they fork.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,10 @@ from pyspark_waltz.metadata import MetadataReader
 from pyspark_waltz.naming import TopicOf
 from pyspark_waltz.offsets import Extent, Offset, batch_starts, checked_starts
 from pyspark_waltz.options import NO_LIMITS, SourceOptions
-from pyspark_waltz.planner import Span, capped, cut, latest_offset, resolve, times_needed, view_end
+from pyspark_waltz.planner import Span, capped, cut, latest_offset, refuse_backward, resolve, times_needed, view_end
 from pyspark_waltz.positions import LATEST, Positions, Times
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, schema_of
+from waltz_log.core.cluster_address import parse_address
 from waltz_log.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -79,13 +80,16 @@ class DefaultSource(DataSource):
     """Found by its module's name (`pyspark_…`), without registration, wherever the package is installed."""
 
     connect = staticmethod(_connect)
-    """How the driver reaches the cluster. A subclass may bring another way (tests do)."""
+    """How the driver reaches the cluster. A subclass may bring another way (tests do), with addresses of its own (`check_address`)."""
+
+    check_address: Callable[[str], object] = staticmethod(parse_address)
+    """Raises `InvalidSetting` for an address that `connect` could never use, before anything is connected."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._given = catalog_tables.plain(dict(options))
         self._table = catalog_tables.of_a_table(dict(options))
-        self._parsed = SourceOptions.parse(self._given) if self._table or "cluster" in map(str.lower, self._given) else None
+        self._parsed = self._parse(self._given) if self._table or "cluster" in map(str.lower, self._given) else None
 
     @classmethod
     def name(cls) -> str:
@@ -95,8 +99,13 @@ class DefaultSource(DataSource):
     def parsed(self) -> SourceOptions:
         """Raises `InvalidSetting` where the address of the cluster is missing: the source is made without it for a query of a table."""
         if self._parsed is None:
-            self._parsed = SourceOptions.parse(self._given)
+            self._parsed = self._parse(self._given)
         return self._parsed
+
+    def _parse(self, options: Mapping[str, str]) -> SourceOptions:
+        found = SourceOptions.parse(options)
+        self.check_address(found.cluster)
+        return found
 
     def schema(self) -> StructType:
         return catalog_tables.remember(self._columns(), self._given) if self._table else self._columns()
@@ -108,7 +117,7 @@ class DefaultSource(DataSource):
 
     def _adopt(self, schema: StructType) -> None:
         """Parses the options of the read. Those of a table are in its schema."""
-        self._parsed = SourceOptions.parse(catalog_tables.options_of(schema, self._given))
+        self._parsed = self._parse(catalog_tables.options_of(schema, self._given))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._adopt(schema)
@@ -246,6 +255,7 @@ class _BatchReader(DataSourceReader):
             ending, times = _ends(options, view, strict=True)
             at_times = view.positions_at(times_needed(ending, times, extents))
             ends = resolve(ending, extents, option="endingTransactionIds", times=times, at_times=at_times)
+            refuse_backward(options.fixed_bounds(extents), starts, ends)
             if pushed.nothing:
                 return []
             wanted = {p: (starts[p], ends[p] - 1) for p in extents if p in pushed.of("partition")}

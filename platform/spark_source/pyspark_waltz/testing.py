@@ -268,6 +268,7 @@ class StubSource(DefaultSource):
     """The source over a `StubCluster`: `spark.dataSource.register(StubSource)`, then `format("waltz_stub")`."""
 
     connect = staticmethod(StubInspector)
+    check_address = staticmethod(Path)
 
     @classmethod
     def name(cls) -> str:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_waltz.cluster import Location, LogView
+from pyspark_waltz.cluster import CONNECT_TIMEOUT_S, Location, LogView
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import Range, Size
@@ -46,8 +46,10 @@ class FakeCluster:
     told_replicas: int = 0
     questions: list[Mapping[int, Question]] = field(default_factory=list)
     trimmed: dict[int, int] = field(default_factory=dict)
+    timeouts_s: list[float] = field(default_factory=list)
 
     def connect(self, address: str, timeout_s: float) -> FakeCluster:
+        self.timeouts_s.append(timeout_s)
         if self.refuses:
             raise ClusterUnavailable(address=address, reason="nobody")
         return self
@@ -136,6 +138,13 @@ def test_a_cluster_that_was_never_there_and_an_error_that_stays_are_told_at_once
     with pytest.raises(ClusterKeyMismatch):
         view(FakeCluster({}, troubles=[ClusterKeyMismatch(expected="a", got="b")]), clock).extents()
     assert clock.now == 0
+
+
+def test_the_first_connection_has_the_time_that_is_given_for_fetches(clock: Clock) -> None:
+    cluster = FakeCluster({0: Bound(9)})
+    for options in ({"fetchTimeoutMs": "1500"}, {"fetchTimeoutMs": "90000"}, {}):
+        LogView(SourceOptions.parse({"cluster": "h:1/w", **options}), cluster.connect, monotonic=lambda: clock.now).extents()
+    assert cluster.timeouts_s == [1.5, 90.0, CONNECT_TIMEOUT_S]
 
 
 def test_a_batch_ahead_of_an_old_bound_waits_for_one_that_reaches_it(clock: Clock) -> None:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from pyspark_waltz.errors import DataLost, RangeUnreadable
-from pyspark_waltz.options import EARLIEST, LATEST, Limits, Positions, SourceOptions
+from pyspark_waltz.options import EARLIEST, LATEST, OPTIONS, Limits, Positions, SourceOptions
 from waltz_log.errors import InvalidSetting
 
 
@@ -88,11 +88,28 @@ def test_bytes_may_be_told_with_a_unit(text: str, size: int) -> None:
         ({"startingTransactionIdsByTimestampStrategy": "latest"}, "does nothing without a timestamp"),
         ({"maxTriggerDelay": "5s"}, "does nothing without minTransactionsPerTrigger"),
         ({"minTransactionsPerTrigger": "5", "maxTransactionsPerTrigger": "4"}, "is above maxTransactionsPerTrigger=4"),
-        ({"partitions": "0", "startingTransactionIdsByTimestamp": '{"1": 5}'}, "names partition 1, which option partitions leaves out"),
+        ({"partitions": "0", "startingTransactionIdsByTimestamp": '{"1": 0}'}, "names partition 1, which option partitions leaves out"),
         ({"bootstrap": "h:1"}, "found through its coordinator"),
         ({"bootstrap.servers": "h:1"}, "found through its coordinator"),
         ({"tls.caFile": "/ca.pem"}, "do not speak TLS yet"),
         ({"TLS": "true"}, "do not speak TLS yet"),
+        ({"kafka.ssl.truststore.location": "/x"}, "do not speak TLS yet"),
+        ({"kafka.max.poll.records": "1"}, "is an option of Kafka's source"),
+        ({"groupIdPrefix": "x"}, "the checkpoint holds the positions of a query"),
+        ({"startingTimestamp": "1700000000"}, "1700000000 is 1970-01-20 in milliseconds; were seconds meant"),
+        ({"endingTransactionIdsByTimestamp": '{"0": 1700000000}'}, "were seconds meant"),
+        (
+            {"startingTransactionIds": '{"0": 5, "1": 3}', "endingTransactionIds": '{"0": 5, "1": 2}'},
+            "endingTransactionIds lies before the start: partition=1 start=3 end=2",
+        ),
+        (
+            {"startingTimestamp": "2023-11-14T22:13:20Z", "endingTimestamp": "1699999999999"},
+            "endingTimestamp lies before the start: start=2023-11-14T22:13:20.000Z end=2023-11-14T22:13:19.999Z",
+        ),
+        (
+            {"startingTimestamp": "1700000000000", "endingTransactionIdsByTimestamp": '{"3": 1600000000000}'},
+            "endingTransactionIdsByTimestamp lies before the start: partition=3 ",
+        ),
         ({"ssl.enabled": "true"}, "do not speak TLS yet"),
     ],
 )
@@ -101,8 +118,42 @@ def test_options_that_cannot_be_so_are_refused_with_the_reason(options: dict[str
         parse(**options)
 
 
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("startingOffsets", "startingTransactionIds"),
+        ("endingOffsets", "endingTransactionIds"),
+        ("startingoffsetsbytimestamp", "startingTransactionIdsByTimestamp"),
+        ("maxOffsetsPerTrigger", "maxTransactionsPerTrigger"),
+        ("minOffsetsPerTrigger", "minTransactionsPerTrigger"),
+        ("subscribe", "topic"),
+        ("subscribePattern", "topicPattern"),
+        ("assign", "partitions"),
+        ("kafka.bootstrap.servers", "cluster"),
+    ],
+)
+def test_a_name_from_kafka_is_refused_with_the_option_to_use(name: str, nearest: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        parse(**{name: "x"})
+    assert (caught.value.name, caught.value.nearest) == (name, nearest)
+    assert nearest in {option.name for option in OPTIONS}
+
+
+def test_an_end_at_its_start_and_one_for_other_partitions_are_let_pass() -> None:
+    parse(startingTransactionIds='{"0": 5, "1": 9}', endingTransactionIds='{"0": 5, "1": -1}')
+    parse(startingTimestamp="1700000000000", endingTimestamp="1700000000000")
+    parse(startingTimestamp="1700000000000", startingTransactionIds='{"0": 5}', endingTransactionIdsByTimestamp='{"0": 1600000000000}')
+
+
+def test_bounds_are_fixed_where_the_options_name_both() -> None:
+    found = parse(startingTransactionIds='{"0": 5, "1": -1, "2": 7}', endingTransactionIds='{"0": 9, "1": 9}')
+    assert found.fixed_bounds(range(4)) == {0}
+    assert parse(startingTimestamp="1700000000000", endingTransactionIds='{"1": 9}').fixed_bounds(range(3)) == {1}
+    assert parse(endingTransactionIds='{"1": 9}').fixed_bounds(range(3)) == set()
+
+
 def test_an_end_of_a_stream_is_a_bounded_replay() -> None:
-    for options in ({"endingTransactionIds": '{"0": 7}'}, {"endingTimestamp": "5"}):
+    for options in ({"endingTransactionIds": '{"0": 7}'}, {"endingTimestamp": "1700000000000"}):
         found = parse(**options)
         found.check_use("stream")
         assert found.bounded
@@ -114,7 +165,7 @@ def test_modes_refuse_the_options_that_do_nothing_in_them() -> None:
     with pytest.raises(InvalidSetting, match="is for batch reads only"):
         parse(mode="metadata").check_use("stream")
     with pytest.raises(InvalidSetting, match="startingTimestamp does nothing with mode=metadata"):
-        parse(mode="metadata", startingTimestamp="5").check_use("batch")
+        parse(mode="metadata", startingTimestamp="0").check_use("batch")
 
 
 def test_defaults_read_everything_and_fail_on_loss() -> None:

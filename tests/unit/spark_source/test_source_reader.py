@@ -172,3 +172,19 @@ def test_columns_are_those_that_the_options_ask_for(cluster: StubCluster) -> Non
     assert StubSource(options).schema() == SCHEMA
     assert StubSource({**options, "includeMetadata": "true"}).schema() == SCHEMA_WITH_METADATA
     assert StubSource({**options, "mode": "metadata"}).schema() == METADATA_SCHEMA
+
+
+def test_an_end_that_turns_out_to_lie_before_the_start_is_refused(cluster: StubCluster) -> None:
+    fill(cluster, 0, 10, T0)
+    fill(cluster, 0, 10, T0 + 1000)
+
+    def tasks(**options: str) -> list[tuple[int, int]]:
+        found = StubSource({"cluster": cluster.address, **options}).reader(SCHEMA).partitions()
+        return [(each.first, each.last) for each in found]  # type: ignore[attr-defined]
+
+    given = {"startingTransactionIdsByTimestamp": f'{{"0": {T0 + 1000}}}'}
+    assert tasks(**given, endingTransactionIds='{"0": 12, "1": 0}') == [(10, 11)]
+    assert tasks(**given, endingTransactionIds='{"0": 10}') == []
+    with pytest.raises(InvalidSetting, match="the end lies before the start: partition=0 start=10 end=4"):
+        tasks(**given, endingTransactionIds='{"0": 4}')
+    assert tasks(startingTransactionIds="latest", endingTimestamp=str(T0 + 500)) == [], "the latest moves, so it is no start that was chosen"

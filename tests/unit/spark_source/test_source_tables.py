@@ -1,4 +1,4 @@
-"""The options of tables in SQL: as Spark passes them when a table is created, and out of the table's schema when it is queried."""
+"""The options that Spark makes a source with: those of a reader, and of tables in SQL, which the schema carries from `CREATE TABLE` to queries."""
 
 from __future__ import annotations
 
@@ -85,3 +85,11 @@ def test_without_a_cluster_there_are_no_columns() -> None:
         DefaultSource({}).schema()
     with pytest.raises(InvalidSetting, match="no such option"):
         DefaultSource({"clustr": CLUSTER}).schema()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:2181", "127.0.0.1/waltz", "127.0.0.1:2181/", ":2181/waltz", "h:1,h/waltz", "h:99999/w"])
+def test_an_address_without_host_port_or_root_is_refused_before_anything_is_connected(address: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"cluster has no (root path|host and port): .*, wanted host:port"):
+        DefaultSource({"cluster": address})
+    with pytest.raises(InvalidSetting, match=r"cluster has no (root path|host and port)"):
+        DefaultSource(created(cluster=address))

@@ -32,11 +32,12 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 
+from waltz_log.core.cluster_address import parse_address
 from waltz_log.core.metadata import CLUSTER, expect_fits
 from waltz_log.core.ports import Coordinator, Node
-from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting
+from waltz_log.errors import ClusterUnavailable, InvalidRequest
 
-__all__ = ["ZooKeeperCoordinator", "parse_address"]
+__all__ = ["ZooKeeperCoordinator"]
 
 RETRY_PAUSE_S = 0.05
 """Between two tries of a call whose connection broke. kazoo reconnects by itself; this only keeps the loop from spinning meanwhile."""
@@ -44,23 +45,6 @@ RETRY_PAUSE_S = 0.05
 # Outages are told by errors and waits; kazoo's own words are for those who ask for them.
 _kazoo_log = logging.getLogger("waltz_log.zookeeper.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
-
-
-def parse_address(address: str) -> tuple[str, str]:
-    """`host:port[,host:port]/path` as (hosts, root path). Raises `InvalidSetting`."""
-    hosts, slash, root = address.partition("/")
-    root = slash + root.rstrip("/")
-
-    def refuse(reason: str) -> InvalidSetting:
-        return InvalidSetting(name="cluster", reason=f"has {reason}: {address!r}, wanted host:port[,host:port]/root", nearest=None)
-
-    if len(root) < 2 or "//" in root:
-        raise refuse("no root path")
-    for each in hosts.split(","):
-        host, _, port = each.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise refuse("no host and port")
-    return hosts, root
 
 
 class _Answer(NamedTuple):
