@@ -98,7 +98,10 @@ class Renewal:
             return False
         await self._append.hold()
         try:
-            return await self._renewed_when_filled(wanted)
+            renewed = await self._renewed_when_filled(wanted)
+            if renewed:
+                store.checkpoint_due = False  # until retention asks again: otherwise every append would renew the session until its next round
+            return renewed
         finally:
             self._append.release()
 

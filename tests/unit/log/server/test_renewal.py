@@ -168,6 +168,26 @@ def test_a_renewal_waits_for_a_moment_at_which_it_is_short(when: str) -> None:
     run_in_virtual_time(scenario())
 
 
+def test_a_checkpoint_that_retention_asks_for_renews_the_session_once() -> None:
+    """Retention looks again only after a minute; until then appends do not each begin a session."""
+
+    async def scenario() -> None:
+        cluster = await _cluster(checkpoint_transactions=1000)
+        client = await cluster.connect()
+        await _append(client, 10)
+        store = _partition(cluster)._serving.store  # type: ignore[union-attr]
+        store.checkpoint_due = True
+        store.advanced.notify()
+        for _ in range(20):
+            await client.append(0, b"one at a time")
+            await asyncio.sleep(0.1)
+        assert _statistics(cluster)["session"] == 2
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_storage_that_dies_during_renewals_costs_nobody_anything() -> None:
     """One after another is killed and comes back while sessions follow each other every few blocks."""
 

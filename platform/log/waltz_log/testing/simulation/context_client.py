@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from waltz_log.client import Application, Context, Lock, LockConflict, OutcomeUnknown, Receipt, Transaction, TransactionContext
-from waltz_log.errors import NotAppended
+from waltz_log.errors import CorruptData, NotAppended
 from waltz_log.testing.simulation.clients import SETTINGS, Actor, client_kind
 from waltz_log.testing.simulation.history import Attempt, number_of
 from waltz_log.testing.simulation.mix import CONTEXTS
@@ -116,8 +116,10 @@ async def submit_contexts(actor: Actor) -> None:
         await asyncio.gather(*running, return_exceptions=True)
         if any(context.ends != 1 for context in contexts):
             actor.world.history.complaints.append(f"22: contexts ended {[context.ends for context in contexts]} times: client={actor.name}")
-        if client.applied(actor.partition).error is not None:
-            actor.world.history.complaints.append(f"9: a feed ended with {client.applied(actor.partition).error!r}: client={actor.name}")
+        ended = client.applied(actor.partition).error
+        # Three frames in a row that changed on their way end a feed, as documented; so many are changed only by that fault.
+        if ended is not None and not (isinstance(ended, CorruptData) and "corrupt-messages" in actor.world.mix.faults):
+            actor.world.history.complaints.append(f"9: a feed ended with {ended!r}: client={actor.name}")
         await actor.resolve_all(client)
     finally:
         for task in running:
