@@ -11,6 +11,7 @@ import pytest
 from delta.tables import DeltaTable
 
 from waltz_delta import internal
+from waltz_delta.checkpoints import CHECKPOINTS
 
 TOLD: dict[str, Any] = {"query": "q", "batch": 1, "metadata": ""}
 
@@ -89,6 +90,7 @@ def test_any_thread_reads_identifiers_of_a_table_whose_last_commit_has_no_checks
     path, log = str(tmp_path / "t"), tmp_path / "t" / "_delta_log"
     for end in (10, 20, 30, 40):
         append(internal.TableTransaction(spark, path), rows(spark, end - 10, end), {"a": end - 1}, properties={"delta.checkpointInterval": "2"})
+    assert CHECKPOINTS.settle(60)
     assert (log / "_last_checkpoint").exists()
     checksum = log / "00000000000000000003.crc"
     checksum.unlink()
@@ -140,6 +142,23 @@ def test_restore_leaves_identifiers_and_the_commits_tell_of_it(spark: Any, tmp_p
     assert [version for version, _ in transaction.commits(2)] == [2, 1]
     assert internal.table_version(spark, path) == 2
     assert internal.table_version(spark, str(tmp_path / "none")) == -1
+
+
+def test_no_commit_waits_for_the_checkpoint_that_is_due(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, log = str(tmp_path / "t"), tmp_path / "t" / "_delta_log"
+    due: list[Any] = []
+    monkeypatch.setattr(CHECKPOINTS, "schedule", lambda _, write: due.append(write))
+    for version in range(11):
+        assert not due
+        append(internal.TableTransaction(spark, path), rows(spark, version, version + 1), {"a": version})
+    assert not list(log.glob("*.checkpoint*.parquet"))
+    with ThreadPoolExecutor(1) as other:  # it has no session of its own
+        other.submit(due.pop()).result()
+    assert [each.name for each in log.glob("*.checkpoint*.parquet")] == [f"{10:020d}.checkpoint.parquet"]
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == 10
+    append(internal.TableTransaction(spark, path), rows(spark, 11, 12), {"a": 11})
+    assert internal.transaction_versions(spark, path) == {"a": 11}
+    assert spark.read.format("delta").load(path).count() == 12
 
 
 def test_a_merge_whose_version_was_used_is_skipped_and_gives_no_row(spark: Any, tmp_path: Path) -> None:

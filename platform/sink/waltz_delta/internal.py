@@ -18,6 +18,7 @@ from delta import exceptions as conflicts
 from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, Observation, SparkSession
 
+from waltz_delta.checkpoints import CHECKPOINTS
 from waltz_delta.errors import UnsupportedDelta
 from waltz_delta.log_store import refuse_catalog, require_one_winner, require_own_commits
 
@@ -193,7 +194,17 @@ class TableTransaction:
         mode = self._java("org.apache.spark.sql.streaming.OutputMode").Append()
         operation = self._java("org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")(mode, query, batch, self._option(metadata))
         sequence = self._java(_CONVERTERS).asScala(together).toSeq()
-        return int(self._transaction.commit(sequence, operation))
+        checkpoint_hook = getattr(self._java("org.apache.spark.sql.delta.hooks.CheckpointHook$"), "MODULE$")
+        getattr(self._transaction.postCommitHooks(), "$minus$eq")(checkpoint_hook)
+        version = int(self._transaction.commit(sequence, operation))
+        if version > 0 and version % int(self._log.checkpointInterval(self._transaction.metadata())) == 0:
+            CHECKPOINTS.schedule(self._path, self._write_checkpoint)
+        return version
+
+    def _write_checkpoint(self) -> None:
+        """Of the newest version that this driver knows. Runs in a thread of its own."""
+        _activate(self._java, self._session)
+        self._log.checkpoint()
 
     def _option(self, value: Any) -> Any:
         option = self._java("scala.Option")

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_waltz.cluster import CONNECT_TIMEOUT_S
 from pyspark_waltz.options import SourceOptions
+from waltz_delta.checkpoints import CHECKPOINTS
 from waltz_delta.job_outcome import Failure
 from waltz_delta.landing import Landing
 from waltz_delta.listener import PipelineListener, StatusBoard
@@ -38,6 +39,9 @@ __all__ = ["PipelineRun", "contact", "run_pipelines", "start_options"]
 
 BATCH_PATIENCE_S = 15.0
 """A batch that runs when a stop is asked for may end; beyond this it is broken off, and its rows land at the next start."""
+
+CHECKPOINTS_PATIENCE_S = 30.0
+"""A checkpoint of a table's log that is being written may end before the session does."""
 
 
 class Stopping(Protocol):
@@ -66,6 +70,7 @@ def run_pipelines(
             stack.enter_context(PrometheusMetrics(board, port=metrics_port, file=metrics_file, host=metrics_host))
         spark = SparkSession.builder.appName(f"waltz {job}").getOrCreate()
         stack.callback(spark.stop)
+        stack.callback(CHECKPOINTS.settle, CHECKPOINTS_PATIENCE_S)
         stop = StopRequest(spark)
         listener = PipelineListener(board)
         spark.streams.addListener(listener)
