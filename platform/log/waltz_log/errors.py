@@ -8,7 +8,9 @@
     │   ├── NoSuchTopic           the catalogue has no topic of that name
     │   └── TopicDeleted          the topic was deleted while it was used          look it up again, or stop
     ├── LockConflict              decided: not in the log                            read up to `winner`, decide again
+    │   └── GaveUpOnConflict      as above, after retries that met conflicts         raise the limit that was reached, or lock less
     ├── NotAppended               decided: not in the log                            append again if it still makes sense
+    │   └── GaveUp                as above, after retries                            raise the limit that was reached, or try later
     ├── OutcomeUnknown            may be in the log or not                           ask `resolve`
     ├── Unavailable               nobody answers; nothing was decided by this call   retry later
     │   ├── ClusterUnavailable    no coordinator or cluster at the address
@@ -56,6 +58,8 @@ __all__ = [
     "CorruptData",
     "EnvelopeBroken",
     "Fenced",
+    "GaveUp",
+    "GaveUpOnConflict",
     "InvalidRequest",
     "InvalidSetting",
     "JournalFailed",
@@ -212,6 +216,35 @@ class NotAppended(WaltzError):
     retriable = True
     partition: int
     reason: str
+
+
+class GaveUpOnConflict(LockConflict):
+    """A transactional function, a context or an intent met a conflict at its last attempt. Not in the log.
+
+    `winner`: the transaction that won last. `limit`: what ended the retries, `attempts`, `timeout_s` or `closed` (the client). If `attempts` is high
+    and `elapsed_s` short, many clients write the same locks: lock less, or give them turns. Otherwise raise the limit."""
+
+    text = "gave up: newer transactions wrote the locks at each attempt; raise the limit, or name fewer locks that others write"
+    partition: int
+    winner: int
+    attempts: int
+    elapsed_s: float
+    limit: str
+
+
+class GaveUp(NotAppended):
+    """A transactional function, a context or an intent was not appended. Not in the log; `reason` is of the last attempt.
+
+    `attempts`: how often it was sent. `winner`: the transaction that won the last conflict; None if there was none. `limit`: what ended the retries,
+    `attempts`, `timeout_s`, `retry_budget` or `closed` (the client). Append it again if it still makes sense."""
+
+    text = "gave up: not appended"
+    partition: int
+    reason: str
+    attempts: int
+    elapsed_s: float
+    winner: int | None
+    limit: str
 
 
 class OutcomeUnknown(WaltzError):
@@ -469,7 +502,9 @@ _CLASSES: dict[str, type[WaltzError]] = {
         NoSuchTopic,
         TopicDeleted,
         LockConflict,
+        GaveUpOnConflict,
         NotAppended,
+        GaveUp,
         OutcomeUnknown,
         Unavailable,
         ClusterUnavailable,

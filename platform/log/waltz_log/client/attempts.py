@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from waltz_log.client.admission import Admission, Ticket
 from waltz_log.client.retry import Backoff, RetryBudget
 from waltz_log.client.transaction import Draft, Receipt
-from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, Unavailable
+from waltz_log.errors import GaveUp, GaveUpOnConflict, InvalidRequest, LockConflict, NotAppended, Unavailable
 
 __all__ = ["CONFLICT_BASE_S", "Append", "Attempts", "Execution", "Feeding"]
 
@@ -55,6 +55,30 @@ class Execution:
     draft: Draft | None
 
 
+Limit: TypeAlias = Literal["attempts", "timeout_s", "retry_budget", "closed"]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far one logical transaction got, for the error with which it ends."""
+
+    partition: int
+    loop: asyncio.AbstractEventLoop
+    began_s: float = field(init=False)
+    sent: int = 0
+    winner: int | None = None
+
+    def __post_init__(self) -> None:
+        self.began_s = self.loop.time()
+
+    def gave_up(self, limit: Limit, failed: LockConflict | NotAppended | str) -> GaveUp | GaveUpOnConflict:
+        elapsed_s = round(self.loop.time() - self.began_s, 3)
+        if isinstance(failed, LockConflict):
+            return GaveUpOnConflict(partition=self.partition, winner=failed.winner, attempts=self.sent, elapsed_s=elapsed_s, limit=limit)
+        reason = failed if isinstance(failed, str) else failed.reason
+        return GaveUp(partition=self.partition, reason=reason, attempts=self.sent, elapsed_s=elapsed_s, winner=self.winner, limit=limit)
+
+
 async def _nothing(_: object) -> None:
     return
 
@@ -84,12 +108,14 @@ class Attempts:
         rejected: Callable[[LockConflict], Awaitable[None]] = _nothing,
     ) -> Receipt | None:
         """`execute` is given the number of the execution, from 1. `declared`: what it will lock, where that is known. `decided` is called when the
-        transaction is in the log, before it is applied; `rejected` at each conflict. None: there was nothing to append."""
-        turns = _Turns(following, deadline)
+        transaction is in the log, before it is applied; `rejected` at each conflict. None: there was nothing to append. Raises `GaveUpOnConflict` or
+        `GaveUp` where a limit ended the retries."""
+        progress = _Progress(following.partition, asyncio.get_running_loop())
+        turns = _Turns(following, deadline, progress)
         try:
             if declared is not None:
                 await turns.take(declared)
-            return await self._run(following, execute, deadline, turns, decided, rejected)
+            return await self._run(following, execute, deadline, turns, progress, decided, rejected)
         finally:
             turns.leave()
 
@@ -99,12 +125,13 @@ class Attempts:
         execute: Callable[[int], Awaitable[Execution]],
         deadline: float,
         turns: _Turns,
+        progress: _Progress,
         decided: Callable[[Receipt], Awaitable[None]],
         rejected: Callable[[LockConflict], Awaitable[None]],
     ) -> Receipt | None:
         loop = asyncio.get_running_loop()
         pauses = self.backoff()
-        executions = sent = 0
+        executions = 0
         while True:
             executions += 1
             if following.error is not None:
@@ -116,15 +143,16 @@ class Attempts:
                 continue
             left = deadline - loop.time()
             if left <= 0:
-                raise NotAppended(partition=following.partition, reason="deadline passed before it was sent")
+                raise progress.gave_up("timeout_s", "deadline passed before it was sent")
             if self.closed():
-                raise NotAppended(partition=following.partition, reason="never sent: the client was closed")
+                raise progress.gave_up("closed", "never sent: the client was closed")
             failed: LockConflict | NotAppended
-            sent += 1
+            progress.sent += 1
             try:
                 receipt = await self.append(following.partition, execution.draft, timeout_s=left)
             except LockConflict as conflict:
                 failed = conflict
+                progress.winner = conflict.winner
                 turns.rejected(conflict)
                 await rejected(conflict)
             except NotAppended as error:
@@ -136,21 +164,31 @@ class Attempts:
                 await _see_own(following, receipt, deadline)
                 return receipt
             # Who meets others at a lock is told in turn by the owner. Pauses are for one who came in its turn and was passed all the same.
-            pause = pauses.next_s() if sent > 1 or isinstance(failed, NotAppended) else 0.0
-            if sent >= self.attempts or loop.time() + pause >= deadline or self.closed():
-                raise failed
+            pause = pauses.next_s() if progress.sent > 1 or isinstance(failed, NotAppended) else 0.0
+            limit = self._limit_reached(progress.sent, in_time=loop.time() + pause < deadline)
+            if limit is not None:
+                raise progress.gave_up(limit, failed) from failed
             if isinstance(failed, LockConflict):
-                await _see_winner(following, failed, deadline)
+                await _see_winner(following, failed, deadline, progress)
             elif not self.budget.spend():
-                raise failed
+                raise progress.gave_up("retry_budget", failed) from failed
             await asyncio.sleep(pause)
+
+    def _limit_reached(self, sent: int, *, in_time: bool) -> Limit | None:
+        """What ends the retries, apart from the budget."""
+        if sent >= self.attempts:
+            return "attempts"
+        if not in_time:
+            return "timeout_s"
+        return "closed" if self.closed() else None
 
 
 class _Turns:
     """The ticket of one logical transaction, as it learns what it locks."""
 
-    def __init__(self, following: Feeding, deadline: float) -> None:
+    def __init__(self, following: Feeding, deadline: float, progress: _Progress) -> None:
         self._following = following
+        self._progress = progress
         self._admission = following.admission
         self._deadline = deadline
         self._ticket: Ticket | None = None
@@ -199,8 +237,7 @@ class _Turns:
             async with asyncio.timeout_at(self._deadline):
                 return await work
         except TimeoutError:
-            reason = "deadline passed while others of this client held its locks"
-            raise NotAppended(partition=self._following.partition, reason=reason) from None
+            raise self._progress.gave_up("timeout_s", "deadline passed while others of this client held its locks") from None
 
 
 async def _see_own(following: Feeding, receipt: Receipt, deadline: float) -> None:
@@ -211,9 +248,10 @@ async def _see_own(following: Feeding, receipt: Receipt, deadline: float) -> Non
             await following.settled(receipt.transaction_id)
 
 
-async def _see_winner(following: Feeding, conflict: LockConflict, deadline: float) -> None:
+async def _see_winner(following: Feeding, conflict: LockConflict, deadline: float, progress: _Progress) -> None:
     try:
         async with asyncio.timeout_at(deadline):
             await following.wait(conflict.winner)
     except TimeoutError:
-        raise conflict from Unavailable(reason=f"the follower did not reach the winner in time: applied={following.applied}")
+        slow = Unavailable(reason=f"the follower did not reach the winner in time: applied={following.applied}")
+        raise progress.gave_up("timeout_s", conflict) from slow

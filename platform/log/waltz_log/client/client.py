@@ -350,7 +350,8 @@ class WaltzClient:
     ) -> Callable[[Callable[..., Any]], Any]:
         """Decorates `async def fn(tx, ...)` (or a plain function): it reads the state `follower` built and calls `tx.append` once. The call returns
         the `Receipt`, or None where the function appended nothing. After a conflict the function runs again when the winner has been applied; after
-        `attempts` or `timeout_s` the last `LockConflict` is raised. The function must have no other effect.
+        `attempts` or `timeout_s` it ends with `GaveUpOnConflict` (a `LockConflict`) or `GaveUp` (a `NotAppended`), which name the limit, the
+        attempts, the time and the last winner. The function must have no other effect.
 
         `locks`, given the same arguments but `tx`, tells beforehand what the function will lock. Calls that run at the same time in this client take
         turns either way instead of conflicting with each other; told beforehand, that costs no execution. `tx.append` is what counts."""

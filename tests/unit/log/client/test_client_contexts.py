@@ -9,7 +9,7 @@ import pytest
 
 from waltz_log.client import Application, Context, Lock, LockConflict, Receipt, Transaction, TransactionContext, WaltzClient, completions
 from waltz_log.core.metadata import ClusterParameters
-from waltz_log.errors import InvalidRequest, NotAppended, OutcomeUnknown, OutOfRange
+from waltz_log.errors import GaveUp, InvalidRequest, NotAppended, OutcomeUnknown, OutOfRange
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.scripted_server import Break, Refuse, ScriptedCluster
 
@@ -189,7 +189,7 @@ async def test_a_context_that_was_never_sent_when_the_client_closed_is_not_appen
     await client.close()
     with pytest.raises(NotAppended, match="the client was closed"):
         await task
-    assert context.events == ["execute 1", "exception NotAppended"]
+    assert context.events == ["execute 1", "exception GaveUp"]
 
 
 async def test_a_context_is_executed_again_after_it_has_seen_who_was_faster(connect: Connect) -> None:
@@ -323,11 +323,11 @@ async def test_retries_stop_when_the_clients_budget_is_spent(connect: Connect, c
     first = Increment(application, b"a")
     with pytest.raises(NotAppended):
         await (await client.submit(first))
-    assert first.events == ["execute 1", "execute 2", "execute 3", "execute 4", "exception NotAppended"]
+    assert first.events == ["execute 1", "execute 2", "execute 3", "execute 4", "exception GaveUp"]
     second = Increment(application, b"a")
     with pytest.raises(NotAppended):
         await (await client.submit(second))
-    assert second.events == ["execute 1", "exception NotAppended"]
+    assert second.events == ["execute 1", "exception GaveUp"]
     assert await (await client.submit(Increment(application, b"a"))) is not None
 
 
@@ -424,9 +424,9 @@ async def test_close_tells_contexts_what_is_known_of_them_and_leaves_no_task(con
     tasks = [await client.submit(sent), await client.submit(waiting)]
     await asyncio.sleep(0.02)
     await client.close()
-    assert [type(task.exception()) for task in tasks] == [OutcomeUnknown, NotAppended]
+    assert [type(task.exception()) for task in tasks] == [OutcomeUnknown, GaveUp]
     assert sent.events == ["execute 1", "exception OutcomeUnknown"]
-    assert waiting.events[-1] == "exception NotAppended"
+    assert waiting.events[-1] == "exception GaveUp"
     cluster.logs[1].gate.set()
     async with asyncio.timeout(5):
         while {task for task in asyncio.all_tasks() - before if "waltz" in task.get_name()}:
