@@ -18,15 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pyspark_waltz.errors import DataLost
 from pyspark_waltz.naming import TopicOf
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["Extent", "Offset", "batch_starts", "checked_starts"]
+__all__ = ["BEHIND", "Extent", "Offset", "batch_starts", "by_name", "checked_starts"]
 
-_OWN = ("began", "initial", "origin", "cluster", "topics")
+BEHIND: Final = "transactionsBehindLatest"
+"""In the latest offset of a query's progress: of each partition, how many transactions of the log come after the batch."""
+
+_OWN: Final = ("began", "initial", "origin", "cluster", "topics", BEHIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,13 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """In one order always, since Spark compares offsets as text."""
-        found: dict[str, Any] = _by_name(self.next)
+        found: dict[str, Any] = by_name(self.next)
         if self.began:
-            found["began"] = _by_name(self.began)
+            found["began"] = by_name(self.began)
         if self.initial:
             found["initial"] = True
         if self.origin is not None:
-            found["origin"] = _by_name({partition: at for partition, at in self.origin.items() if at > 0})
+            found["origin"] = by_name({partition: at for partition, at in self.origin.items() if at > 0})
         if self.cluster is not None:
             found["cluster"] = self.cluster
         if self.topics:
@@ -81,7 +84,8 @@ class Offset:
             raise InvalidSetting(name="checkpoint", reason=f"is of another cluster: checkpoint={self.cluster} cluster={key}", nearest=None)
 
 
-def _by_name(values: Mapping[int, int]) -> dict[str, Any]:
+def by_name(values: Mapping[int, int]) -> dict[str, Any]:
+    """As JSON has them, in one order."""
     return {str(partition): values[partition] for partition in sorted(values)}
 
 

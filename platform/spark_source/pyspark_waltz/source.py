@@ -22,7 +22,7 @@ from pyspark_waltz.filters import Pushed
 from pyspark_waltz.intervals import Intervals
 from pyspark_waltz.metadata import MetadataReader
 from pyspark_waltz.naming import TopicOf
-from pyspark_waltz.offsets import Extent, Offset, batch_starts, checked_starts
+from pyspark_waltz.offsets import BEHIND, Extent, Offset, batch_starts, by_name, checked_starts
 from pyspark_waltz.options import NO_LIMITS, SourceOptions
 from pyspark_waltz.planner import Span, capped, cut, latest_offset, refuse_backward, resolve, times_needed, view_end
 from pyspark_waltz.positions import LATEST, Positions, Times
@@ -297,6 +297,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[int, Extent] | None = None
         self._ends: dict[int, int] = {}
         self._last_batch_s: float | None = None
+        self._reached: dict[int, int] = {}
 
     def initialOffset(self) -> dict[str, Any]:
         log = self._log()
@@ -330,6 +331,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What is there now is all there will be, so nothing is waited for.
         waited_ms = None if self._target is not None else (now_s - self._last_batch_s) * 1000
         end = latest_offset(begin, extents, limits, measure=log.measure, waited_ms=waited_ms)
+        self._reached = dict(end.next)
         if end is not begin:
             self._last_batch_s = now_s
         return start if end is begin else replace(end, topics={**begin.topics, **_names(log)}).to_json()
@@ -338,8 +340,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._until_ends(self._log().extents())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What `sources[].latestOffset` of the query's progress shows: the end of the log, and how far the batch is behind it. A source in Python has
+        no metrics of its own there."""
         known = self._log().known_extents()
-        return Offset({partition: extent.next for partition, extent in known.items()}).to_json() if known else None
+        if not known:
+            return None
+        behind = {partition: max(0, extent.next - self._reached.get(partition, extent.first)) for partition, extent in known.items()}
+        return Offset({partition: extent.next for partition, extent in known.items()}).to_json() | {BEHIND: by_name(behind)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         log, until = self._log(), Offset.from_json(end)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from pyspark_waltz.offsets import Offset
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, SCHEMA_WITH_METADATA
 from pyspark_waltz.testing import StubCluster, StubSource
 from waltz_log.errors import InvalidSetting, OutOfRange
@@ -188,3 +189,22 @@ def test_an_end_that_turns_out_to_lie_before_the_start_is_refused(cluster: StubC
     with pytest.raises(InvalidSetting, match="the end lies before the start: partition=0 start=10 end=4"):
         tasks(**given, endingTransactionIds='{"0": 4}')
     assert tasks(startingTransactionIds="latest", endingTimestamp=str(T0 + 500)) == [], "the latest moves, so it is no start that was chosen"
+
+
+def test_the_lag_of_each_partition_stands_in_the_latest_offset(reader: Callable[..., Any], cluster: StubCluster) -> None:
+    fill(cluster, 0, 20)
+    fill(cluster, 1, 3)
+    stream = reader(maxTransactionsPerTrigger="8")
+    assert stream.reportLatestOffset() is None
+    start = through_text(stream.initialOffset())
+    assert stream.reportLatestOffset()["transactionsBehindLatest"] == {"0": 20, "1": 3}
+    end = through_text(stream.latestOffset(start, ReadMaxRows(8)))
+    latest = through_text(stream.reportLatestOffset())
+    assert ends(latest) == {"0": 20, "1": 3}
+    assert latest["transactionsBehindLatest"] == {"0": 20 - end["0"], "1": 3 - end["1"]}
+    assert Offset.from_json(latest).next == {0: 20, 1: 3}
+    end = through_text(stream.latestOffset(end, ReadAllAvailable()))
+    assert stream.reportLatestOffset()["transactionsBehindLatest"] == {"0": 0, "1": 0}
+    fill(cluster, 1, 12)
+    stream.latestOffset(end, ReadMaxRows(8))
+    assert stream.reportLatestOffset()["transactionsBehindLatest"] == {"0": 0, "1": 4}
