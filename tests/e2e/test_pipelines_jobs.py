@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from deltalake import DeltaTable
 
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.testing import StubCluster
-from waltz_delta import DeltaAppend, dataframe_at, high_water_marks, internal, wait_reached
+from waltz_delta import DeltaAppend, dataframe_at, dataset_at, high_water_marks, internal, wait_reached
+from waltz_delta.arguments import parse_arguments
 from waltz_delta.audit import audit_pipeline
 from waltz_delta.audit_compare import PieceOfLog, density
 from waltz_delta.audit_report import Audited, print_report
@@ -221,6 +223,49 @@ def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spa
     assert status.rows >= 40
     assert status.batch_s > 0
     assert "addBatch" in status.phases_s
+
+
+@pytest.mark.parametrize("job", ["ingest", "upsert"])
+def test_a_job_from_arguments_lands_restarts_and_tells_of_what_does_not_decode_as_a_pipeline(
+    spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path, job: str
+) -> None:
+    cluster = stub()
+    moment, end = 1_700_000_000_000, 253_402_300_799_000
+    rows = [{"tail": "a", "at": moment}, {"tail": "b", "at": moment * 1000}, {"tail": "c", "at": end}, {"tail": "d", "at": moment}]
+    cluster.append(0, [json.dumps(row).encode() for row in rows], headers=lambda at: 2 if at == 3 else 1)
+    late = tmp_path / "late"  # the address of a cluster that appears after the first attempt
+
+    def settings(name: str, *more: str) -> PipelineSettings:
+        arguments = [f"--cluster={late}", f"--table={tmp_path / name}", f"--checkpoint={tmp_path / f'{name}-checkpoint'}", "--trigger=available-now"]
+        arguments += ["--schema=tail STRING, at TIMESTAMP", "--timestamp-unit=ms", "--headers=1", *more]
+        return parse_arguments(job, [*arguments, *(["--keys=tail"] if job == "upsert" else [])], upsert=job == "upsert").pipelines[0]
+
+    told: list[str] = []
+
+    def tell(name: str, line: str) -> None:
+        told.append(line)
+        late.write_text(cluster.path.read_text())
+
+    kept = Run(spark, settings("kept", f"--dead-letters={tmp_path / 'dead'}"), board, Stop(), tell)
+    run_to_end(kept)
+    assert kept.error is None
+    assert told == [f"cluster unavailable: no such file: address={late} (starting again in 1 s)"]
+    utc = {"a": datetime.fromtimestamp(moment / 1000, UTC), "c": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}
+    for found in (DeltaTable(str(tmp_path / "kept")).to_pyarrow_table(), dataset_at(str(tmp_path / "kept"), {0: 3}).to_table()):
+        assert dict(zip(found["tail"].to_pylist(), found["at"].to_pylist(), strict=True)) == utc
+    letters = DeltaTable(str(tmp_path / "dead")).to_pyarrow_table()
+    assert letters["transaction_id"].to_pylist() == [1]
+    assert str(letters["reason"][0]).startswith("at is the number 1700000000000000: out of bounds for timestamp_unit=ms; check the unit")
+    strict = Run(spark, settings("strict"), board, Stop(), tell)
+    run_to_end(strict)
+    assert len(told) == 1, "what cannot pass is not tried again"
+    assert strict.failure is not None
+    assert strict.failure.final
+    for part in ("transaction 1 of partition 0: at is the number 1700000000000000", "--dead-letters PATH", "--undecodable", f"path={tmp_path}"):
+        assert part in strict.failure.line
+    forgotten = Run(spark, settings("forgotten", "--undecodable=skip"), board, Stop(), tell)
+    run_to_end(forgotten)
+    assert (forgotten.error, held(str(tmp_path / "forgotten"))) == (None, [(0, 0), (0, 2)])
 
 
 def test_a_running_pipeline_stops_when_asked(spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as f
 
 from waltz_delta import DeltaAppend, DeltaUpsert, consistent_cut, dataframe_at, dataset_at, high_water_marks, internal, version_at
@@ -60,20 +61,28 @@ def test_checkpoints_of_spark_keep_the_marks(spark: Any, tmp_path: Path, policy:
 def test_a_late_date_is_written_and_read_as_it_is_and_so_is_one_of_an_older_table(spark: Any, tmp_path: Path) -> None:
     late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     rows = spark.sql(f"SELECT 0 AS partition, 0L AS transaction_id, TIMESTAMP '{late:%Y-%m-%d %H:%M:%S}' AS until")
-    written, older = str(tmp_path / "written"), str(tmp_path / "older")
+    written, merged, older = str(tmp_path / "written"), str(tmp_path / "merged"), str(tmp_path / "older")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     try:
         rows.write.format("delta").save(older)
         spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")  # as in a session of the user's own
         DeltaAppend(written, KEY).write(rows)
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+        DeltaUpsert(merged, KEY, ["until"]).write(rows)
     finally:
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
-    (file,) = Path(written).glob("*.parquet")
-    assert str(pq.ParquetFile(file).schema.column(2).physical_type) == "INT64"
+    for path in (written, merged):
+        files = list(Path(path).glob("*.parquet"))
+        assert {str(pq.ParquetFile(file).schema.column(2).physical_type) for file in files} == {"INT64"}, "and at least one"
     (old_file,) = Path(older).glob("*.parquet")
     assert str(pq.ParquetFile(old_file).schema.column(2).physical_type) == "INT96"
     DeltaAppend(older, KEY).write(rows.withColumn("transaction_id", f.lit(1).cast("long")))
-    for path, position in ((written, {0: 0}), (older, {0: 1})):
-        found = dataset_at(path, position).to_table().column("until").to_pylist()
-        assert found
-        assert set(found) == {late}
+    for path, position in ((written, {0: 0}), (merged, {0: 0}), (older, {0: 1})):
+        found = dataset_at(path, position).to_table()
+        assert found.num_rows
+        assert set(found["until"].to_pylist()) == {late}
+        assert {moment.to_pydatetime() for moment in found.to_pandas()["until"]} == {late}, "pandas keeps the microseconds of the file"
+    for path in (written, merged):  # and whoever reads the table's files without us
+        table = DeltaTable(path)
+        assert table.to_pyarrow_table()["until"].to_pylist() == [late]
+        assert [moment.to_pydatetime() for moment in table.to_pandas()["until"]] == [late]

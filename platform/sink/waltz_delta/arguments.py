@@ -9,16 +9,48 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.metrics import METRICS_HOST
 from waltz_delta.pipeline import PipelineSettings, RestartSettings, checked_trigger
 from waltz_delta.pipeline_file import load_pipeline, pipeline_files
-from waltz_delta.settings import DecodeSettings, OutputSettings, ProjectionSettings, TargetSettings
+from waltz_delta.settings import (
+    DeadLetterSettings,
+    DecodeSettings,
+    OutputSettings,
+    ProjectionSettings,
+    RouteSettings,
+    TargetSettings,
+    TimestampUnit,
+)
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["JobArguments", "JobParser", "parse_arguments"]
+
+_OF_A_FILE = (
+    "cluster",
+    "table",
+    "checkpoint",
+    "partitions",
+    "starting",
+    "max_transactions_per_trigger",
+    "schema",
+    "timestamp_unit",
+    "earliest_timestamp",
+    "latest_timestamp",
+    "numeric_strings",
+    "headers",
+    "dead_letters",
+    "undecodable",
+    "where",
+    "select",
+    "option",
+    "subscriber",
+    "restart_attempts",
+)
+"""What a pipeline file says itself."""
+_OF_A_SCHEMA = ("timestamp_unit", "earliest_timestamp", "latest_timestamp", "numeric_strings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +86,8 @@ def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobA
 
 
 def _from_files(files: list[Path], found: argparse.Namespace) -> tuple[PipelineSettings, ...]:
-    for name in ("cluster", "table", "checkpoint", "partitions", "max_transactions_per_trigger", "schema", "where", "select", "option", "subscriber"):
-        if getattr(found, name):
+    for name in _OF_A_FILE:
+        if getattr(found, name) not in (None, []):
             raise InvalidSetting(name=f"--{name.replace('_', '-')}", reason="is set in the pipeline file", nearest=None)
     pipelines = tuple(load_pipeline(path) for path in pipeline_files(files))
     if not pipelines:
@@ -87,18 +119,55 @@ def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> Pip
     target = TargetSettings(table=found.table, mode="upsert", keys=keys, sequence=found.sequence) if upsert else TargetSettings(table=found.table)
     output = OutputSettings(
         target=target,
-        decode=DecodeSettings(format="json", columns=found.schema) if found.schema is not None else DecodeSettings(),
+        decode=_decode(found),
+        route=RouteSettings(headers=_headers(found.headers)) if found.headers is not None else None,
         projection=ProjectionSettings(where=found.where, select=found.select),
     )
+    if found.undecodable == "dead_letter" and not found.dead_letters:
+        raise InvalidSetting(name="--undecodable", reason="dead_letter needs --dead-letters, the path of their table", nearest=None)
+    if found.restart_attempts is not None and found.restart_attempts < 0:
+        raise InvalidSetting(name="--restart-attempts", reason=f"must be 0 or more, got {found.restart_attempts}", nearest=None)
+    restart = RestartSettings() if found.restart_attempts is None else RestartSettings(attempts_max=found.restart_attempts)
     return PipelineSettings(
         name=job,
         source=source,
         outputs=(output,),
+        dead_letters=DeadLetterSettings(table=found.dead_letters) if found.dead_letters else None,
         checkpoint=found.checkpoint,
         trigger=_trigger(found.trigger or "1 second"),
         subscriber=found.subscriber,
-        restart=RestartSettings(attempts_max=0),
+        restart=restart,
     )
+
+
+def _decode(found: argparse.Namespace) -> DecodeSettings:
+    if found.schema is None:
+        for name in _OF_A_SCHEMA:
+            if getattr(found, name):
+                raise InvalidSetting(name=f"--{name.replace('_', '-')}", reason="needs --schema; data that stays bytes has no values", nearest=None)
+        return DecodeSettings(undecodable=found.undecodable)
+    given: dict[str, Any] = {name: getattr(found, name) for name in _OF_A_SCHEMA[1:] if getattr(found, name) is not None}
+    columns = given["timestamp_units"] = {}
+    for text in found.timestamp_unit:
+        path, equals, unit = text.rpartition("=")
+        if unit not in get_args(TimestampUnit) or (equals and not path):
+            raise InvalidSetting(name="--timestamp-unit", reason=f"wants s, ms or us, or COLUMN=s, got {text!r}", nearest=None)
+        if equals:
+            columns[path] = unit
+        else:
+            given["timestamp_unit"] = unit
+    try:
+        return DecodeSettings(format="json", columns=found.schema, undecodable=found.undecodable, **given)
+    except InvalidSetting as error:
+        name = f"--{error.name.replace('_', '-')}" if error.name in _OF_A_SCHEMA else error.name
+        raise InvalidSetting(name=name, reason=error.reason, nearest=error.nearest) from None
+
+
+def _headers(given: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(text) for text in given.split(","))
+    except ValueError:
+        raise InvalidSetting(name="--headers", reason=f"wants whole numbers with commas between them, as 1,2, got {given!r}", nearest=None) from None
 
 
 def _trigger(given: str) -> str:
@@ -133,10 +202,38 @@ def _parser(job: str, upsert: bool) -> JobParser:
         "--trigger", **text, help="available-now, which ends when the log is read, or an interval (1 second); with --pipeline in place of the files'"
     )
     parser.add_argument("--schema", **text, help="of the JSON in the data, as SQL columns; without it the table gets the data as bytes")
+    parser.add_argument(
+        "--timestamp-unit",
+        action="append",
+        default=[],
+        metavar="[COLUMN=]UNIT",
+        help="what a whole number in a TIMESTAMP column counts since 1970: s, ms or us; placed_at=s of one column alone; may be repeated. "
+        "Without it such a number does not decode",
+    )
+    parser.add_argument("--earliest-timestamp", **text, help="an earlier TIMESTAMP does not decode (0001-01-01)")
+    parser.add_argument("--latest-timestamp", **text, help="a later TIMESTAMP does not decode (9999-12-31)")
+    parser.add_argument(
+        "--numeric-strings",
+        choices=("strict", "lossless"),
+        help='a string where a number is declared, as "5" for an INT: strict, it does not decode; lossless, it counts where nothing is lost (strict)',
+    )
+    parser.add_argument("--headers", **text, help="take transactions with these headers alone, as 1,2 (all)")
+    parser.add_argument("--dead-letters", **text, help="path of the Delta table for transactions that do not decode; with it they stop nothing")
+    parser.add_argument(
+        "--undecodable",
+        choices=("dead_letter", "fail", "skip"),
+        help="what becomes of a transaction that does not decode (dead_letter with --dead-letters, otherwise fail)",
+    )
     parser.add_argument("--where", **text, help="SQL condition; what it leaves out counts as seen")
     parser.add_argument("--select", **text, help="SQL select list; partition and transaction_id are kept in any case")
     parser.add_argument("--subscriber", **text, help="name under which the log keeps what the table does not hold yet")
     parser.add_argument("--option", action="append", default=[], metavar="name=value", help="another option of the source; may be repeated")
+    parser.add_argument(
+        "--restart-attempts",
+        type=int,
+        metavar="N",
+        help="start again so often in a row after a failure that may pass; 0 where a supervisor restarts the job (10)",
+    )
     parser.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics for Prometheus there")
     parser.add_argument(
         "--metrics-host",

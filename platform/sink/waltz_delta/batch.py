@@ -15,12 +15,30 @@ from waltz_delta.errors import WriteContended
 from waltz_delta.marks import BatchRange
 from waltz_log.errors import InvalidRequest, InvalidSetting
 
-__all__ = ["PARTITION", "ROW", "TRANSACTION_ID", "LostRace", "Rows", "Sink", "Staged", "above", "batch_range", "land", "require_columns"]
+__all__ = [
+    "DATA",
+    "PARTITION",
+    "PROBLEM",
+    "ROW",
+    "TRANSACTION_ID",
+    "LostRace",
+    "Rows",
+    "Sink",
+    "Staged",
+    "above",
+    "batch_range",
+    "land",
+    "require_columns",
+]
 
 PARTITION = "partition"
 TRANSACTION_ID = "transaction_id"
 ROW = "row"
 """The place of a row within its transaction, where a transaction holds several."""
+DATA = "_waltz_data"
+"""Beside decoded columns: the data as it was."""
+PROBLEM = "_waltz_problem"
+"""Beside decoded columns: why the transaction did not decode; null where it did."""
 
 Rows = Callable[[Mapping[int, int]], DataFrame]
 """A batch's rows as a table gets them, without those at or below the given marks."""

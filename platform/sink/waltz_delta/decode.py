@@ -1,9 +1,10 @@
 """From the bytes of a transaction to columns, strictly: a transaction decodes whole or not at all, and what does not says why. Plans only.
 
-What does not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null. In JSON besides: bytes that are not
-UTF-8; text that is not one JSON object (nothing may follow it, also nothing made to close what it is read in; no comments or NaN); a value that
-is not of the declared type or does not fit into it; where a DECIMAL is declared, a number with an exponent of more than three digits. As Spark reads
-JSON, a STRING takes any value as its text (a number with a fraction as a double shows it), a TIMESTAMP also a number of seconds, and a DECIMAL is
+What does not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null; a timestamp or date out of bounds. In
+JSON besides: bytes that are not UTF-8, and halves of surrogate pairs; text that is not one JSON object (nothing may follow it, also nothing made to
+close what it is read in; no comments or NaN); a value that is not of the declared type or does not fit into it; a number for a TIMESTAMP without a
+declared unit; a string for a number, unless `numeric_strings` allows it; where a DECIMAL is declared, a number with an exponent of more than three
+digits. As Spark reads JSON, a STRING takes any value as its text (a number with a fraction as a double shows it), and a number for a DECIMAL is
 rounded to its scale. In Avro and Protobuf: what Spark's own functions refuse.
 
 Fields keep the names they have in the data; the columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and what else the source was
@@ -14,40 +15,28 @@ asked for) stand beside them, so a field may not be called like one of those. So
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from waltz_delta import internal
-from waltz_delta.batch import PARTITION, ROW, TRANSACTION_ID
-from waltz_delta.decode_numbers import as_text, endless_number, endless_string, may_be_endless
+from waltz_delta.batch import DATA, PARTITION, PROBLEM, ROW, TRANSACTION_ID
+from waltz_delta.decode_json import decode_json
+from waltz_delta.decode_nested import checked, first_problem
+from waltz_delta.decode_times import TypedTimes, check_units
 from waltz_delta.settings import DecodeSettings
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "project", "refuse", "required", "shape"]
 
-PROBLEM = "_waltz_problem"
-"""Why the transaction did not decode; null where it did."""
-DATA = "_waltz_data"
-"""The data as it was."""
 VALUE = "_waltz_value"
 UNDECODABLE = "waltz_delta: does not decode: "
 """What a query over undecodable data raises begins with this, where nothing else was declared."""
 
-SEAL = f"_waltz_{secrets.token_hex(12)}"
-"""Names what JSON text is wrapped in. Nobody who writes to the log can know it, so no text can close the wrapping and open it again."""
-
-_JSON = {
-    "mode": "PERMISSIVE",
-    "columnNameOfCorruptRecord": PROBLEM,
-    "allowSingleQuotes": "false",
-    "allowNonNumericNumbers": "false",
-}
 _AVRO = "org.apache.spark.sql.avro.AvroDataToCatalyst"
 _PROTOBUF = "org.apache.spark.sql.protobuf.ProtobufDataToCatalyst"
 """Of the jars alone: the functions that a user calls stand in Spark itself."""
@@ -58,23 +47,27 @@ def decode(rows: DataFrame, settings: DecodeSettings) -> DataFrame:
     if settings.format == "bytes":
         return rows.withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
     kept = [name for name in rows.columns if name != "data"]
-    if settings.format == "arrow":
+    if settings.columns is not None:
+        found = declared_columns(rows.sparkSession, settings)
+        check_units(settings, found)
+        _refuse_names(found.fieldNames(), [*kept, ROW] if settings.format == "arrow" else kept)
+        if settings.format == "json":
+            return decode_json(rows, kept, found, settings)
         from waltz_delta.decode_arrow import decode_arrow
 
-        found = declared_columns(rows.sparkSession, settings)
-        _refuse_names(found.fieldNames(), [*kept, ROW])
-        return decode_arrow(rows, kept, found)
-    value, problem = {"json": _json, "avro": _avro, "protobuf": _protobuf}[settings.format](rows, settings)
+        return decode_arrow(rows, kept, found, settings)
+    value, problem = {"avro": _avro, "protobuf": _protobuf}[settings.format](rows, settings)
     read = rows.select(*kept, f.col("data").alias(DATA), value.alias(VALUE))
     fields = read.schema[VALUE].dataType
     assert isinstance(fields, StructType)
-    if settings.format != "json":
-        _refuse_names(fields.fieldNames(), kept)
-        return read.select(*kept, DATA, f.col(f"{VALUE}.*"), problem.alias(PROBLEM))
-    found = declared_columns(rows.sparkSession, settings)
-    _refuse_names(found.fieldNames(), kept)
-    first = f.get(f.col(VALUE)[SEAL], f.lit(0))
-    return read.select(*kept, DATA, *[first[name].alias(name) for name in found.fieldNames()], problem.alias(PROBLEM))
+    _refuse_names(fields.fieldNames(), kept)
+    return read.select(*kept, DATA, f.col(f"{VALUE}.*"), f.coalesce(problem, *_out_of_bounds(f.col(VALUE), fields, settings)).alias(PROBLEM))
+
+
+def _out_of_bounds(read: Column, fields: StructType, settings: DecodeSettings) -> list[Column]:
+    """Of each field in which there may be a timestamp."""
+    wrong = first_problem(checked(read[field.name], field.dataType, field.name, TypedTimes(settings)) for field in fields.fields)
+    return [] if wrong is None else [wrong]
 
 
 def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructType:
@@ -110,49 +103,6 @@ def _required(struct: StructType) -> Iterable[tuple[str, ...]]:
             yield (field.name,)
         if isinstance(field.dataType, StructType):
             yield from ((field.name, *rest) for rest in _required(field.dataType))
-
-
-def _json(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
-    """The data is read as the first element of an array: so text after it is an error, which it is not to Spark otherwise. The second element says
-    that the array was not closed by the data: Spark passes over fields that are not declared, and over all that follows the outermost object."""
-    found = declared_columns(rows.sparkSession, settings)
-    element = StructType([*found.fields, StructField(SEAL, BooleanType())])
-    outer = StructType([StructField(SEAL, ArrayType(element)), StructField(PROBLEM, StringType())])
-    text = f.col("data").cast("string")
-    value, witness = f.from_json(_sealed(text), outer, _JSON), as_text(found)
-    if witness is not None:
-        unread, too_long = _endless(text, witness)
-        value = f.when(~(unread | too_long), value)
-    read, raw = f.col(VALUE), f.col(DATA).cast("string")
-    one, first = read[SEAL], f.get(read[SEAL], f.lit(0))
-    single = (f.size(one) == 2) & f.get(one, f.lit(1))[SEAL]
-    good = f.is_valid_utf8(raw) & read[PROBLEM].isNull() & single & first.isNotNull()
-    reason = f.when(f.col(DATA).isNull(), "no data").when(~f.is_valid_utf8(raw), "is not UTF-8")
-    if witness is not None:
-        reason = reason.when(_endless(raw, witness)[1], "a number has an exponent of more than three digits")
-    reason = reason.when(~f.coalesce(single, f.lit(False)) | first.isNull(), "is not one JSON object")
-    for field in found.fields:  # looked at only where something is wrong
-        told = f"{field.name} is not {_kind(field.dataType)}"
-        path = "$['" + field.name.replace("'", "\\'") + "']"
-        reason = reason.when(f.get_json_object(raw, path).isNotNull() & first[field.name].isNull(), told)
-    return value, f.when(~f.coalesce(good, f.lit(False)), reason.otherwise("a value is not of its declared type"))
-
-
-def _sealed(text: Column) -> Column:
-    return f.concat(f.lit(f'{{"{SEAL}":['), text, f.lit(f',{{"{SEAL}":true}}]}}'))
-
-
-def _endless(text: Column, witness: DataType) -> tuple[Column, Column]:
-    """Of text at whose DECIMALs Spark's parser might go on and on: whether it cannot be read even so, and whether the parser would. `witness`: the
-    columns as `as_text` gave them."""
-    kind = ArrayType(witness)
-    read = f.from_json(_sealed(text), StructType([StructField(SEAL, kind), StructField(PROBLEM, StringType())]), _JSON)
-    suspect, told = may_be_endless(text), endless_number(text) | endless_string(read[SEAL], kind)
-    return suspect & read[PROBLEM].isNotNull(), suspect & told
-
-
-def _kind(kind: DataType) -> str:
-    return str(kind.simpleString()).upper()[:60]
 
 
 def _avro(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
@@ -224,11 +174,15 @@ def project(rows: DataFrame, *, where: Column | None, select: str | None, kept: 
     return rows
 
 
-def shape(rows: DataFrame, *, schema: str | None = None, where: str | None = None, select: str | None = None) -> DataFrame:
+def shape(
+    rows: DataFrame, *, schema: str | None = None, settings: DecodeSettings | None = None, where: str | None = None, select: str | None = None
+) -> DataFrame:
     """The short way for one table without dead letters: `schema` (SQL columns) decodes JSON; data that is not such JSON fails the query, naming the
-    transaction. `where` is a SQL condition over the columns; `select` a SQL select list."""
-    if schema is not None:
+    transaction. `settings` in its place say more, as the unit of timestamps. `where` is a SQL condition over the columns; `select` a SQL select
+    list."""
+    if settings is None and schema is not None:
         settings = DecodeSettings(format="json", columns=schema)
+    if settings is not None and settings.format != "bytes":
         decoded = decode(rows, settings)
         missing = required(settings, rows.sparkSession)
         if missing is not None:

@@ -2,7 +2,10 @@
 
 Each row gets its place within the transaction as the column `row`, from 0. A stream with no rows lands nothing and counts as seen. Columns are taken
 by name and cast where nothing is lost by it; further columns are passed over. A transaction decodes whole or not at all: a null in a required column
-makes a dead letter of all of its rows, of a delete too. Runs in Python workers, a record batch of transactions at a time."""
+makes a dead letter of all of its rows, of a delete too. Runs in Python workers, a record batch of transactions at a time.
+
+Arrow casts a whole number to a timestamp without asking for its unit, and any string to a number that it can be read as. Here a number needs a
+declared unit (`timestamp_unit`), and a string is one of JSON's numbers where `numeric_strings` is lossless, and nothing where it is strict."""
 
 from __future__ import annotations
 
@@ -13,46 +16,51 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from waltz_delta.batch import ROW
+from waltz_delta.batch import DATA, PROBLEM, ROW
+from waltz_delta.decode_arrow_values import Refused, declared_values
+from waltz_delta.settings import DecodeSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["decode_arrow"]
 
-_DATA, _PROBLEM = "_waltz_data", "_waltz_problem"
 
-
-def decode_arrow(rows: DataFrame, kept: Sequence[str], columns: StructType) -> DataFrame:
+def decode_arrow(rows: DataFrame, kept: Sequence[str], columns: StructType, settings: DecodeSettings) -> DataFrame:
     """The kept columns, `row`, the declared ones, the data of what does not decode, and why it does not."""
     fields = [rows.schema[name] for name in kept]
     nullable = [StructField(field.name, field.dataType) for field in columns.fields]
-    result = StructType([*fields, StructField(ROW, IntegerType()), *nullable, StructField(_DATA, BinaryType()), StructField(_PROBLEM, StringType())])
-    return rows.select(*kept, f.col("data").alias(_DATA)).mapInArrow(
-        _decoder(tuple(kept), result, [field.nullable for field in columns.fields]), result
+    result = StructType([*fields, StructField(ROW, IntegerType()), *nullable, StructField(DATA, BinaryType()), StructField(PROBLEM, StringType())])
+    return rows.select(*kept, f.col("data").alias(DATA)).mapInArrow(
+        _decoder(tuple(kept), result, [field.nullable for field in columns.fields], settings), result
     )
 
 
-def _decoder(kept: tuple[str, ...], result: StructType, nullable: Sequence[bool]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _decoder(
+    kept: tuple[str, ...], result: StructType, nullable: Sequence[bool], settings: DecodeSettings
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    given = settings.model_dump()
+
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        again = DecodeSettings(**given)
         schema = to_arrow_schema(result, timezone="UTC", prefers_large_types=False)
         wanted = pa.schema([schema.field(len(kept) + 1 + n).with_nullable(optional) for n, optional in enumerate(nullable)])
         for batch in batches:
-            yield from _decoded(batch, kept, schema, wanted).to_batches()
+            yield from _decoded(batch, kept, schema, wanted, again).to_batches()
 
     return decode
 
 
-def _decoded(batch: pa.RecordBatch, kept: Sequence[str], schema: pa.Schema, wanted: pa.Schema) -> pa.Table:
+def _decoded(batch: pa.RecordBatch, kept: Sequence[str], schema: pa.Schema, wanted: pa.Schema, settings: DecodeSettings) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
     tables, sizes, problems, raw = [], [], [], []
-    for data in batch.column(_DATA):
-        table, problem = _table(data, wanted)
+    for data in batch.column(DATA):
+        table, problem = _table(data, wanted, settings)
         tables.append(table)
         sizes.append(table.num_rows)
         problems += [problem] * table.num_rows
@@ -70,29 +78,26 @@ def _cast(column: Any, kind: Any) -> Any:
     return column if column.type == kind else column.cast(kind)
 
 
-def _table(data: Any, wanted: pa.Schema) -> tuple[pa.Table, str | None]:
+def _table(data: Any, wanted: pa.Schema, settings: DecodeSettings) -> tuple[pa.Table, str | None]:
     """The rows of one transaction in the declared columns; where that cannot be, one row of nulls and the reason."""
     import pyarrow as pa
 
     try:
         if not data.is_valid:
-            raise ValueError("no data")
+            raise Refused("no data")
         with pa.ipc.open_stream(data.as_buffer()) as stream:
             found = stream.read_all()
         missing = [name for name in wanted.names if name not in found.column_names]
         if missing:
-            raise ValueError(f"{missing[0]} is missing or null")
+            raise Refused(f"{missing[0]} is missing or null")
         columns = []
         for field in wanted:
-            try:
-                columns.append(_cast(found[field.name], field.type))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise ValueError(f"{field.name} is {found[field.name].type}, not {field.type}") from None
+            columns.append(declared_values(found[field.name], field.type, field.name, settings))
             if not field.nullable and columns[-1].null_count:
-                raise ValueError(f"{field.name} is missing or null")
+                raise Refused(f"{field.name} is missing or null")
         return pa.table(columns, schema=_loose(wanted)), None
     except (pa.ArrowException, ValueError, OSError) as error:
-        told = str(error).split("\n")[0][:200] if type(error) is ValueError else "is not an Arrow IPC stream"
+        told = str(error).split("\n")[0][:400] if isinstance(error, Refused) else "is not an Arrow IPC stream"
         return pa.table([pa.nulls(1, field.type) for field in wanted], schema=_loose(wanted)), told
 
 

@@ -134,6 +134,10 @@ class Undecodable(WaltzError):
     Correct the declared columns, or declare dead letters."""
 
     text = "data does not decode"
+    advice = (
+        "correct the columns; or set dead_letters in the pipeline, --dead-letters PATH of a job, to keep such transactions aside and go on; "
+        "or undecodable, --undecodable, to skip to forget them"
+    )
     path: str
     reason: str
 

@@ -35,6 +35,9 @@ from waltz_delta.upsert import DeltaUpsert
 
 __all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
 
+REASON_MAX = 500
+"""Characters of what a query over undecodable data raises; reasons are shorter, Spark's rest of the line is cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class LandingStatistics:
@@ -160,7 +163,7 @@ class Landing:
             staged = sink.stage(spark, covered, rows, batch_id)
         except Exception as error:
             if UNDECODABLE in str(error):
-                raise Undecodable(path=sink.path, reason=str(error).split(UNDECODABLE)[1].split("\n")[0][:300]) from None
+                raise Undecodable(path=sink.path, reason=str(error).split(UNDECODABLE)[1].split("\n")[0][:REASON_MAX]) from None
             raise
         if staged is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -66,12 +67,16 @@ def _values(annotation: Any) -> str:
 
 
 def _name(kind: Any) -> str:
-    return {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}.get(getattr(kind, "__name__", ""), str(kind))
+    return {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "datetime": "time or date"}.get(
+        getattr(kind, "__name__", ""), str(kind)
+    )
 
 
 def _shown(value: Any) -> str:
     if value is None or value in ((), {}):
         return "none"
+    if isinstance(value, datetime):
+        return f"`{value.isoformat().replace('+00:00', 'Z')}`"
     return "see below" if isinstance(value, Settings) else f"`{value}`"
 
 

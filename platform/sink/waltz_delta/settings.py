@@ -6,9 +6,11 @@ headers of its route, decoded, filtered, projected, into one table. Whatever a p
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from waltz_log.settings import Settings
 
@@ -23,7 +25,45 @@ __all__ = [
     "ProjectionSettings",
     "RouteSettings",
     "TargetSettings",
+    "TimestampUnit",
 ]
+
+TimestampUnit = Literal["s", "ms", "us"]
+
+EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+LATEST = datetime.combine(date(9999, 12, 31), time.max, UTC)
+"""What Python's `datetime` holds. A reader of the table in Python could show nothing beyond; 9999-12-31 says "no end" in many systems."""
+
+_NUMBER = re.compile(r"\s*[-+]?[0-9.]+\s*")
+_DAY = 10
+"""Characters of a date alone."""
+
+
+def _moment(given: Any) -> Any:
+    if isinstance(given, int | float) or (isinstance(given, str) and _NUMBER.fullmatch(given)):
+        raise ValueError("wants a time with its offset, as 2000-01-01T00:00:00Z, or a date")
+    return given
+
+
+def _end_of_day(given: Any) -> Any:
+    """Of a date alone: the end of that day, since the bound is inclusive."""
+    if isinstance(given, date) and not isinstance(given, datetime):
+        return datetime.combine(given, time.max, UTC)
+    if isinstance(given, str) and len(given.strip()) == _DAY:
+        return f"{given.strip()}T{time.max}Z"
+    return given
+
+
+def _in_utc(given: datetime) -> datetime:
+    """A time without an offset is in UTC."""
+    try:
+        return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must be from 0001-01-01 to 9999-12-31 in UTC") from None
+
+
+Earliest = Annotated[datetime, BeforeValidator(_moment), AfterValidator(_in_utc)]
+Latest = Annotated[datetime, BeforeValidator(_moment), BeforeValidator(_end_of_day), AfterValidator(_in_utc)]
 
 
 class DecodeSettings(Settings):
@@ -42,6 +82,31 @@ class DecodeSettings(Settings):
     avro_schema: str | None = Field(default=None, description="For avro: the writer's schema as JSON text, or the path of an .avsc file.")
     descriptor: str | None = Field(default=None, description="For protobuf: path of the descriptor set, made by `protoc --descriptor_set_out`.")
     message: str | None = Field(default=None, description="For protobuf: full name of the message in the descriptor set.")
+    timestamp_unit: TimestampUnit | None = Field(
+        default=None,
+        description="For json and arrow: what a whole number in a TIMESTAMP column counts since 1970. Without it such a number does not decode: "
+        "nothing in a number says its unit. Text (`2026-01-02T03:04:05Z`) needs none.",
+    )
+    timestamp_units: dict[str, TimestampUnit] = Field(
+        default={},
+        description="The same for single columns, `{until: s}`, before `timestamp_unit`; a field within a STRUCT with dots, `order.placed_at`; the "
+        "elements of an ARRAY and the values of a MAP by their column.",
+    )
+    earliest_timestamp: Earliest = Field(
+        default=EARLIEST,
+        description="An earlier value in a TIMESTAMP column does not decode, in any format but bytes. Set it to when the data began: a number in "
+        "another unit than declared then shows, also where that makes it too small.",
+    )
+    latest_timestamp: Latest = Field(
+        default=LATEST,
+        description="A later value in a TIMESTAMP column does not decode, in any format but bytes. The default takes 9999-12-31 for an open end and "
+        "refuses milliseconds declared as seconds. A date alone means its last microsecond.",
+    )
+    numeric_strings: Literal["strict", "lossless"] = Field(
+        default="strict",
+        description='For json and arrow: a string where a number is declared, `"5"` for an INT. `strict`: it does not decode, for any numeric type. '
+        "`lossless`: it counts as the number it spells, where the column holds that number exactly.",
+    )
     undecodable: Literal["dead_letter", "fail", "skip"] | None = Field(
         default=None,
         description="What becomes of a transaction that does not decode. Without it: a dead letter where dead letters are declared, otherwise the "
@@ -57,7 +122,20 @@ class DecodeSettings(Settings):
                 raise ValueError(f"{name} says nothing to the format {self.format}")
             if not given and name in needed[self.format]:
                 raise ValueError(f"the format {self.format} needs {name}")
+        for name, said in (("timestamp_unit", self.timestamp_unit), ("timestamp_units", self.timestamp_units)):
+            if said and self.format not in ("json", "arrow"):
+                raise ValueError(f"{name} says nothing to the format {self.format}")
+        if self.numeric_strings != "strict" and self.format not in ("json", "arrow"):
+            raise ValueError(f"numeric_strings says nothing to the format {self.format}")
+        if self.format == "bytes" and (self.earliest_timestamp, self.latest_timestamp) != (EARLIEST, LATEST):
+            raise ValueError("earliest_timestamp and latest_timestamp say nothing to the format bytes")
+        if self.earliest_timestamp > self.latest_timestamp:
+            raise ValueError("earliest_timestamp is after latest_timestamp")
         return self
+
+    def unit_of(self, path: str) -> TimestampUnit | None:
+        """Of numbers in a TIMESTAMP column, or in a field within one."""
+        return self.timestamp_units.get(path, self.timestamp_unit)
 
 
 class RouteSettings(Settings):

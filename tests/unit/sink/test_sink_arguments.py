@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pyspark_waltz.options import EARLIEST
 from waltz_delta.arguments import parse_arguments
+from waltz_delta.pipeline import PipelineSettings, RestartSettings
+from waltz_delta.pipeline_file import load_pipeline
 from waltz_log.errors import InvalidSetting
 
 NEEDED = ["--cluster=h:1/w", "--table=/t", "--checkpoint=/c"]
@@ -36,7 +39,7 @@ def test_everything_given_reaches_the_job() -> None:
     (pipeline,) = found.pipelines
     (output,) = pipeline.outputs
     target = output.target
-    assert (pipeline.name, pipeline.checkpoint, pipeline.once, pipeline.restart.attempts_max) == ("upsert", "/c", True, 0)
+    assert (pipeline.name, pipeline.checkpoint, pipeline.once, pipeline.restart) == ("upsert", "/c", True, RestartSettings())
     assert (target.table, target.mode, target.keys, target.sequence) == ("/t", "upsert", ("tail", "day"), "leg")
     assert pipeline.source == {
         "cluster": "h:1/w",
@@ -66,6 +69,71 @@ def test_a_job_from_arguments_may_start_at_a_time() -> None:
     assert times.of(0) == 1_700_000_000_000
     with pytest.raises(InvalidSetting, match="startingTimestamp cannot be together with startingTransactionIds=latest"):
         parse_arguments("ingest", [*NEEDED, "--starting=latest", "--option=startingTimestamp=1700000000000"], upsert=False)
+
+
+@pytest.mark.parametrize("job", ["ingest", "upsert"])
+def test_a_job_from_arguments_is_the_pipeline_that_a_file_declares(job: str, tmp_path: Path) -> None:
+    keys = ["--keys=tail"] if job == "upsert" else []
+    given = [
+        *NEEDED,
+        *keys,
+        "--schema=tail STRING, at TIMESTAMP, placed TIMESTAMP, n INT",
+        "--timestamp-unit=ms",
+        "--timestamp-unit=placed=s",
+        "--earliest-timestamp=2000-01-01",
+        "--latest-timestamp=9999-12-31",
+        "--numeric-strings=lossless",
+        "--headers=1, 2",
+        "--dead-letters=/dead",
+        "--undecodable=skip",
+        "--restart-attempts=3",
+    ]
+    target = "{table: /t, mode: upsert, keys: [tail]}" if job == "upsert" else "{table: /t}"
+    file = tmp_path / f"{job}.yaml"
+    file.write_text(f"""\
+source: {{cluster: "h:1/w"}}
+checkpoint: /c
+outputs:
+  - target: {target}
+    route: {{headers: [1, 2]}}
+    decode:
+      format: json
+      columns: tail STRING, at TIMESTAMP, placed TIMESTAMP, n INT
+      timestamp_unit: ms
+      timestamp_units: {{placed: s}}
+      earliest_timestamp: 2000-01-01
+      latest_timestamp: 9999-12-31
+      numeric_strings: lossless
+      undecodable: skip
+dead_letters: {{table: /dead}}
+restart: {{attempts_max: 3}}
+""")
+    (found,) = parse_arguments(job, given, upsert=job == "upsert").pipelines
+    assert found == load_pipeline(file)
+    (plain,) = parse_arguments(job, [*NEEDED, *keys], upsert=job == "upsert").pipelines
+    assert (plain.restart, plain.dead_letters, plain.outputs[0].route) == (PipelineSettings.model_fields["restart"].default, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--timestamp-unit=ms"], "--timestamp-unit needs --schema"),
+        (["--numeric-strings=lossless"], "--numeric-strings needs --schema"),
+        (["--schema=at TIMESTAMP", "--timestamp-unit=minutes"], "--timestamp-unit wants s, ms or us, or COLUMN=s, got 'minutes'"),
+        (["--schema=at TIMESTAMP", "--timestamp-unit==ms"], "--timestamp-unit wants"),
+        (["--schema=at TIMESTAMP", "--earliest-timestamp=5"], "--earliest-timestamp"),
+        (["--schema=at TIMESTAMP", "--earliest-timestamp=2027-01-01", "--latest-timestamp=2026-01-01"], "earliest_timestamp is after"),
+        (["--schema=n INT", "--numeric-strings=loose"], "--numeric-strings"),
+        (["--headers=one"], "--headers wants whole numbers"),
+        (["--undecodable=dead_letter"], "--undecodable: dead_letter needs --dead-letters"),
+        (["--dead-letters=/t"], "two outputs of one table"),
+        (["--restart-attempts=-1"], "--restart-attempts must be 0 or more"),
+        (["--restart-attempts=0", "--pipeline=x"], "is set in the pipeline file"),
+    ],
+)
+def test_what_cannot_be_among_arguments_is_told_by_their_own_names(given: list[str], told: str) -> None:
+    with pytest.raises(InvalidSetting, match=re.escape(told)):
+        parse_arguments("ingest", [*NEEDED, *given], upsert=False)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from waltz_delta.evolution import fitting_columns
 from waltz_delta.settings import DecodeSettings, DeleteSettings, LandingSettings, OutputSettings, TargetSettings
 from waltz_log.errors import InvalidSetting
 
+JSON = {"format": "json", "columns": "at TIMESTAMP"}
+AVRO = {"format": "avro", "avro_schema": "{}"}
 KEYED = {"table": "/t", "mode": "upsert", "keys": ["k"]}
 
 
@@ -56,6 +59,14 @@ def test_little_is_enough_and_everything_can_be_said() -> None:
         ({"outputs": [{"target": {"table": "/t"}, "decode": {"format": "json"}}]}, "needs columns"),
         ({"outputs": [{"target": {"table": "/t"}, "decode": {"columns": "a INT"}}]}, "says nothing to the format bytes"),
         ({"outputs": [{"target": {"table": "/t"}, "decode": {"format": "protobuf", "message": "m"}}]}, "needs descriptor"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {"timestamp_unit": "s"}}]}, "timestamp_unit says nothing to the format bytes"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {**AVRO, "timestamp_units": {"a": "s"}}}]}, "timestamp_units says nothing"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {**AVRO, "numeric_strings": "lossless"}}]}, "numeric_strings says nothing"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {"latest_timestamp": "2026-01-01"}}]}, "say nothing to the format bytes"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {**JSON, "timestamp_unit": "ns"}}]}, "must be 's', 'ms' or 'us'"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {**JSON, "timestamp_units": {"at": "h"}}}]}, "must be 's', 'ms' or 'us'"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {**JSON, "earliest_timestamp": 946684800}}]}, "wants a time with its offset"),
+        ({"outputs": [{"target": {"table": "/t"}, "decode": {**JSON, "earliest_timestamp": "0001-01-01T00:00:00+01:00"}}]}, "from 0001-01-01 to"),
         ({"outputs": [{"target": {"table": "/t"}, "route": {"headers": []}}]}, "at least 1 item"),
         ({"outputs": [{"target": {"table": "/t"}}, {"target": {"table": "/t/"}}]}, "two outputs of one table"),
         ({"outputs": [{"target": {"table": "/t"}}], "dead_letters": {"table": "/t"}}, "two outputs of one table"),
@@ -66,6 +77,16 @@ def test_little_is_enough_and_everything_can_be_said() -> None:
 def test_what_contradicts_itself_is_refused_in_one_sentence(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidSetting, match=told):
         LandingSettings(**given)
+
+
+def test_bounds_are_times_in_utc_and_a_last_day_is_whole() -> None:
+    plain = DecodeSettings(format="json", columns="at TIMESTAMP")
+    assert (plain.earliest_timestamp.year, plain.latest_timestamp.isoformat()) == (1, "9999-12-31T23:59:59.999999+00:00")
+    for last in ("2026-12-31", date(2026, 12, 31), "2026-12-31T23:59:59.999999", "2027-01-01T00:59:59.999999+01:00"):
+        found = DecodeSettings(format="json", columns="at TIMESTAMP", earliest_timestamp="2026-01-01", latest_timestamp=last)  # type: ignore[arg-type]
+        assert found.earliest_timestamp == datetime(2026, 1, 1, tzinfo=UTC)
+        assert found.latest_timestamp == datetime(2026, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+        assert DecodeSettings(**found.model_dump()) == found
 
 
 def test_every_setting_says_how_to_choose_it() -> None:

@@ -1,0 +1,117 @@
+"""Scalars wherever they are in nested columns: types found, replaced and kept, values checked and converted. Plans only.
+
+A place is named by its path: fields of a struct with dots, elements of an array and values of a map by the name of the column that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+__all__ = ["Checked", "Rule", "checked", "first_problem", "found_in", "kept_only", "paths_of", "replaced"]
+
+Test = Callable[[DataType], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    value: Column
+    problem: Column | None
+    """Why the value is not what was declared, null where it is; None where nothing can be wrong."""
+
+
+class Rule(Protocol):
+    """What is asked of scalars. `check` is called for those types alone that the rule inspects."""
+
+    def inspects(self, kind: DataType) -> bool: ...
+    def converts(self, kind: DataType) -> bool:
+        """Whether `check` gives another value than it got."""
+
+    def check(self, read: Column, kind: DataType, path: str) -> Checked: ...
+
+
+def checked(read: Column, kind: DataType, path: str, rule: Rule) -> Checked:
+    """`kind` is the declared type, which the value has after the rule's conversions."""
+    if not found_in(kind, rule.inspects):
+        return Checked(read, None)
+    converts = found_in(kind, rule.converts)
+    if isinstance(kind, StructType):
+        fields = [(field, checked(read.getField(field.name), field.dataType, f"{path}.{field.name}", rule)) for field in kind.fields]
+        made = f.struct(*[part.value.alias(field.name, metadata=field.metadata) for field, part in fields])
+        return Checked(f.when(read.isNotNull(), made) if converts else read, first_problem(part for _, part in fields))
+    if isinstance(kind, ArrayType):
+        inner = kind.elementType
+        value = f.transform(read, lambda each: checked(each, inner, path, rule).value) if converts else read
+        return Checked(value, _first_of(read, inner, path, rule))
+    if isinstance(kind, MapType):
+        inner = kind.valueType
+        value = f.transform_values(read, lambda _, each: checked(each, inner, path, rule).value) if converts else read
+        return Checked(value, _first_of(f.map_values(read), inner, path, rule))
+    return rule.check(read, kind, path)
+
+
+def _first_of(elements: Column, kind: DataType, path: str, rule: Rule) -> Column:
+    def problem(element: Column) -> Column:
+        found = checked(element, kind, path, rule).problem
+        return found if found is not None else f.lit(None).cast("string")
+
+    problems = f.transform(elements, problem)
+    return f.get(f.filter(problems, lambda each: each.isNotNull()), f.lit(0))
+
+
+def first_problem(parts: Iterable[Checked]) -> Column | None:
+    """Of several places, in their order; None where nothing can be wrong at any of them."""
+    problems = [part.problem for part in parts if part.problem is not None]
+    return f.coalesce(*problems) if problems else None
+
+
+def found_in(kind: DataType, test: Test) -> bool:
+    """Whether a scalar type that passes the test is anywhere in the type."""
+    if isinstance(kind, StructType):
+        return any(found_in(field.dataType, test) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return found_in(kind.elementType, test)
+    if isinstance(kind, MapType):
+        return found_in(kind.valueType, test)
+    return test(kind)
+
+
+def replaced(kind: DataType, test: Test, other: DataType) -> DataType:
+    """The type with `other` for each scalar that passes the test. Keys of maps stay."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, replaced(field.dataType, test, other), field.nullable, field.metadata) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(replaced(kind.elementType, test, other), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, replaced(kind.valueType, test, other), kind.valueContainsNull)
+    return other if test(kind) else kind
+
+
+def kept_only(kind: DataType, test: Test) -> DataType | None:
+    """The type without fields in which no scalar passes the test; None where none does."""
+    if isinstance(kind, StructType):
+        fields = [StructField(field.name, kept) for field in kind.fields if (kept := kept_only(field.dataType, test)) is not None]
+        return StructType(fields) if fields else None
+    if isinstance(kind, ArrayType):
+        element = kept_only(kind.elementType, test)
+        return None if element is None else ArrayType(element)
+    if isinstance(kind, MapType):
+        value = kept_only(kind.valueType, test)
+        return None if value is None else MapType(StringType(), value)
+    return kind if test(kind) else None
+
+
+def paths_of(kind: DataType, test: Test, path: str = "") -> list[str]:
+    """The paths of the scalars that pass the test."""
+    if isinstance(kind, StructType):
+        start = f"{path}." if path else ""
+        return [each for field in kind.fields for each in paths_of(field.dataType, test, f"{start}{field.name}")]
+    if isinstance(kind, ArrayType):
+        return paths_of(kind.elementType, test, path)
+    if isinstance(kind, MapType):
+        return paths_of(kind.valueType, test, path)
+    return [path] if test(kind) else []
