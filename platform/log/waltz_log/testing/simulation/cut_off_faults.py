@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltz_log.core.hand_over import majority_of
 from waltz_log.core.metadata import ASSIGNMENT, MANAGER, Assignment, Ownership
+from waltz_log.server.node_probes import PROBE_TIMEOUT_S
 from waltz_log.testing.simulation.faults import fault
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ SLACK_S = 4.0
 
 SERVED_S = 1.5
 """At a server that reaches a majority for so long: what was to be seen was seen."""
+
+STALE_S = 2 * PROBE_TIMEOUT_S + 0.5
+"""How old what a server published of its replicas may be: a round lasts as long as its slowest ping, and counts until the next one ends."""
 
 MOVES_MAX = 2
 """Of a partition while one cut lasts: one hand-over, and one for balance."""
@@ -116,7 +120,9 @@ async def _watch(world: World, partition: int, held: list[str]) -> None:
         if watch is None or owned.generation < watch.generation:
             watch = _Watch(world.now_s, owned.generation)
         elif owned.generation > watch.generation:
-            watch.moves += owned.generation - watch.generation
+            stale = world.now_s - watch.since_s <= STALE_S + world.mix.follower_lag_s
+            if not stale or any(_reaches(world, server, held) for server in world.servers):
+                watch.moves += owned.generation - watch.generation
             watch.generation, lacking = owned.generation, None
         able = [server for server in sorted(world.servers) if _reaches(world, server, held)]
         # Where nobody could do better, moves for the sake of balance harm nobody, as when another partition may go back to its server.
