@@ -170,11 +170,18 @@ def test_a_backfill_that_dies_and_a_stream_after_it_leave_each_row_once(
     fill_log(cluster, 0, 25)
     for node in cluster.nodes:
         node.reads.clear()
-    run = Run(spark, settings, board, Stop(), lambda name, line: None)
+    done: list[str] = []
+    run = Run(spark, settings, board, Stop(), lambda name, line: None, done=done.append)
     run_to_end(run)
     assert (run.failure, run.error) == (None, None)
     check(cluster, settings)
     assert DeltaTable(settings.tables[0]).version() == versions + 1
+    marks = json.dumps({str(partition): mark for partition, mark in cluster.marks().items()})
+    for table, line in zip(settings.tables, done, strict=True):
+        held = DeltaTable(table)
+        rows = held.to_pyarrow_table().num_rows
+        told = f"version={held.version()} rows={rows} transactions=25 dead_letters=0 marks={marks}"
+        assert line == f"done {settings.name} table={table} {told}"
     assert min(first for node in cluster.nodes for partition, first, _ in node.reads if partition == 0) == 150, "the stream began at the marks"
 
 

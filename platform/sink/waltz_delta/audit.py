@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_waltz.cluster import CONNECT_TIMEOUT_S
+from pyspark_waltz.cluster import connect_timeout_s
 from waltz_delta.arguments import JobParser
 from waltz_delta.audit_compare import Density, Difference, PieceOfLog, compare_appended, compare_keyed, density
 from waltz_delta.audit_report import Audited, print_report
@@ -62,7 +62,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     if found.output not in ("table", "json"):
         raise InvalidSetting.unknown(found.output, ("table", "json"), what="output")
     first, last = _position("--from", found.first), _position("--to", found.last)
-    with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
+    with ClusterInspector(settings.options.cluster, timeout_s=connect_timeout_s(settings.options)) as inspector:
         key = str(inspector.parameters.key)
     spark = SparkSession.builder.appName(f"waltz audit {settings.name}").getOrCreate()
     try:
@@ -74,7 +74,7 @@ def _run(arguments: Sequence[str]) -> int | None:
 
 
 def _extents(settings: PipelineSettings) -> dict[int, tuple[int, int]]:
-    with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
+    with ClusterInspector(settings.options.cluster, timeout_s=connect_timeout_s(settings.options)) as inspector:
         bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
     return {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in bounds.items()}
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from pyspark_waltz.cluster import CONNECT_TIMEOUT_S
+from pyspark_waltz.cluster import connect_timeout_s
 from waltz_delta.arguments import JobParser
 from waltz_delta.job_outcome import run_job
 from waltz_delta.job_progress import Progress, progress
@@ -102,7 +102,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     settings = load_job_pipeline(found.pipeline)
     if found.transactions_per_commit < 1:
         raise InvalidSetting(name="--transactions-per-commit", reason="must be at least 1", nearest=None)
-    with ClusterInspector(settings.options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
+    with ClusterInspector(settings.options.cluster, timeout_s=connect_timeout_s(settings.options)) as inspector:
         key = str(inspector.parameters.key)
         bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
     spark = SparkSession.builder.appName(f"waltz backfill {settings.name}").getOrCreate()

@@ -21,14 +21,16 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_waltz.cluster import CONNECT_TIMEOUT_S
+from pyspark_waltz.cluster import connect_timeout_s
 from pyspark_waltz.options import SourceOptions
 from waltz_delta.checkpoints import CHECKPOINTS
+from waltz_delta.finished import table_outcome
 from waltz_delta.job_outcome import Failure
 from waltz_delta.landing import Landing
 from waltz_delta.listener import PipelineListener, StatusBoard
 from waltz_delta.metrics import METRICS_HOST, LiveLine, PrometheusMetrics
 from waltz_delta.pipeline import PipelineSettings
+from waltz_delta.restored import marks_as_restored
 from waltz_delta.stopping import StopRequest
 from waltz_delta.subscribing import Subscribing
 from waltz_log.cli.exit_codes import FAILED, OK
@@ -82,7 +84,7 @@ def run_pipelines(
             print(f"{job}: {line}" if alone else f"{job}: {name}: {line}", file=sys.stderr, flush=True)
 
         stack.enter_context(Subscribing(board, pipelines, tell))
-        runs = [PipelineRun(spark, settings, board, stop, tell, ready=_print_ready) for settings in pipelines]
+        runs = [PipelineRun(spark, settings, board, stop, tell, ready=_print_ready, done=_print_line) for settings in pipelines]
         for run in runs:
             run.start()
         while any(run.is_alive() for run in runs):
@@ -100,7 +102,7 @@ def run_pipelines(
 
 def contact(options: SourceOptions) -> tuple[str, tuple[int, ...]]:
     """Key of the cluster, and the partitions of the log that the options ask for."""
-    with ClusterInspector(options.cluster, timeout_s=CONNECT_TIMEOUT_S) as inspector:
+    with ClusterInspector(options.cluster, timeout_s=connect_timeout_s(options)) as inspector:
         wanted = options.wanted_partitions(inspector.catalogue)
         return str(inspector.parameters.key), tuple(range(inspector.parameters.partitions)) if wanted is None else wanted
 
@@ -121,6 +123,7 @@ class PipelineRun(threading.Thread):
         tell: Callable[[str, str], None],
         *,
         ready: Callable[[PipelineSettings], None] = lambda settings: None,
+        done: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name=settings.name, daemon=True)
@@ -130,6 +133,9 @@ class PipelineRun(threading.Thread):
         self._stop_request = stop
         self._tell = tell
         self._ready = ready
+        self._done = done
+        self._before: dict[str, dict[int, int]] = {}
+        self._dead_letters = 0
         self._clock = clock
         self.failure: Failure | None = None
         self.error: BaseException | None = None
@@ -158,6 +164,8 @@ class PipelineRun(threading.Thread):
         settings = self._settings
         key, partitions = self.contact(settings.options)
         landing = Landing(settings, key)
+        for table in settings.tables:
+            self._before.setdefault(table, marks_as_restored(self._spark, table, key))
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
         rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
         landing.prepare(self._spark, rows.schema, settings.checkpoint)
@@ -165,7 +173,12 @@ class PipelineRun(threading.Thread):
         writer = rows.writeStream.queryName(self.name).option("checkpointLocation", settings.checkpoint).foreachBatch(landing)
         query = (writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=settings.trigger)).start()
         self._ready(settings)
-        self._follow(query)
+        try:
+            self._follow(query)
+        finally:
+            self._dead_letters += landing.statistics().dead_letters
+        for table in settings.tables if not self._stop_request.asked else ():
+            self._done(table_outcome(self._spark, table, key, self._before[table]).line(self.name, self._dead_letters))
 
     def _follow(self, query: StreamingQuery) -> None:
         """Until the query ends, which raises where it failed, or a stop is asked for."""
@@ -200,6 +213,10 @@ def start_options(settings: PipelineSettings, starting: Mapping[str, int]) -> di
 
 def _print_ready(settings: PipelineSettings) -> None:
     print(f"ready {settings.name} table={','.join(settings.tables)} cluster={settings.options.cluster}", flush=True)
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
 
 
 def _refuse_shared(pipelines: Sequence[PipelineSettings]) -> None:

@@ -21,7 +21,7 @@ from pyspark_waltz.planner import Range, Size
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
 
-__all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView"]
+__all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView", "connect_timeout_s"]
 
 CONNECT_TIMEOUT_S = 8.0
 """No cluster at the address: an error within ten seconds, starting Python included, unless `fetchTimeoutMs` is given."""
@@ -33,6 +33,11 @@ NO_TOPICS: Mapping[int, TopicOf] = {}
 
 PAUSE_S = 0.2
 """Between two questions to a cluster that has just failed to answer."""
+
+
+def connect_timeout_s(options: SourceOptions) -> float:
+    """For the first connection of a driver."""
+    return options.fetch_timeout_ms / 1000 if "fetchTimeoutMs" in options.named else CONNECT_TIMEOUT_S
 
 
 class _Parameters(Protocol):
@@ -86,7 +91,7 @@ class LogView:
         self._connect = connect
         self._monotonic = monotonic
         self._patience_s = options.fetch_timeout_ms / 1000
-        self._connect_timeout_s = self._patience_s if "fetchTimeoutMs" in options.named else CONNECT_TIMEOUT_S
+        self._connect_timeout_s = connect_timeout_s(options)
         self._manager: AbstractContextManager[Any] | None = None
         self._inspector: Inspector | None = None
         self._connected_before = False
