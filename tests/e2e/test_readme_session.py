@@ -1,20 +1,26 @@
-"""The session of the README, executed as it is written."""
+"""The session of the README, pasted as it stands into the shells that it names: two bash, `python` and `pyspark`.
+
+Its second step appends what is no JSON ("hello"), so everything after it runs on a log that somebody already used.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from waltz_log.testing.local import LocalCluster
-
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 240
+"""A submission takes ten seconds alone, minutes on a machine that does other things."""
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 
 def _blocks() -> dict[str, str]:
@@ -22,30 +28,68 @@ def _blocks() -> dict[str, str]:
     return dict(re.findall(r"<!-- session: (\w+) -->\n```\w+\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
 
 
-def _run(command: list[str] | str, where: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        command, cwd=where, env=environment, shell=isinstance(command, str), capture_output=True, text=True, timeout=150, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
-
-
-def test_the_readmes_session_works_as_written(tmp_path: Path) -> None:
-    blocks = _blocks()
-    assert set(blocks) == {"python", "spark", "job", "sql"}
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The project's folder after `make setup`, with a `var` of its own."""
     for name in ("conf", "jobs", ".cache"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "PYTHON"))}
-    environment = {**kept, "PATH": f"{sys.prefix}/bin:{kept['PATH']}"}  # what `source .venv/bin/activate` does
-    with LocalCluster(tmp_path / "cluster", partitions=2, servers=1) as cluster:
-        environment["CLUSTER"] = cluster.cluster
-        prelude = f"CLUSTER = {cluster.cluster!r}\n"
-        told = _run([sys.executable, "-c", prelude + blocks["python"]], tmp_path, environment)
-        assert "Ada" in told
-        script = tmp_path / "session.py"
-        script.write_text("from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\n" + prelude + blocks["spark"])
-        told = _run(["spark-submit", "--properties-file", "conf/spark-defaults.conf", str(script)], tmp_path, environment)
-        assert re.search(r"\|\s*0\|\s*1\|", told)
-        _run(blocks["job"], tmp_path, environment)
-        assert re.search(r"12A\s+Ada\s+0", _run(blocks["sql"], tmp_path, environment))
+    return tmp_path
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """A user's. `-i`: has `python` and `pyspark` take what is piped in as typed at their prompt."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "PYTHON", "VIRTUAL_ENV"))}
+    return kept | {"PYSPARK_DRIVER_PYTHON_OPTS": "-i"}
+
+
+@pytest.fixture
+def dev(folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """The first terminal."""
+    with (folder / "terminal").open("w") as told:
+        process = subprocess.Popen(["bash", "-c", _blocks()["dev"]], cwd=folder, env=environment, stdout=told, stderr=told, start_new_session=True)
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            log = folder / "var" / "dev.log"
+            while not (log.exists() and "ready cluster=" in log.read_text()):
+                assert process.poll() is None, (folder / "terminal").read_text()
+                assert time.monotonic() < deadline, (folder / "terminal").read_text()
+                time.sleep(0.1)
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            try:
+                process.wait(60)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _typed(what: str, folder: Path, environment: dict[str, str], *, typed: str = "") -> str:
+    """What the second terminal shows for a command, with something typed at its prompt."""
+    command = f"{_blocks()['terminal']}\n{what}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", command], cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, f"{what}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert "Error" not in done.stderr, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.usefixtures("dev")
+def test_the_readmes_session_works_as_pasted(folder: Path, environment: dict[str, str]) -> None:
+    readme, blocks = (ROOT / "README.md").read_text(), _blocks()
+    assert list(blocks) == ["dev", "terminal", "hello", "python", "pyspark", "job", "sql"]
+    assert "hello" in _typed(blocks["hello"], folder, environment)
+    told = _typed("python -i", folder, environment, typed=blocks["python"])
+    assert "refused: lock conflict" in told
+    assert "1 b'{" in told
+    pyspark = re.search(r"`(pyspark [^`]+)`", readme)
+    assert pyspark is not None
+    assert re.search(r"\|\s*0\|\s*2\|", _typed(pyspark[1], folder, environment, typed=blocks["pyspark"]))
+    told = _typed(blocks["job"], folder, environment)
+    done = re.search(r"^done .*$", readme, re.MULTILINE)
+    assert done is not None
+    assert done[0] in told.splitlines()
+    assert re.search(r"12A\s+Ada\s+1", _typed(blocks["sql"], folder, environment))
