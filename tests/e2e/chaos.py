@@ -2,14 +2,14 @@
 and then every row of the table compared with the log.
 
 `kills` counts the driver's. Each life of a driver ends at one of the gaps of `killed_driver`, on purpose, or anywhere, by a clock that the seed sets.
-In between its checkpoint is deleted, or put back to an older state, its limit changes, and a second driver works on the same table. A seed chooses
-what happens; how it falls together is up to the machine.
+In between its checkpoint is deleted, or put back to an older state, its limit changes, and a second driver works on the same table. And between lives
+people do to the table what `chaos_actions` lists, after each of which every row is compared, too. A seed chooses what happens; how it falls together
+is up to the machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
 import signal
@@ -19,73 +19,36 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyspark
 
-from tests.e2e.chaos_checker import differences, log_rows, marks_of, table_rows
+from tests.e2e.chaos_actions import actions_of
+from tests.e2e.chaos_checker import differences_below_marks, ends_of, held, log_rows, marks_of, not_reached, table_rows
+from tests.e2e.chaos_drivers import (
+    ANYWHERE,
+    ENDED_BY_ITSELF,
+    ENDS_BORNE,
+    INGEST,
+    KILLED,
+    PATIENCE_S,
+    children,
+    end_driver,
+    python_processes,
+    spark_environment,
+    submit,
+)
+from tests.e2e.chaos_settling import Settling
+from tests.e2e.chaos_tables import TableUser
 from tests.e2e.killed_driver import GAPS
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.client.inspect import ClusterInspector
 from waltz_log.errors import WaltzError
-from waltz_log.testing import launch
 from waltz_log.testing.local import LocalCluster
-
-ROOT = Path(__file__).resolve().parents[2]
-INGEST, KILLED = "jobs/ingest.py", "tests/e2e/killed_driver.py"
-ANYWHERE = "anywhere"
-PATIENCE_S = 900.0
-"""A life takes seven seconds of an idle machine, minutes of a busy one."""
-
-
-def _not_sparks_own(jars: Iterable[Path]) -> list[Path]:
-    """Of Delta's jars those that Spark does not have; beside its own on one class path, the others would take its place."""
-    return sorted(jar for jar in jars if jar.name.startswith(("io.delta_", "io.unitycatalog_", "org.locationtech")))
-
-
-ENDS_BORNE = 6
-"""Drivers in a row that end by themselves: Spark gives a Python process ten seconds to start, too few on a busy machine. More are no bad luck."""
-
-SHORT_LIVED = (
-    "--driver-java-options=-Dlog4j2.configurationFile=conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
-    *(
-        f"--driver-class-path={':'.join(str(jar) for jar in _not_sparks_own((ROOT / '.cache' / 'delta-jars').glob('*.jar')))}",
-        "--conf",
-        "spark.jars=",
-    ),
-    *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
-)
-"""A driver that lives for a batch or two need not compile what it runs, nor verify and copy what is the same each time: half the processor time of a
-life."""
-
-FAILURES_BORNE = "--master=local[2,8]"
-"""A task whose Python worker was killed is tried again, as on a cluster; `local[2]` would end the query."""
-
-
-def spark_environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")}
-    return {**kept, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf"), **more}
-
-
-def submit(script: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """A driver as anybody starts one, but that it ends with this process; what it says is added to `log`. Call it in the main thread."""
-    command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
-    command += ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
-    with log.open("ab") as told:
-        return subprocess.Popen(
-            [*command, FAILURES_BORNE, *SHORT_LIVED, str(ROOT / script), *arguments],
-            cwd=ROOT,
-            env=environment or spark_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=told,
-        )
 
 
 class Appender(threading.Thread):
@@ -129,6 +92,7 @@ class Told:
     others: Counter[str] = field(default_factory=Counter)
     checkpoints: Counter[str] = field(default_factory=Counter)
     exits: Counter[int] = field(default_factory=Counter)
+    actions: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         counted: dict[str, Mapping[Any, int]] = {
@@ -137,11 +101,13 @@ class Told:
             "checkpoints": self.checkpoints,
             "drivers that ended by themselves": self.exits,
         }
-        return "\n".join(
+        lines = [
             f"{name}: {sum(counts.values())} ({', '.join(f'{key} {n}' for key, n in sorted(counts.items()))})"
             for name, counts in counted.items()
             if counts
-        )
+        ]
+        lines += [f"actions: {sum(self.actions.values())}"] if self.actions else []
+        return "\n".join([*lines, *(f"  {count} {action}" for action, count in sorted(self.actions.items()))])
 
 
 def lives_of(kills: int, rng: random.Random) -> list[str]:
@@ -163,21 +129,32 @@ class Chaos:
         self.told = Told()
         self._cluster: LocalCluster
         self._key = ""
+        self._settling: Settling
 
-    def run(self, lives: Sequence[str], *, strikes: int, per_s: float = 100.0) -> list[str]:
-        """Differences between log and table after all these lives, `strikes` of which see other processes killed as well."""
+    def run(self, lives: Sequence[str], *, strikes: int, actions: Sequence[str] = (), per_s: float = 100.0) -> list[str]:
+        """What was wrong after any of the actions, and after all these lives, `strikes` of which see other processes killed as well."""
         struck = set(self._rng.sample(range(len(lives)), min(strikes, len(lives))))
+        acting = {1 + number * (len(lives) - 1) // len(actions): number for number in range(len(actions))}
         with LocalCluster(self._directory / "log", partitions=self._partitions, servers=2, session_timeout_s=2.0) as self._cluster:
             with ClusterInspector(self._cluster.cluster) as inspector:
                 self._key = str(inspector.parameters.key)
+            user = TableUser(self.table, self._key, random.Random(self._rng.random()))
+            self._settling = Settling(user, self._cluster.cluster, self._key, self._directory, self.checkpoint, self._rng, self._tell)
+            self.told.actions = self._settling.found.outcomes
             appender = Appender(self._cluster.cluster, self._seed, per_s=per_s)
             appender.start()
             for number, end in enumerate(lives):
                 self._tamper_with_checkpoint(number, len(lives))
+                if number in acting:
+                    self._settling.act(actions[acting[number]])
                 self._live(number, end, struck=number in struck)
             appender.stop()
             self._race()
-            return differences(log_rows(self._cluster.cluster), table_rows(self.table), marks_of(self.table, self._key))
+            self.told.exits += self._settling.found.exits
+            table, log = held(self.table, self._key, self._partitions), log_rows(self._cluster.cluster)
+            deleted, foreign = user.edits.at(table.version)
+            behind = not_reached(ends_of(log), table.marks)
+            return self._settling.found.wrong + behind + differences_below_marks(log, table, deleted=deleted, foreign=foreign)
 
     def _live(self, number: int, end: str, *, struck: bool) -> None:
         """One life, from submission to its end. A life that ends by itself (a killed planner ends its query) is followed by another."""
@@ -197,14 +174,14 @@ class Chaos:
                     self._kill_driver(driver)
                 code = driver.wait(PATIENCE_S)
             finally:
-                _end(driver)
+                end_driver(driver)
             if code == -signal.SIGKILL:
                 if end != ANYWHERE:
                     assert self._words() == [*words, end], "the driver died at another place than it was told to"
                     self._check_gap(end)
                 self.told.driver[end] += 1
                 return
-            if code not in (1, 3, 137, 143):
+            if code not in ENDED_BY_ITSELF:
                 raise AssertionError(f"a driver ended by itself with code {code}, see {self._log}:\n{self._log.read_text()[-3000:]}")
             self.told.exits[code] += 1
         raise AssertionError(f"{ENDS_BORNE} drivers in a row ended by themselves, see {self._log}:\n{self._log.read_text()[-3000:]}")
@@ -254,7 +231,7 @@ class Chaos:
 
     def _kill_driver(self, driver: subprocess.Popen[bytes]) -> None:
         """The JVM and the Python process are one driver; now and then only the JVM goes, and its other half notices."""
-        python = [] if self._rng.random() < 0.3 else _children(driver.pid)
+        python = [] if self._rng.random() < 0.3 else children(driver.pid)
         driver.kill()
         for process in python:
             with suppress(psutil.NoSuchProcess):
@@ -272,6 +249,7 @@ class Chaos:
             shutil.rmtree(self.checkpoint, ignore_errors=True)
             self._older.rename(self.checkpoint)
             self.told.checkpoints["older"] += 1
+            self._settling.older_checkpoint()
 
     def _race(self) -> None:
         """Two drivers land what is left, each with a checkpoint of its own; in batches that are larger the longer the log has become."""
@@ -288,7 +266,7 @@ class Chaos:
             codes = [driver.wait(PATIENCE_S) for driver in racing]
         finally:
             for driver in racing:
-                _end(driver)
+                end_driver(driver)
         assert codes == [0, 0], f"a racing driver failed, see {self._log}:\n{self._log.read_text()[-3000:]}"
 
     def _tell(self, text: str) -> None:
@@ -300,38 +278,14 @@ def _last(folder: Path) -> int:
     return max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=-1) if folder.exists() else -1
 
 
-def _children(pid: int) -> list[psutil.Process]:
-    try:
-        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
-        return found
-    except psutil.NoSuchProcess:
-        return []
-
-
-def python_processes(pid: int) -> list[psutil.Process]:
-    """What a driver started beside its own Python: the daemon with the workers that read, and the source's planner."""
-    found = []
-    for child in _children(pid):
-        with suppress(psutil.Error):  # gone meanwhile
-            if {"pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner"} & set(child.cmdline()):
-                found.append(child)
-    return found
-
-
-def _end(driver: subprocess.Popen[bytes]) -> None:
-    """Nothing of it runs on."""
-    left = _children(driver.pid)
-    driver.kill()
-    driver.wait()
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(left, timeout=30)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.e2e.chaos", description="Kills a Spark driver and all around it, and compares every row.")
-    parser.add_argument("--kills", type=int, default=100, help="of the driver; a third as many of other processes come on top (100)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.e2e.chaos",
+        description="Kills a Spark driver and all around it, does to its table what people do, and compares every row.",
+    )
+    parser.add_argument(
+        "--kills", type=int, default=100, help="of the driver (100); on top come a third as many of other processes, and two thirds as many actions"
+    )
     parser.add_argument("--seed", type=int, default=None, help="what happens; another each time where it is not given")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1_000_000)
@@ -339,7 +293,8 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="waltz-chaos-"))
     chaos = Chaos(directory, seed, say=True)
     began_s = time.monotonic()
-    wrong = chaos.run(lives_of(arguments.kills, random.Random(seed)), strikes=arguments.kills // 3)
+    drawn = actions_of(arguments.kills, random.Random(seed))
+    wrong = chaos.run(lives_of(arguments.kills, random.Random(seed)), strikes=arguments.kills // 3, actions=drawn)
     print(chaos.told)
     print(f"{len(table_rows(chaos.table))} rows, {time.monotonic() - began_s:.0f} s")
     for line in wrong:

@@ -2,24 +2,32 @@
 
 The dumbest way there is: the log is read by a client, the table by deltalake, and both are compared as lists. Neither goes through what is tested:
 Spark's source and the sink.
+
+A table that users changed differs from the log by what they changed and by nothing else.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow.parquet as parquet
 from deltalake import DeltaTable
 
 from waltz_delta import high_water_marks
 from waltz_delta.errors import NotADeltaTable
+from waltz_delta.marks import app_id
 from waltz_log.client import SyncWaltzClient
 
 TOLD = 10
 """So many differences are named; the rest is counted."""
+
+
+Place = tuple[int, int]
+"""A log partition and a transaction id."""
 
 
 class Row(NamedTuple):
@@ -27,6 +35,10 @@ class Row(NamedTuple):
     transaction_id: int
     checksum: int
     """Of header and data."""
+
+    @property
+    def place(self) -> Place:
+        return self.partition, self.transaction_id
 
 
 def _row(partition: int, transaction_id: int, header: int, data: bytes) -> Row:
@@ -53,7 +65,36 @@ def log_rows(cluster: str, *, trimmed: Mapping[int, int] | None = None) -> list[
 
 
 def table_rows(path: Path) -> list[Row]:
-    read = DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=["partition", "transaction_id", "header", "data"])
+    return _rows_of(DeltaTable(str(path)))
+
+
+class Held(NamedTuple):
+    """What one version of a table holds. Its marks are Delta's own identifiers, as no query has brought them in line with a RESTORE yet."""
+
+    version: int
+    rows: list[Row]
+    marks: dict[int, int]
+    int96: list[str]
+    """Columns whose timestamps most readers take for nanoseconds."""
+
+
+def held(path: Path, cluster_key: str, partitions: int) -> Held:
+    table = DeltaTable(str(path))
+    told = {partition: table.transaction_version(app_id(cluster_key, partition)) for partition in range(partitions)}
+    marks = {partition: mark for partition, mark in told.items() if mark is not None and mark >= 0}
+    return Held(table.version(), _rows_of(table), marks, int96_columns(table))
+
+
+def int96_columns(table: DeltaTable) -> list[str]:
+    found = set()
+    for uri in table.file_uris():
+        schema = parquet.ParquetFile(uri.removeprefix("file://")).schema
+        found |= {column.path for column in schema if column.physical_type == "INT96"}
+    return sorted(found)
+
+
+def _rows_of(table: DeltaTable) -> list[Row]:
+    read = table.to_pyarrow_dataset().to_batches(columns=["partition", "transaction_id", "header", "data"])
     return [
         _row(partition, at, header, data)
         for batch in read
@@ -77,18 +118,33 @@ def ends_of(rows: Iterable[Row]) -> dict[int, int]:
     return found
 
 
-def differences(log: Iterable[Row], table: Iterable[Row], marks: Mapping[int, int]) -> list[str]:
-    """What is wrong with the table, or nothing."""
-    expected = {(row.partition, row.transaction_id): row for row in log}
+def differences(
+    log: Iterable[Row], table: Iterable[Row], marks: Mapping[int, int], *, deleted: Collection[Place] = (), foreign: Iterable[Row] = ()
+) -> list[str]:
+    """What is wrong with the table, or nothing. Users `deleted` rows of these places from it, and added `foreign` ones."""
+    rows = list(log)
+    ends = ends_of(rows)
+    expected = {row.place: row for row in rows if row.place not in deleted} | {row.place: row for row in foreign}
     got = Counter(table)
-    times = Counter((row.partition, row.transaction_id) for row in got.elements())
+    times = Counter(row.place for row in got.elements())
     found = list(_differences(expected, got, times))
-    ends = ends_of(expected.values())
     found += [f"mark: partition={p} table={marks.get(p)} log={ends.get(p)}" for p in sorted({*marks, *ends}) if marks.get(p) != ends.get(p)]
     return found[:TOLD] + ([f"and {len(found) - TOLD} more"] if len(found) > TOLD else [])
 
 
-def _differences(expected: Mapping[tuple[int, int], Row], got: Mapping[Row, int], times: Mapping[tuple[int, int], int]) -> Iterator[str]:
+def differences_below_marks(log: Iterable[Row], table: Held, *, deleted: Collection[Place] = (), foreign: Iterable[Row] = ()) -> list[str]:
+    """As `differences`, of the part of the log that the table says it holds: what comes later may be on its way."""
+    below = [row for row in log if row.transaction_id <= table.marks.get(row.partition, -1)]
+    found = differences(below, table.rows, table.marks, deleted=deleted, foreign=foreign)
+    return found + [f"INT96 timestamps: column={column}" for column in table.int96]
+
+
+def not_reached(log: Mapping[int, int], table: Mapping[int, int]) -> list[str]:
+    """The partitions whose mark in the table is not the last id of the log."""
+    return [f"not reached: partition={p} table={table.get(p)} log={end}" for p, end in sorted(log.items()) if table.get(p) != end]
+
+
+def _differences(expected: Mapping[Place, Row], got: Mapping[Row, int], times: Mapping[Place, int]) -> Iterator[str]:
     for place in sorted({*expected, *times}):
         where = f"partition={place[0]} transaction_id={place[1]}"
         if place not in times:

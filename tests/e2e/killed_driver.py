@@ -7,6 +7,8 @@ that comes by the place, be it new or a replay. Without them it ends at the wors
     rows         the offset log holds the batch; the sink has not begun
     commit       the sink has written its files; the table's log does not name them
     checkpoint   the table holds the batch; the checkpoint does not say so
+
+`PAUSE` is no gap: this life waits at the first `commit` until the file of last words has a neighbor `.go`, and then lives on.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import Any, NoReturn
 
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -24,17 +27,37 @@ from waltz_delta import internal, job, pipeline_run
 from waltz_delta.landing import Landing
 
 GAPS = ("offsets", "rows", "commit", "checkpoint")
+PAUSE = "pause"
 
 
-def die_at(gap: str, processes: tuple[int, ...], last_words: str) -> NoReturn:
+def say(gap: str, last_words: str) -> None:
     with open(last_words, "a") as file:
         file.write(f"{gap}\n")
         file.flush()
         if last_words != os.devnull:
             os.fsync(file.fileno())
+
+
+def die_at(gap: str, processes: tuple[int, ...], last_words: str) -> NoReturn:
+    say(gap, last_words)
     for process in processes:
         os.kill(process, signal.SIGKILL)
     os.abort()  # the source's planner, where it is the one that kills: nothing of this life goes on
+
+
+def pause_first(commit: Any, last_words: str) -> Any:
+    """The first commit waits; the others do not."""
+    waited: list[bool] = []
+
+    def paused(*arguments: Any, **named: Any) -> Any:
+        if not waited:
+            waited.append(True)
+            say(PAUSE, last_words)
+            while not os.path.exists(f"{last_words}.go"):
+                time.sleep(0.05)
+        return commit(*arguments, **named)
+
+    return paused
 
 
 def dying_sink(gap: str, batch: int | None, die: Any) -> type[Landing]:
@@ -77,7 +100,7 @@ def dying_source(die: Any) -> type[DefaultSource]:
 def main(arguments: list[str]) -> int:
     gap, last_words = os.environ.get("WALTZ_TEST_GAP", "checkpoint"), os.environ.get("WALTZ_TEST_LAST_WORDS", os.devnull)
     batch = None if "WALTZ_TEST_GAP" in os.environ else 1
-    assert gap in GAPS
+    assert gap in (*GAPS, PAUSE)
     processes = (os.getppid(), os.getpid())  # spark-submit's JVM, which started this script, goes first: nothing of it may run on
 
     def die(*_: Any, **__: Any) -> NoReturn:
@@ -87,6 +110,8 @@ def main(arguments: list[str]) -> int:
     if gap == "commit":
         (place,) = [name for name in ("commit", "_commit") if name in vars(internal.TableTransaction)]
         setattr(internal.TableTransaction, place, die)
+    if gap == PAUSE:
+        internal.TableTransaction.commit = pause_first(internal.TableTransaction.commit, last_words)  # type: ignore[method-assign]
     if gap == "offsets":
         chosen = DataStreamReader.format
 

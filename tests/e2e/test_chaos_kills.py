@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.chaos import ANYWHERE, Chaos, lives_of
+from tests.e2e.chaos import Chaos, lives_of
 from tests.e2e.chaos_checker import Row, differences
+from tests.e2e.chaos_drivers import ANYWHERE
 from tests.e2e.killed_driver import GAPS
 
 pytestmark = pytest.mark.timeout(3600)
@@ -18,13 +19,15 @@ KILLS_OF_A_GAP = 4
 
 
 def test_sixteen_drivers_killed_at_the_gaps_leave_each_transaction_once(tmp_path: Path) -> None:
-    """Also within: a first batch without a table yet, a deleted and an older checkpoint, killed workers, nodes and servers, two drivers racing."""
+    """Also within: a first batch without a table yet, a deleted and an older checkpoint, killed workers, nodes and servers, two drivers racing. And one
+    of the actions, which `test_chaos_actions` has all of."""
     lives = [*GAPS] * KILLS_OF_A_GAP
     random.Random(SEED).shuffle(lives)
     lives[lives.index("commit")], lives[0] = lives[0], "commit"  # files of a first batch, and no table to name them
     chaos = Chaos(tmp_path, SEED)
-    assert chaos.run(lives, strikes=4) == []
+    assert chaos.run(lives, strikes=4, actions=["restored-committing"]) == []
     assert chaos.told.driver == dict.fromkeys(GAPS, KILLS_OF_A_GAP)
+    assert chaos.told.actions == {"restored-committing: RestoreOvertaken, then equal": 1}
     assert chaos.told.checkpoints == {"deleted": 1, "older": 1}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from delta import exceptions as conflicts
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as AnyWriter
 from pyspark.sql import functions as f
 
 from pyspark_waltz.options import LATEST, Positions
@@ -233,6 +234,8 @@ def test_marks_go_back_with_a_restore_so_that_the_log_comes_again(pipeline: Pipe
         pipeline.run()
     table = DeltaTable.forPath(pipeline.spark, str(pipeline.table))
     table.restoreToVersion(0)
+    for number in range(60):
+        AnyWriter(str(pipeline.table)).alter.set_table_description(f"{number} commits of somebody else")
     assert high_water_marks(str(pipeline.table)) == {0: 9}, "the marks describe the restored table before a query sets them"
     fill(pipeline.cluster, 0, 10)
     with pytest.raises(Exception, match=r"batch begins after the table's mark: .* partition=0 first=10 last=19"):

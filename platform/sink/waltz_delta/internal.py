@@ -19,7 +19,7 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, Observation, SparkSession
 
 from waltz_delta.checkpoints import CHECKPOINTS
-from waltz_delta.errors import UnsupportedDelta
+from waltz_delta.errors import NotADeltaTable, UnsupportedDelta
 from waltz_delta.log_store import refuse_catalog, require_one_winner, require_own_commits
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "is_conflict",
     "observed",
     "read_text",
+    "refuse_truncated",
     "table_version",
     "transaction_versions",
     "write_text",
@@ -85,6 +86,7 @@ class TableTransaction:
             self._transaction = self._log.startTransaction()
         except Exception as error:
             refuse_catalog(path, error)
+            refuse_truncated(path, error)
             raise
         self._versions: dict[str, int] | None = None
         # Also where it is only read: a catalog may hold commits, and marks in them, that the log does not show.
@@ -151,8 +153,14 @@ class TableTransaction:
                 reader.close()
 
     def lost_to_another(self, error: BaseException) -> bool:
-        """Whether our commit failed because another one came first; also where the other one made the table, which shows as a mismatch only."""
-        return is_conflict(error) or (not self.exists and bool(self._log.tableExists()))
+        """Whether our commit failed because another one came first; also where the table was made, removed or replaced meanwhile, which shows as any
+        error of a file or a schema."""
+        if is_conflict(error):
+            return True
+        try:
+            return TableTransaction(self._spark, self._path).table_id != self.table_id
+        except Exception:  # the first error says more
+            return False
 
     def schema_text(self) -> str:
         """The table's columns as Delta keeps them; equal texts are equal schemas. Empty where there is no table."""
@@ -247,6 +255,14 @@ def table_version(spark: SparkSession, path: str) -> int:
 def is_conflict(error: BaseException) -> bool:
     """Whether a commit failed because another one came first. The table is as the other one left it."""
     return isinstance(error, _CONFLICTS)
+
+
+def refuse_truncated(path: str, error: BaseException) -> None:
+    """Raises `NotADeltaTable` where Delta did not open the table because its log begins in the middle: a batch was committed while the table's files
+    were removed, in a store where a commit needs no folder to be there."""
+    if "DELTA_TRUNCATED_TRANSACTION_LOG" in str(error).partition("\n\tat ")[0]:
+        reason = "its log lacks the first commits; move away what is left of the table, and delete the checkpoint"
+        raise NotADeltaTable(path=path, reason=reason) from error
 
 
 def observed(observation: Observation) -> dict[str, int] | None:

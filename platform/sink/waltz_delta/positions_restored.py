@@ -15,8 +15,8 @@ from waltz_delta.restores import standing_restore
 
 __all__ = ["current_identifiers"]
 
-COMMITS_SEARCHED: Final = 50
-"""From a RESTORE on, until a query starts, users write little; each costs the reading of one commit."""
+COMMITS_SEARCHED: Final = 1000
+"""Back to the sink's last commit, which most often is the newest. A query that starts searches as many as the log has."""
 
 _MARK: Final = re.compile(r"waltz:(.+):\d+(?:@.*)?")
 

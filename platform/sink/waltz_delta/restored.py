@@ -30,8 +30,6 @@ __all__ = ["follow_restore", "marks_as_restored", "told_by"]
 _MARK = re.compile(r"\d+(@.*)?")
 """What stands behind the cluster in the identifier of a mark: a partition, in a table of dead letters with a target behind."""
 
-COMMITS_SEARCHED = 50
-"""From a RESTORE to the start of the query users write little; each costs the reading of one line."""
 ATTEMPTS = 8
 
 
@@ -66,11 +64,13 @@ def marks_as_restored(spark: SparkSession, path: str, cluster_key: str) -> dict[
 
 def _taken_back(spark: SparkSession, path: str, cluster_key: str, transaction: internal.TableTransaction) -> tuple[int | None, dict[str, int]]:
     """The version that was restored, and the identifiers that must change for it."""
-    found = _restored(spark, path, cluster_key, transaction)
+    now = transaction.versions()
+    marks = [name for name in now if _MARK.fullmatch(name.removeprefix(f"waltz:{cluster_key}:"))]
+    found = _restored(spark, path, cluster_key, transaction) if marks else None
     if found is None:
         return None, {}
-    now, then = transaction.versions(), transaction.versions_at(found)
-    back = {name: then.get(name, -1) for name in now if _MARK.fullmatch(name.removeprefix(f"waltz:{cluster_key}:"))}
+    then = transaction.versions_at(found)
+    back = {name: then.get(name, -1) for name in marks}
     if merge_app_id(cluster_key) in now:  # the number goes on, and nothing of before is unfinished
         back[merged_app_id(cluster_key)] = now[merge_app_id(cluster_key)]
     return found, {name: version for name, version in sorted(back.items()) if transaction.version(name) != version}
@@ -80,7 +80,8 @@ def _restored(spark: SparkSession, path: str, cluster_key: str, transaction: int
     def target(version: int, given: Mapping[str, Any]) -> int:
         return _target(spark, path, version, given)
 
-    return standing_restore(path, transaction.commits(COMMITS_SEARCHED), cluster_key, target)
+    # Back to our last commit, however many others came after it. Each costs the reading of one line.
+    return standing_restore(path, transaction.commits(transaction.read_version + 1), cluster_key, target)
 
 
 def _target(spark: SparkSession, path: str, version: int, given: Mapping[str, Any]) -> int:

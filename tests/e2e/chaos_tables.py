@@ -1,0 +1,210 @@
+"""What people do to a table beside the sink, through delta-rs, and which rows a table must hold after it.
+
+A user's own changes are part of what is expected: rows that were deleted stay away, rows that were added stay. A RESTORE takes back what was changed
+after the version it restores; a table that is removed or replaced takes its changes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from tests.e2e.chaos_checker import Place, Row, marks_of
+from waltz_delta.marks import app_id
+
+__all__ = ["Edits", "Replacement", "TableUser"]
+
+T = TypeVar("T")
+
+Replacement = Literal["level", "behind", "strange"]
+"""What comes to the table's path: a table that another query filled as far, or less far, or one that the sink never filled."""
+
+FOREIGN = 1000
+"""Added rows name a log partition that no log has, from here on."""
+
+RESTORED_BACK = 6
+"""Versions at most that a RESTORE goes back."""
+
+
+class Edits:
+    """What users changed in one table, by the version that each change made."""
+
+    def __init__(self, missing: Iterable[Place] = (), foreign: Iterable[Row] = ()) -> None:
+        self._initially = (frozenset(missing), tuple(foreign))
+        self._deleted: list[tuple[int, frozenset[Place]]] = []
+        self._added: list[tuple[int, tuple[Row, ...]]] = []
+        self._restored: list[tuple[int, int]] = []
+
+    def delete(self, version: int, places: Iterable[Place]) -> None:
+        self._deleted.append((version, frozenset(places)))
+
+    def add(self, version: int, rows: Iterable[Row]) -> None:
+        self._added.append((version, tuple(rows)))
+
+    def restore(self, version: int, target: int) -> None:
+        self._restored.append((version, target))
+
+    def at(self, version: int) -> tuple[frozenset[Place], list[Row]]:
+        """Places of the log whose rows are not in the table of this version, and rows of it that are not of the log."""
+        standing: list[range] = []
+        while True:
+            restored = max((each for each in self._restored if each[0] <= version), default=None)
+            standing.append(range(-1 if restored is None else restored[0], version + 1))
+            if restored is None:
+                break
+            version = restored[1]
+
+        def stands(made: int) -> bool:
+            return any(made in versions for versions in standing)
+
+        missing, foreign = self._initially
+        deleted = missing.union(*(places for made, places in self._deleted if stands(made)))
+        return deleted, [*foreign, *(row for made, rows in self._added if stands(made) for row in rows)]
+
+
+class TableUser:
+    """Works on one table as somebody would who knows nothing of the sink. `edits` says what that means for its rows."""
+
+    def __init__(self, path: Path, cluster_key: str, rng: random.Random) -> None:
+        self.path, self._key, self._rng = path, cluster_key, rng
+        self.edits = Edits()
+        self._readable_from = 0
+        """Versions before have lost files to VACUUM."""
+        self._foreign = 0
+
+    def delete(self) -> None:
+        """DELETE of up to twenty transactions of one partition."""
+        marks = marks_of(self.path, self._key)
+        partition = self._rng.choice(sorted(marks))
+        first = self._rng.randrange(marks[partition] + 1)
+        last = min(marks[partition], first + self._rng.randrange(20))
+        version = self._again(lambda table: table.delete(f"partition = {partition} AND transaction_id BETWEEN {first} AND {last}"))
+        self.edits.delete(version, [(partition, at) for at in range(first, last + 1)])
+
+    def append(self) -> None:
+        """Rows that are not of the log."""
+        rows, written = self._foreign_rows(self._rng.randrange(1, 10))
+        version = self._again(lambda table: write_deltalake(table, written, mode="append"))
+        self.edits.add(version, rows)
+
+    def optimize(self) -> None:
+        self._again(lambda table: table.optimize.compact())
+
+    def vacuum(self) -> None:
+        """With a retention of 0 hours: all that the newest version does not name. Not while a query runs, whose next files no version names yet."""
+        self._readable_from = self._again(lambda table: table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True))
+
+    def restore(self) -> int:
+        """RESTORE to one of the newest versions that holds other files than the newest. Gives it."""
+        newest = DeltaTable(str(self.path)).version()
+        lowest = max(self._readable_from, newest - RESTORED_BACK)
+        for target in range(self._rng.randrange(lowest, newest), lowest - 1, -1):
+            if self.restore_to(target):
+                return target
+        raise AssertionError(f"no version from {lowest} to {newest} differs from the newest")
+
+    def restore_and_write(self) -> None:
+        """RESTORE, and then more commits than a hurried look at the table's history reads."""
+        self.restore()
+        for _ in range(60):
+            self.append()
+
+    def restore_to(self, target: int) -> bool:
+        """Whether that made a commit, which delta-rs omits where nothing changes."""
+        before = DeltaTable(str(self.path)).version()
+        version = self._again(lambda table: table.restore(target))
+        if version > before:
+            self.edits.restore(version, target)
+        return version > before
+
+    def remove(self) -> None:
+        """All files, one by one or at once. A query may write some more meanwhile."""
+        doomed = self.path
+        if self._rng.random() < 0.5:
+            doomed = self.path.rename(self.path.with_name(f"removed-{time.monotonic_ns()}"))
+        while doomed.exists():
+            shutil.rmtree(doomed, ignore_errors=True)
+        self.edits, self._readable_from = Edits(), 0
+
+    def empty(self) -> None:
+        """All files and no folder: what is left of a table in an object store that has no folders of its own."""
+        for path in [each for each in self.path.rglob("*") if each.is_file()]:
+            path.unlink(missing_ok=True)
+        self.edits, self._readable_from = Edits(), 0
+
+    def replace(self, how: Replacement) -> None:
+        """Another table, with an id of its own, comes to the path."""
+        marks = marks_of(self.path, self._key)
+        table = DeltaTable(str(self.path))
+        missing, foreign = self.edits.at(table.version())
+        kept: dict[int, int] = {}
+        if how != "strange":
+            kept = {p: mark if how == "level" else self._rng.randrange(mark + 1) for p, mark in marks.items()}
+            held = table.to_pyarrow_table()
+            above = [p in marks and at > kept[p] for p, at in zip(held["partition"].to_pylist(), held["transaction_id"].to_pylist(), strict=True)]
+            rows = held.filter(pa.array([not each for each in above]))
+            self.edits = Edits(missing, foreign)
+        else:
+            foreign, rows = self._foreign_rows(5)
+            self.edits = Edits(foreign=foreign)
+        new, old = self.path.with_name("replacing"), self.path.with_name("replaced")
+        told = [Transaction(app_id(self._key, p), mark) for p, mark in sorted(kept.items())]
+        write_deltalake(new, rows, commit_properties=CommitProperties(app_transactions=told) if told else None)
+        self.path.rename(old)
+        if self.path.exists():  # a query wrote there just now
+            shutil.rmtree(self.path)
+        new.rename(self.path)
+        shutil.rmtree(old)
+        self._readable_from = 0
+
+    def _foreign_rows(self, count: int) -> tuple[list[Row], pa.Table]:
+        ids = range(self._foreign, self._foreign + count)
+        self._foreign += count
+        data = [self._rng.randbytes(20) for _ in ids]
+        now = datetime.now(UTC)
+        columns = {
+            "partition": pa.array([FOREIGN] * count, pa.int32()),
+            "transaction_id": pa.array(ids, pa.int64()),
+            "timestamp": pa.array([now] * count, pa.timestamp("us", "UTC")),
+            "header": pa.array([0] * count, pa.int32()),
+            "data": pa.array(data, pa.binary()),
+        }
+        return [Row(FOREIGN, at, zlib.crc32(each, 0)) for at, each in zip(ids, data, strict=True)], pa.table(columns)
+
+    def _again(self, act: Callable[[DeltaTable], Any]) -> int:
+        """Until no other commit comes first. The version that it made."""
+        for _ in range(50):
+            table = DeltaTable(str(self.path))
+            try:
+                act(table)
+            except CommitFailedError:
+                continue
+            except DeltaError as error:
+                if "already exists" not in str(error):
+                    raise
+                continue
+            return table.version()
+        raise AssertionError("delta-rs lost fifty races")
+
+
+def known_id(checkpoint: Path, table: Path) -> str:
+    """The table's id as the checkpoint has it; empty where it says nothing."""
+    place = checkpoint / "waltz" / "tables.json"
+    found: Mapping[str, str] = json.loads(place.read_text()) if place.exists() else {}
+    return str(found.get(str(table), ""))
+
+
+def table_id(table: Path) -> str:
+    """Delta's id of the table; empty where there is none."""
+    return str(DeltaTable(str(table)).metadata().id) if DeltaTable.is_deltatable(str(table)) else ""
