@@ -74,10 +74,10 @@ OLDER = Action("stopped", None, GONE, silent="always")
 
 
 def actions_of(kills: int, rng: random.Random) -> list[str]:
-    """Two to three lives of the driver: 30 see each action once. They come in turns, in an order that the generator chooses."""
+    """Three to four lives of the driver: 30 see each action once. They come in turns, in an order that the generator chooses."""
     turn = list(ACTIONS)
     rng.shuffle(turn)
-    return [turn[number % len(turn)] for number in range(kills * 2 // 3)]
+    return [turn[number % len(turn)] for number in range(kills * 3 // 4)]
 
 
 def told_in(text: str) -> tuple[str, str] | None:

@@ -70,6 +70,7 @@ class Settling:
             self._count("older checkpoint of another table", self._settle("older checkpoint", OLDER, None, restarted=False))
 
     def _count(self, name: str, outcome: str) -> None:
+        self._say(f"{name}: {outcome}")
         self.found.outcomes[f"{name}: {outcome}"] += 1
 
     def _is_filled(self) -> bool:

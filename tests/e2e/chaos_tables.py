@@ -105,14 +105,13 @@ class TableUser:
         """With a retention of 0 hours: all that the newest version does not name. Not while a query runs, whose next files no version names yet."""
         self._readable_from = self._again(lambda table: table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True))
 
-    def restore(self) -> int:
-        """RESTORE to one of the newest versions that holds other files than the newest. Gives it."""
+    def restore(self) -> None:
+        """RESTORE to one of the newest versions. Where there is one version only, another is made."""
         newest = DeltaTable(str(self.path)).version()
-        lowest = max(self._readable_from, newest - RESTORED_BACK)
-        for target in range(self._rng.randrange(lowest, newest), lowest - 1, -1):
-            if self.restore_to(target):
-                return target
-        raise AssertionError(f"no version from {lowest} to {newest} differs from the newest")
+        if newest <= self._readable_from:
+            self.append()
+            newest += 1
+        self.restore_to(self._rng.randrange(max(self._readable_from, newest - RESTORED_BACK), newest))
 
     def restore_and_write(self) -> None:
         """RESTORE, and then more commits than a hurried look at the table's history reads."""
@@ -120,13 +119,8 @@ class TableUser:
         for _ in range(60):
             self.append()
 
-    def restore_to(self, target: int) -> bool:
-        """Whether that made a commit, which delta-rs omits where nothing changes."""
-        before = DeltaTable(str(self.path)).version()
-        version = self._again(lambda table: table.restore(target))
-        if version > before:
-            self.edits.restore(version, target)
-        return version > before
+    def restore_to(self, target: int) -> None:
+        self.edits.restore(self._again(lambda table: table.restore(target)), target)
 
     def remove(self) -> None:
         """All files, one by one or at once. A query may write some more meanwhile."""

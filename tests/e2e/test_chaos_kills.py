@@ -19,8 +19,8 @@ KILLS_OF_A_GAP = 4
 
 
 def test_sixteen_drivers_killed_at_the_gaps_leave_each_transaction_once(tmp_path: Path) -> None:
-    """Also within: a first batch without a table yet, a deleted and an older checkpoint, killed workers, nodes and servers, two drivers racing. And one
-    of the actions, which `test_chaos_actions` has all of."""
+    """Also within: a first batch without a table yet, a deleted and an older checkpoint, killed workers, nodes and servers, two drivers racing. And
+    one of the actions, which `test_chaos_actions` has all of."""
     lives = [*GAPS] * KILLS_OF_A_GAP
     random.Random(SEED).shuffle(lives)
     lives[lives.index("commit")], lives[0] = lives[0], "commit"  # files of a first batch, and no table to name them
