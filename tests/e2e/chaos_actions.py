@@ -91,6 +91,8 @@ def follow(name: str, line: str, user: TableUser, checkpoint: Path) -> list[str]
     wrong = []
     if name == LEFT:
         user.remove()
+    if name == "TableReplaced":
+        user.remove_left_checksums()
     if ADVICE not in line:
         wrong.append(f"{name} does not say what to do: {line}")
     if name == "RestoreOvertaken":

@@ -162,6 +162,14 @@ class TableUser:
         shutil.rmtree(old)
         self._readable_from = 0
 
+    def remove_left_checksums(self) -> None:
+        """Checksum files above the newest version, left by a query that committed as the table was replaced. The sink refuses them later on."""
+        if DeltaTable.is_deltatable(str(self.path)):
+            newest = DeltaTable(str(self.path)).version()
+            for path in (self.path / "_delta_log").glob("*.crc"):
+                if path.stem.isdecimal() and int(path.stem) > newest:
+                    path.unlink()
+
     def _foreign_rows(self, count: int) -> tuple[list[Row], pa.Table]:
         ids = range(self._foreign, self._foreign + count)
         self._foreign += count

@@ -28,6 +28,7 @@ from waltz_delta import (
     shape,
     starting_transaction_ids,
 )
+from waltz_delta.checkpoints import CHECKPOINTS
 from waltz_log.errors import InvalidRequest, InvalidSetting
 
 Stub = Callable[..., StubCluster]
@@ -289,6 +290,38 @@ def test_a_table_that_took_the_place_of_the_one_that_was_filled_is_refused(pipel
     shutil.rmtree(pipeline.checkpoint)
     pipeline.run()
     pipeline.check()
+
+
+def test_a_checksum_file_of_a_replaced_table_is_refused(spark: Any, tmp_path: Path) -> None:
+    """Delta reads a table's id and its identifiers from it, so the marks would be those of the table that is gone."""
+    ours, gone = tmp_path / "ours", tmp_path / "gone"
+    for path, ends in ((ours, (10, 20)), (gone, (10, 15))):
+        for first, end in zip((0, 10), ends, strict=True):
+            DeltaAppend(str(path), KEY).write(rows(spark, 0, first, end))
+    name = f"_delta_log/{1:020d}.crc"
+    for left in (ours / "_delta_log").glob(f".{1:020d}.crc*"):
+        left.unlink()
+    shutil.copy(gone / name, ours / name)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with pytest.raises(NotADeltaTable, match=r"00000001\.crc is of another table .* delete the file"):
+        DeltaAppend(str(ours), KEY).prepare(spark, rows(spark, 0, 0, 1).schema)
+    (ours / name).unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    DeltaAppend(str(ours), KEY).write(rows(spark, 0, 15, 25))
+    assert held(spark, ours) == ids(0, 0, 25)
+
+
+def test_a_checkpoint_that_is_due_does_not_bring_back_a_removed_table(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, due = tmp_path / "t", list[Callable[[], None]]()
+    monkeypatch.setattr(CHECKPOINTS, "schedule", lambda _, write: due.append(write))
+    sink = DeltaAppend(str(path), KEY, properties={"delta.checkpointInterval": "1"})
+    for first in (0, 10):
+        sink.write(rows(spark, 0, first, first + 10))
+    shutil.rmtree(path)
+    due.pop()()
+    assert not list(path.rglob("*.parquet"))
+    with pytest.raises(NotADeltaTable):
+        high_water_marks(str(path), KEY)
 
 
 def test_a_restore_under_a_running_query_ends_it_and_nothing_is_left_out(pipeline: Pipeline) -> None:

@@ -152,6 +152,19 @@ class TableTransaction:
             finally:
                 reader.close()
 
+    def refuse_strange_checksum(self) -> None:
+        """`NotADeltaTable` where the checksum file of the newest commit is another table's, as a query leaves it that commits while its table is
+        replaced. Delta would take the table's id, columns and identifiers from it."""
+        checksum = self._transaction.snapshot().checksumOpt()
+        if not checksum.isDefined() or not checksum.get().txnId().isDefined():
+            return
+        for version, told in self.commits(1):
+            if told.get("txnId") not in (None, str(checksum.get().txnId().get())):
+                reason = (
+                    f"its checksum file {version:020d}.crc is of another table that was at the path; stop the table's queries and delete the file"
+                )
+                raise NotADeltaTable(path=self._path, reason=reason)
+
     def lost_to_another(self, error: BaseException) -> bool:
         """Whether our commit failed because another one came first; also where the table was made, removed or replaced meanwhile, which shows as any
         error of a file or a schema."""
@@ -210,9 +223,12 @@ class TableTransaction:
         return version
 
     def _write_checkpoint(self) -> None:
-        """Of the newest version that this driver knows. Runs in a thread of its own."""
+        """Of the newest version, unless the table was removed or replaced meanwhile: a checkpoint of what it held would bring back its marks without
+        its files. Runs in a thread of its own."""
         _activate(self._java, self._session)
-        self._log.checkpoint()
+        now = self._log.update(*(getattr(self._log, f"update$default${n}")() for n in (1, 2, 3)))
+        if int(now.version()) >= 0 and str(now.metadata().id()) == self.table_id:
+            self._log.checkpoint()
 
     def _option(self, value: Any) -> Any:
         option = self._java("scala.Option")

@@ -64,13 +64,14 @@ def marks_as_restored(spark: SparkSession, path: str, cluster_key: str) -> dict[
 
 def _taken_back(spark: SparkSession, path: str, cluster_key: str, transaction: internal.TableTransaction) -> tuple[int | None, dict[str, int]]:
     """The version that was restored, and the identifiers that must change for it."""
+    transaction.refuse_strange_checksum()
     now = transaction.versions()
-    marks = [name for name in now if _MARK.fullmatch(name.removeprefix(f"waltz:{cluster_key}:"))]
-    found = _restored(spark, path, cluster_key, transaction) if marks else None
+    ours = f"waltz:{cluster_key}:"
+    found = _restored(spark, path, cluster_key, transaction) if any(name.startswith(ours) for name in now) else None
     if found is None:
         return None, {}
     then = transaction.versions_at(found)
-    back = {name: then.get(name, -1) for name in marks}
+    back = {name: then.get(name, -1) for name in now if _MARK.fullmatch(name.removeprefix(ours))}
     if merge_app_id(cluster_key) in now:  # the number goes on, and nothing of before is unfinished
         back[merged_app_id(cluster_key)] = now[merge_app_id(cluster_key)]
     return found, {name: version for name, version in sorted(back.items()) if transaction.version(name) != version}
