@@ -64,6 +64,9 @@ class Table:
     def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from sorted(enumerate(self.told), reverse=True)[:count]
 
+    def refuse_strange_checksum(self) -> None:
+        pass
+
     def write(self, rows: Any, **_: Any) -> Any:
         return rows
 
