@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as f
 
 from waltz_delta import DeltaAppend, DeltaUpsert, consistent_cut, dataframe_at, dataset_at, high_water_marks, internal, version_at
+from waltz_delta.checkpoints import CHECKPOINTS
 from waltz_delta.positions_log import TableLog
 from waltz_log.errors import InvalidRequest
 
@@ -49,6 +50,7 @@ def test_checkpoints_of_spark_keep_the_marks(spark: Any, tmp_path: Path, policy:
     for last in range(1, 5):
         transaction = internal.TableTransaction(spark, path)
         transaction.mark({f"waltz:{KEY}:0": 4 + last}, query="q", batch=-1, metadata="")
+        assert CHECKPOINTS.settle(60), "the checkpoint of this commit is written before the next one"
     log = Path(path, "_delta_log")
     assert any(".checkpoint." in name.name for name in log.iterdir()), "the case is there"
     assert {version: found[f"waltz:{KEY}:0"] for version, found in TableLog(path).newest_first()} == {n: 4 + n for n in range(5)}
