@@ -123,6 +123,8 @@ BAD: list[tuple[bytes | None, str]] = [
     (b'{"r": "x", "t": "12:30"}', "t is not TIMESTAMP"),
     (b'{"r": "x", "t": {"a": 1}}', "t is not TIMESTAMP"),
     (b'{"r": "x", "t": {"a": 1, "a": 2}}', "t is not TIMESTAMP"),
+    (b'{"r": "x", "t": [' + b",".join(b'{"a%d": 1}' % n for n in range(60_000)) + b"]}", "t is not TIMESTAMP"),
+    (b'{"r": "x", "t": "[2026-01-02]"}', "t is not TIMESTAMP"),
     (b'{"r": "x", "t": "55840-11-14 22:13:20"}', f"t is the time 55840-11-14 22:13:20: out of bounds: {BOUNDS}"),
     (b'{"r": "x", "d": "20260102"}', "d is not DATE"),
     (b'{"r": "x", "d": "57440-04-11"}', "d is +57440-04-11, not a date from 0001-01-01 to 9999-12-31"),
