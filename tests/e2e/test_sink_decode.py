@@ -127,6 +127,7 @@ BAD: list[tuple[bytes | None, str]] = [
     (b'{"r": "x", "t": "[2026-01-02]"}', "t is not TIMESTAMP"),
     (b'{"r": "x", "t": "55840-11-14 22:13:20"}', f"t is the time 55840-11-14 22:13:20: out of bounds: {BOUNDS}"),
     (b'{"r": "x", "d": "20260102"}', "d is not DATE"),
+    (b'{"r": "x", "d": "5"}', "d is not DATE"),
     (b'{"r": "x", "d": "57440-04-11"}', "d is +57440-04-11, not a date from 0001-01-01 to 9999-12-31"),
     (b'{"r": "x", "e": {"q": "57440-04-11"}}', "e is +57440-04-11, not a date from 0001-01-01 to 9999-12-31"),
     (b'{"r": "\\ud800"}', HALF),
@@ -311,7 +312,7 @@ def stream(table: pa.Table) -> bytes:
 
 
 def test_arrow_transactions_hold_any_number_of_rows(spark: Any, tmp_path: Path) -> None:
-    settings = DecodeSettings(format="arrow", columns="k STRING NOT NULL, n BIGINT, at TIMESTAMP")
+    settings = DecodeSettings(format="arrow", columns="k STRING NOT NULL, n BIGINT, at TIMESTAMP", timestamp_unit="ms")
     moment = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
     data = [
         stream(pa.table({"k": ["a", "b"], "n": pa.array([1, 2], pa.int16()), "at": pa.array([moment, None], pa.timestamp("us", "UTC"))})),
@@ -321,6 +322,8 @@ def test_arrow_transactions_hold_any_number_of_rows(spark: Any, tmp_path: Path) 
         stream(pa.table({"k": ["d"]})),
         stream(pa.table({"k": pa.array([None, "e"]), "n": [1, 2], "at": pa.array([None, None], pa.timestamp("us", "UTC")), "more": [0, 0]})),
         None,
+        stream(pa.table({"k": ["f"], "n": [3], "at": pa.array([1_700_000_000_000], pa.int64())})),
+        stream(pa.table({"k": ["g"], "n": [3], "at": pa.array([1_700_000_000_000_000], pa.int64())})),
     ]
     landing = LandingSettings(outputs=(output(settings, str(tmp_path / "t")),), dead_letters=DeadLetterSettings(table=str(tmp_path / "dead")))
     Landing(landing, "key").write(raw(spark, data))
@@ -328,6 +331,7 @@ def test_arrow_transactions_hold_any_number_of_rows(spark: Any, tmp_path: Path) 
     assert [(r.transaction_id, r.row, r.k, r.n, r["at"] and r["at"].replace(tzinfo=dt.UTC)) for r in found] == [
         (0, 0, "a", 1, moment),
         (0, 1, "b", 2, None),
+        (7, 0, "f", 3, dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)),
     ]
     letters = spark.read.format("delta").load(str(tmp_path / "dead")).orderBy("transaction_id").collect()
     assert [(r.transaction_id, r.reason) for r in letters] == [
@@ -336,6 +340,7 @@ def test_arrow_transactions_hold_any_number_of_rows(spark: Any, tmp_path: Path) 
         (4, "n is missing or null"),
         (5, "k is missing or null"),
         (6, "no data"),
+        (8, f"at is 1700000000000000000 microseconds from 1970, out of bounds; check the unit of its numbers, timestamp_unit=ms: {BOUNDS}"),
     ]
 
 
