@@ -65,9 +65,9 @@ class Settling:
         self._count(name, self._settle(name, action, driver, restarted=restarted))
 
     def older_checkpoint(self) -> None:
-        """After the checkpoint of an earlier time was put back. Nothing is counted where it names the same table."""
+        """After the checkpoint of an earlier time was put back. Nothing is done where it names the table that is there."""
         if known_id(self._checkpoint, self._user.path) != table_id(self._user.path):
-            self._count("older checkpoint of another table", self._settle("older checkpoint", OLDER, None, restarted=False))
+            self._count("older checkpoint", self._settle("older checkpoint", OLDER, None, restarted=False))
 
     def _count(self, name: str, outcome: str) -> None:
         self._say(f"{name}: {outcome}")
