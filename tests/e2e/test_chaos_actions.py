@@ -34,6 +34,8 @@ pytestmark = pytest.mark.timeout(900)
 
 Stub = Callable[..., StubCluster]
 PARTITIONS = 2
+SHORT = 9
+"""Actions with every `make test`; all of them in the tests marked slow and in `make chaos-spark`."""
 ORDER = random.Random(19).sample(sorted(ACTIONS), len(ACTIONS))
 
 
@@ -171,9 +173,10 @@ def job(spark: Any, stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Job(spark, stub(), tmp_path, monkeypatch)
 
 
-def test_after_each_action_the_table_equals_the_log_or_the_job_says_what_to_do(job: Job) -> None:
+@pytest.mark.parametrize("order", [ORDER[:SHORT], pytest.param(ORDER, marks=pytest.mark.slow)], ids=["short", "all"])
+def test_after_each_action_the_table_equals_the_log_or_the_job_says_what_to_do(job: Job, order: list[str]) -> None:
     """All on one table: what an action leaves behind is what the next one finds."""
-    for name in ORDER:
+    for name in order:
         assert (name, job.act(name)) == (name, [])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from waltz_log.cli.replicas import change_replicas
@@ -38,7 +39,9 @@ async def test_a_replica_added_under_load_becomes_clean_over_many_sessions(tmp_p
     settings = {"checkpoint_transactions": CHECKPOINT_TRANSACTIONS, "transaction_cache_bytes": 1 << 20}
     with LocalCluster(tmp_path / "cluster", partitions=1, storages=4, servers=1, server_settings=settings) as cluster:
         coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, timeout_s=10.0)
-        async with WaltzClient.open(cluster.cluster) as client:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(coordinator.close)
+            client = await stack.enter_async_context(WaltzClient.open(cluster.cluster))
             for _ in range(PRELOADED // 2000):
                 await asyncio.gather(*(client.append(0, DATA) for _ in range(2000)))
             node = await coordinator.get(REPLICAS)
@@ -54,4 +57,3 @@ async def test_a_replica_added_under_load_becomes_clean_over_many_sessions(tmp_p
             assert added in clean_members(after)
             assert after.session - before >= 3
             assert any("MB/s" in line for line in told), told
-        await coordinator.close()

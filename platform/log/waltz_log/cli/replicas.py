@@ -23,6 +23,9 @@ __all__ = ["change_replicas", "run"]
 LOOK_EVERY_S = 0.25
 """While a replica is being filled."""
 
+RENEWAL_PATIENCE_S = 3.0
+"""So long a change that would leave no majority is judged again: while a store session is renewed, no replica is recorded as clean."""
+
 
 async def run(address: str, change: ReplicaChange, *, wait_s: float, timeout_s: float) -> int:
     from waltz_log.rpc.network import GrpcNetwork
@@ -41,7 +44,9 @@ async def change_replicas(
 ) -> None:
     """Returns when the change is complete. Raises `InvalidRequest` and `Unavailable` as the rules do, and `Unavailable` where it takes longer than
     `wait_s`: what was begun goes on."""
-    deadline = asyncio.get_running_loop().time() + wait_s
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    patience_ends = loop.time() + min(wait_s, RENEWAL_PATIENCE_S)
     while True:
         node = await coordinator.get(REPLICAS, latest=True)
         held = ReplicaAssignment.from_bytes(node.data).replicas if node else {}
@@ -55,7 +60,13 @@ async def change_replicas(
         if _added(change, assigned):
             await _wait(coordinator, network, address, change, assigned, deadline, tell)
         metadata = await _metadata(coordinator, change.partition)
-        wanted = next_assignment(change, assigned, metadata, _live(found, change.partition))
+        try:
+            wanted = next_assignment(change, assigned, metadata, _live(found, change.partition))
+        except Unavailable:
+            if loop.time() > patience_ends:
+                raise
+            await asyncio.sleep(LOOK_EVERY_S)
+            continue
         if wanted is None:
             tell(_result(change, assigned))
             return

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from waltz_log.client import Application, Context, Lock, LockConflict, OutcomeUnknown, Receipt, Transaction, TransactionContext
-from waltz_log.errors import CorruptData, NotAppended
-from waltz_log.testing.simulation.clients import SETTINGS, Actor, client_kind
+from waltz_log.errors import NotAppended
+from waltz_log.testing.simulation.clients import SETTINGS, Actor, client_kind, ended_by_the_network
 from waltz_log.testing.simulation.history import Attempt, number_of
 from waltz_log.testing.simulation.mix import CONTEXTS
 
@@ -117,8 +117,7 @@ async def submit_contexts(actor: Actor) -> None:
         if any(context.ends != 1 for context in contexts):
             actor.world.history.complaints.append(f"22: contexts ended {[context.ends for context in contexts]} times: client={actor.name}")
         ended = client.applied(actor.partition).error
-        # Three frames in a row that changed on their way end a feed, as documented; so many are changed only by that fault.
-        if ended is not None and not (isinstance(ended, CorruptData) and "corrupt-messages" in actor.world.mix.faults):
+        if ended is not None and not ended_by_the_network(actor, ended):
             actor.world.history.complaints.append(f"9: a feed ended with {ended!r}: client={actor.name}")
         await actor.resolve_all(client)
     finally:
