@@ -164,8 +164,8 @@ class PipelineRun(threading.Thread):
         settings = self._settings
         key, partitions = self.contact(settings.options)
         landing = Landing(settings, key)
-        for table in settings.tables:
-            self._before.setdefault(table, marks_as_restored(self._spark, table, key))
+        if not self._before:  # a query that starts again goes on with the same run
+            self._before = {table: marks_as_restored(self._spark, table, key) for table in settings.tables}
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
         rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
         landing.prepare(self._spark, rows.schema, settings.checkpoint)

@@ -117,14 +117,14 @@ async def _watch(world: World, partition: int, held: list[str]) -> None:
             before, watch, lacking = surroundings, None, None
             continue
         name, owned, handed_over = found
+        able = [server for server in sorted(world.servers) if _reaches(world, server, held)]
         if watch is None or owned.generation < watch.generation:
             watch = _Watch(world.now_s, owned.generation)
         elif owned.generation > watch.generation:
             stale = world.now_s - watch.since_s <= STALE_S + world.mix.follower_lag_s
-            if not stale or any(_reaches(world, server, held) for server in world.servers):
+            if able or not stale:
                 watch.moves += owned.generation - watch.generation
             watch.generation, lacking = owned.generation, None
-        able = [server for server in sorted(world.servers) if _reaches(world, server, held)]
         # Where nobody could do better, moves for the sake of balance harm nobody, as when another partition may go back to its server.
         if watch.moves > (MOVES_MAX if able else 0) and (able or handed_over) and world.now_s - watch.since_s > LOOK_S:
             _complain(world, f"partition {partition} moved {watch.moves} times while {','.join(able) or 'nobody'} reached a majority")
