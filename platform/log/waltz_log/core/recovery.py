@@ -90,12 +90,14 @@ def unrecorded_session(before: PartitionMetadata, session: int, name: str, repor
     died, may have grown since: later sessions copy to it. A log without records has not grown: it begins where the rest was trimmed.
 
     As a decided mark is recorded before any replica becomes clean, nobody is clean in a session newer than the last recorded one while no mark of
-    that is known: this gives older metadata away also where the log did not grow and session numbers have passed the replica's. Of a replica that is
-    not recorded, or was assigned again, the metadata says nothing (`classify`)."""
+    that is known: this gives older metadata away also where the log did not grow and session numbers have passed the replica's.
+
+    Of a replica that is not recorded at all the metadata says nothing: while it is filled to be assigned, its log grows in sessions it is no member
+    of. One that was assigned and recorded by no session yet (-1) was listed by a session newer than all of those."""
     recorded = before.replicas.get(name)
     if report.session >= session:
         return report.session
-    if recorded is None or recorded.session < 0:
+    if recorded is None:
         return None
     empty = report.last_transaction_id < report.first_transaction_id
     newer = report.session > max(state.session for state in before.replicas.values())

@@ -157,6 +157,9 @@ class Scrub:
     async def _confirm_and_repair(self, store: PartitionStore, first: int, last: int | None) -> None:
         """`last`: of a closed segment, None for the one that is written to."""
         check = await self._look(store, first, last, self._read_to_repair)
+        if last is None and (closed := dict(store.log.closed()).get(first)) is not None:
+            last = closed  # the log went on to another segment during the look
+            check = await self._look(store, first, last, self._read_to_repair)
         if not check.findings or not _is_there(store, first, last):
             if self._corruption.forget(store.partition, first):
                 log.info("segment is whole", partition=store.partition, segment=first)

@@ -189,6 +189,7 @@ def test_what_was_not_restored_is_not_adopted_as_restored() -> None:
 
 CLOSED = PartitionMetadata(1, 6, {"a": ReplicaState(6, 100), "b": ReplicaState(5, 80), "new": ReplicaState(-1, 100)})
 OPEN = PartitionMetadata(1, 6, {"a": ReplicaState(6, None), "b": ReplicaState(5, 80)})
+OPEN_FIRST = PartitionMetadata(1, 1, {"a": ReplicaState(1, None), "b": ReplicaState(1, None), "c": ReplicaState(-1, -1)})
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,12 @@ OPEN = PartitionMetadata(1, 6, {"a": ReplicaState(6, None), "b": ReplicaState(5,
         (PartitionMetadata(1, 8, {"a": ReplicaState(8, None), "b": ReplicaState(5, 80)}), "b", ReplicaReport(6, 90, 120), None),
         (PartitionMetadata(1, 8, {"a": ReplicaState(6, None), "b": ReplicaState(5, 80)}), "b", ReplicaReport(6, 90, 120), None),
         (CLOSED, "new", ReplicaReport(3, 10, 20), None),  # assigned again: of before nothing is known
+        (CLOSED, "new", ReplicaReport(6, 100, 100), None),  # made clean, and its owner died before it was recorded
+        (CLOSED, "new", ReplicaReport(6, 90, 91), 6),
+        (OPEN_FIRST, "c", ReplicaReport(1, -1, 5), 1),  # the backup is older than its first record, and the session is the same
+        (OPEN_FIRST, "c", ReplicaReport(1, -1, -1), None),
         (CLOSED, "gone", ReplicaReport(3, 10, 20), None),
+        (CLOSED, "gone", ReplicaReport(6, 10, 20), None),  # it was filled, and is no member yet
         (CLOSED, "a", ReplicaReport(-17, 60, 100), None),  # restored
         (CLOSED, "b", ReplicaReport(6, 90, 149, first_transaction_id=150), None),  # it began where the log begins, and has nothing yet
     ],
