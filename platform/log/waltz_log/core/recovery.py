@@ -79,9 +79,10 @@ def classify(recorded: ReplicaState | None, report: ReplicaReport) -> Classifica
     return Classification(None, votes=last >= report.low_water_mark)
 
 
-def unrecorded_session(before: PartitionMetadata, session: int, name: str, report: ReplicaReport) -> int | None:
+def unrecorded_session(before: PartitionMetadata, session: int, name: str, report: ReplicaReport, *, copied_to: bool = False) -> int | None:
     """The session that gives away that the metadata is older than the replica; None where nothing does. `session`: the one that opens the replica and
-    has not made it clean yet; `before`: the metadata that it found.
+    has not made it clean yet; `before`: the metadata that it found. `copied_to`: this session has copied to the replica already, so its log may have
+    grown by that.
 
     Session numbers are taken in the metadata before any replica hears of them, marks are recorded before any replica is told, and the members of a
     session are recorded before a log grows in it. So an owner of whom the metadata knows nothing has used a replica that is clean in `session` or a
@@ -102,7 +103,7 @@ def unrecorded_session(before: PartitionMetadata, session: int, name: str, repor
     empty = report.last_transaction_id < report.first_transaction_id
     newer = report.session > max(state.session for state in before.replicas.values())
     unlisted = newer or recorded.session < report.session == before.session
-    grew = unlisted and report.last_transaction_id > report.low_water_mark and not empty
+    grew = not copied_to and unlisted and report.last_transaction_id > report.low_water_mark and not empty
     closed = closed_at(before)
     if closed is None:
         unknown = newer

@@ -222,6 +222,13 @@ def test_what_gives_an_older_metadata_away(before: PartitionMetadata, name: str,
     assert unrecorded_session(before, 7, name, report) == found
 
 
+def test_a_log_that_grew_by_what_this_session_copied_to_it_gives_nothing_away() -> None:
+    grown = ReplicaReport(6, 60, 200)
+    assert unrecorded_session(OPEN, 7, "b", grown) == 6
+    assert unrecorded_session(OPEN, 7, "b", grown, copied_to=True) is None
+    assert unrecorded_session(OPEN, 7, "b", ReplicaReport(7, 60, 200), copied_to=True) == 7
+
+
 def test_a_quiet_member_of_a_later_session_gives_it_away_after_session_numbers_passed_it() -> None:
     before = PartitionMetadata(1, 9, dict.fromkeys("abc", ReplicaState(1, None)))
     assert unrecorded_session(before, 10, "a", ReplicaReport(2, 9, 9)) == 2
