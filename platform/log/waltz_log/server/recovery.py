@@ -45,8 +45,8 @@ class Recovery:
         return self._before.replicas.get(name)
 
     def expect_recorded(self, name: str, session: int, report: ReplicaReport, *, copied_to: bool) -> None:
-        """Raises `CoordinatorBehind` where the replica has been in a session that the metadata does not know. `copied_to`: this session may have copied
-        to the replica before its connection broke."""
+        """Raises `CoordinatorBehind` where the replica has been in a session that the metadata does not know. `copied_to`: this session may have
+        copied to the replica before its connection broke."""
         found = unrecorded_session(self._before, session, name, report, copied_to=copied_to)
         if found is not None:
             raise CoordinatorBehind(partition=self._partition, replica=name, recorded=self._before.session, found=found)

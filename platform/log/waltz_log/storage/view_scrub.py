@@ -8,15 +8,17 @@ next pass.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from typing import Final
 
 import structlog
 
 from waltz_log.compaction import CompactedView
 from waltz_log.compaction.manifest import ViewFile
 from waltz_log.core.ports import Offload
-from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.errors import CorruptData, Unavailable, WaltzError
 from waltz_log.storage.verify import Finding
 from waltz_log.storage.view_check import ViewFileCheck
 from waltz_log.storage.views import Views
@@ -24,6 +26,10 @@ from waltz_log.storage.views import Views
 __all__ = ["ViewScrub"]
 
 log = structlog.get_logger(__name__)
+
+REMAKE_ATTEMPTS: Final = 10
+REMAKE_PAUSE_S: Final = 1.0
+"""A view that is being changed cannot be repaired. The next pass may be a day away, so the repair is tried again in this one."""
 
 
 class ViewScrub:
@@ -72,7 +78,8 @@ class ViewScrub:
         for finding in findings:
             log.error("rot found", **asdict(finding))
         if findings and all(finding.part != "data" for finding in findings):
-            await self._views.remake(partition, view, files)
+            if not await self._remake(partition, view, files):
+                return
             self._repaired += len(findings)
             log.warning("rot mended", view=view.folder, findings=len(findings))
             findings = []
@@ -80,6 +87,21 @@ class ViewScrub:
             self._waiting[view.folder] = len(findings)
         first = f"{findings[0].file} offset={findings[0].offset}: {findings[0].reason}" if findings else ""
         self._views.judge(partition, first and f"{first}; another replica's view takes its place, where one is whole")
+
+    async def _remake(self, partition: int, view: CompactedView, files: list[ViewFile]) -> bool:
+        """Tries again while the view is being changed. False where another view took its place meanwhile. Raises `Unavailable` after the last
+        attempt."""
+        for attempt in range(1, REMAKE_ATTEMPTS + 1):
+            try:
+                await self._views.remake(partition, view, files)
+                return True
+            except Unavailable:
+                if attempt == REMAKE_ATTEMPTS:
+                    raise
+                await asyncio.sleep(REMAKE_PAUSE_S)
+                if self._views.present().get(partition) is not view:
+                    return False
+        return False
 
     async def _look(self, view: CompactedView) -> tuple[list[Finding], list[ViewFile]]:
         """What is wrong, and the files whose index is."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, ProtocolVi
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.rpc.view_pages import decode_view_page, encode_view_page
-from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.storage import StorageNode, StorageSettings, view_scrub
 from waltz_log.storage.pacing import Pace
 from waltz_log.storage.space import DiskSpace
 from waltz_log.storage.verify_views import verify_views
@@ -281,6 +282,24 @@ async def test_a_scrub_makes_indexes_and_metadata_again_and_tells_rotten_or_lost
     assert "is not there" in node.views.describe(0).error
     for each in (node, source):
         await each.close()
+
+
+async def test_a_scrub_waits_for_a_view_that_is_being_changed_and_repairs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await compacted(tmp_path)
+    monkeypatch.setattr(view_scrub, "REMAKE_PAUSE_S", 0.01)
+
+    async def paced(size: int) -> None:
+        pass
+
+    scrub = ViewScrub(node.views, run_in_place, paced)
+    rot(min((tmp_path / FOLDER).glob("*.index")))
+    entry = node.views._entries[0]
+    entry.busy = True
+    asyncio.get_running_loop().call_later(0.03, partial(setattr, entry, "busy", False))
+    await scrub.scrub_all()
+    assert (scrub.found, scrub.repaired) == (1, 1)
+    assert next(verify_views(FileSystemDisk(tmp_path))).findings == ()
+    await node.close()
 
 
 async def test_a_view_that_is_always_folded_makes_way_for_the_one_that_is_to_take_its_place(tmp_path: Path) -> None:

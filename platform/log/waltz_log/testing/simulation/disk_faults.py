@@ -12,6 +12,7 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from waltz_log.core.recovery import majority
 from waltz_log.errors import StorageFailed
 from waltz_log.testing.disk import Operation, SimulatedDisk, TornWrite
 from waltz_log.testing.simulation.clients import Actor
@@ -146,7 +147,8 @@ async def hang_disk(world: World, rng: Random) -> None:
 
 
 async def _expect_appends(world: World, hanging: str, rng: Random) -> None:
-    partitions = [each for each in range(world.mix.partitions) if _has_majority_without(await world.assigned(each), hanging)]
+    forgetful = {lost.storage for lost in world.history.memory_lost}
+    partitions = [each for each in range(world.mix.partitions) if _has_majority_without(await world.assigned(each), hanging, forgetful)]
     if not partitions:
         return
     partition = rng.choice(partitions)
@@ -161,8 +163,9 @@ async def _expect_appends(world: World, hanging: str, rng: Random) -> None:
         world.history.complaints.append(f"29: no append within {HANG_S_MAX:g} s while a disk hangs: {where}")
 
 
-def _has_majority_without(assigned: tuple[str, ...], name: str) -> bool:
-    return len(assigned) >= 3 and name in assigned
+def _has_majority_without(assigned: tuple[str, ...], hanging: str, forgetful: set[str]) -> bool:
+    """`forgetful`: nodes that lost what they held. Until it is filled again, such a replica may need the one that hangs to decide a mark."""
+    return hanging in assigned and len(set(assigned) - {hanging} - forgetful) >= majority(len(assigned))
 
 
 async def _append(actor: Actor) -> None:

@@ -101,8 +101,10 @@ async def _is_noticed(node: StorageNode, world: World, name: str, path: str, at:
     folder = path.rpartition("/")[0]
     if folder.isdigit():
         try:
-            await node.partition(int(folder))  # the scrub reads open partitions only, and this one may still be opening
+            store = await node.partition(int(folder))  # the scrub reads open partitions only, and this one may still be opening
         except WaltzError:
+            return True
+        if store.statistics().failed is not None:
             return True
     scrub = Scrub(node._open_stores, node.views, node._reads, None, bytes_per_s=1 << 30, pause_s=3600.0)
     await scrub.scrub_all()
