@@ -1,20 +1,41 @@
 """Writes Delta's checkpoints beside the batches, so that no batch waits for one.
 
-Delta writes a checkpoint of the table's log after every tenth commit (`delta.checkpointInterval`), within the commit: the batch that is due takes
-seconds longer, and every row behind it waits. The sink's commits leave it to one thread of the driver. A checkpoint is only a faster way to read the
-log, so one that is lost with the driver costs nothing: the next one that is due covers it. MERGE commits by itself and keeps Delta's way.
+Delta writes a checkpoint of the table's log after every tenth commit (`delta.checkpointInterval`), within the commit. The batch that is due takes
+seconds longer, and every row behind it waits. Two things avoid that. The sink's own commits leave the checkpoint to one thread of the driver. And a
+table that the sink makes has an interval of 100: at each multiple of the interval Delta also rebuilds the table's state within the commit, for its
+statistics, whoever writes the checkpoint. On such a table the thread writes a checkpoint after every tenth commit, as Delta would.
+
+A checkpoint is only a faster way to read the log, so one that is lost with the driver costs nothing: the next one covers it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import structlog
 
-__all__ = ["CHECKPOINTS", "Checkpoints"]
+__all__ = ["CHECKPOINTS", "Checkpoints", "checkpoint_every", "with_interval"]
 
 log = structlog.get_logger(__name__)
+
+INTERVAL: Final = "delta.checkpointInterval"
+TABLE_INTERVAL: Final = 100
+"""In commits, of a table that the sink makes, unless the caller's properties set one."""
+EVERY: Final = 10
+"""Commits from one checkpoint of the sink to the next, on a table with `TABLE_INTERVAL`."""
+
+
+def with_interval(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a new table."""
+    given = {name.lower() for name in properties}
+    return dict(properties) if INTERVAL.lower() in given else {INTERVAL: str(TABLE_INTERVAL), **properties}
+
+
+def checkpoint_every(interval: int) -> int:
+    """Commits from one checkpoint to the next. `interval`: the table's; one that a user chose is kept."""
+    return EVERY if interval == TABLE_INTERVAL else interval
 
 
 class Checkpoints:
@@ -23,7 +44,19 @@ class Checkpoints:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: dict[str, Callable[[], None]] = {}
+        self._scheduled: dict[str, int] = {}
+        """Of each table, the version at which its last checkpoint was scheduled."""
         self._busy = False
+
+    def committed(self, path: str, version: int, every: int, newest: int, write: Callable[[], None]) -> None:
+        """Schedules a checkpoint if the last one is `every` commits old. `newest`: the version of the newest checkpoint that the commit saw, -1 for
+        none."""
+        scheduled = self._scheduled.get(path, 0)
+        if scheduled > version:  # the table was replaced
+            scheduled = 0
+        if version - max(newest, scheduled) >= every:
+            self._scheduled[path] = version
+            self.schedule(path, write)
 
     def schedule(self, path: str, write: Callable[[], None]) -> None:
         """`write` runs soon, in the thread. A failure is logged: the table is whole without the checkpoint."""

@@ -18,7 +18,7 @@ from delta import exceptions as conflicts
 from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, Observation, SparkSession
 
-from waltz_delta.checkpoints import CHECKPOINTS
+from waltz_delta.checkpoints import CHECKPOINTS, checkpoint_every, with_interval
 from waltz_delta.errors import NotADeltaTable, UnsupportedDelta
 from waltz_delta.log_store import refuse_catalog, require_one_winner, require_own_commits
 
@@ -191,7 +191,7 @@ class TableTransaction:
             self._java("org.apache.spark.sql.SaveMode").Append,
             options,
             scala.toSeq(list(partition_by)),
-            scala.toScalaMap(dict(properties)),
+            scala.toScalaMap({} if self.exists else with_interval(properties)),
             rows._jdf,
             none,
             none,
@@ -218,8 +218,9 @@ class TableTransaction:
         checkpoint_hook = getattr(self._java("org.apache.spark.sql.delta.hooks.CheckpointHook$"), "MODULE$")
         getattr(self._transaction.postCommitHooks(), "$minus$eq")(checkpoint_hook)
         version = int(self._transaction.commit(sequence, operation))
-        if version > 0 and version % int(self._log.checkpointInterval(self._transaction.metadata())) == 0:
-            CHECKPOINTS.schedule(self._path, self._write_checkpoint)
+        every = checkpoint_every(int(self._log.checkpointInterval(self._transaction.metadata())))
+        newest = int(self._transaction.snapshot().checkpointProvider().version())
+        CHECKPOINTS.committed(self._path, version, every, newest, self._write_checkpoint)
         return version
 
     def _write_checkpoint(self) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from waltz_delta import internal
+from waltz_delta.checkpoints import with_interval
 from waltz_delta.errors import NotADeltaTable
 from waltz_delta.log_store import refuse_catalog, require_one_winner, require_own_commits
 from waltz_log.errors import InvalidSetting
@@ -81,6 +82,6 @@ def create_empty(
         builder = builder.partitionedBy(*partition_by)
     if cluster_by:
         builder = builder.clusterBy(*cluster_by)
-    for name, value in sorted(properties.items()):
+    for name, value in sorted(with_interval(properties).items()):
         builder = builder.property(name, value)
     builder.execute()
