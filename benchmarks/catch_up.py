@@ -20,10 +20,10 @@ from waltz_log.client import WaltzClient
 from waltz_log.client.inspect import ClusterInspector
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.ports import Channel
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.testing.local import LocalCluster
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["run"]
 

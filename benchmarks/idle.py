@@ -27,11 +27,11 @@ from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.core.block import Block
 from waltz_log.core.records import encode_record
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.storage_model import silent_logs
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["run"]
 

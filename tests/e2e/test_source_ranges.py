@@ -14,7 +14,7 @@ from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.ranges import read_range
 from pyspark_waltz.source import SCHEMA, LogRange
 from pyspark_waltz.testing import StubCluster
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import waltz_pb2 as pb
 
 Stub = Callable[..., StubCluster]
 

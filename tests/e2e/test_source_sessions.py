@@ -21,8 +21,8 @@ from waltz_log.core.ports import Listener
 from waltz_log.core.records import encode_record
 from waltz_log.errors import Unavailable
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
-from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.transport.grpc import GrpcNetwork
 
 T = TypeVar("T")
 

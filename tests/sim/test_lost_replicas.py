@@ -10,14 +10,14 @@ import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.errors import WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode
 from waltz_log.storage.backup import backup
 from waltz_log.storage.restore import disown, restore
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 EARLY, LATE = 20, 60
 SETTINGS = ClientSettings(retry_base_s=0.01, retry_cap_s=0.1, request_timeout_s=3.0)

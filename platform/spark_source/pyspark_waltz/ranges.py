@@ -27,9 +27,9 @@ from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.source import LogRange
 from waltz_log.core.columns import verify_records
 from waltz_log.errors import CorruptData, EnvelopeBroken, NotAllowed, OutOfRange, ProtocolViolation, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import READ
-from waltz_log.rpc.network import CHANNEL_OPTIONS, error_of
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.grpc import CHANNEL_OPTIONS, error_of
+from waltz_log.transport.methods import READ
 
 __all__ = ["FRAME_BYTES", "PAUSE_S", "channel_to", "read_range"]
 

@@ -33,9 +33,9 @@ from waltz_log.core.records import Record, decode_record, encode_record
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutOfRange, SessionTooOld, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import READ, READ_VIEW
-from waltz_log.rpc.network import CHANNEL_OPTIONS
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.grpc import CHANNEL_OPTIONS
+from waltz_log.transport.methods import READ, READ_VIEW
 
 __all__ = ["StubCluster", "StubInspector", "StubSource", "StubStorage", "block_of", "page_of"]
 

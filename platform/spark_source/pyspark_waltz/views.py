@@ -25,9 +25,9 @@ from pyspark_waltz.errors import RangeUnreadable
 from pyspark_waltz.ranges import FRAME_BYTES, PAUSE_S, channel_to
 from pyspark_waltz.source import ViewRange
 from waltz_log.errors import ClusterKeyMismatch, NotAllowed, ProtocolViolation, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import READ_VIEW
-from waltz_log.rpc.network import error_of
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.grpc import error_of
+from waltz_log.transport.methods import READ_VIEW
 
 __all__ = ["read_view"]
 

@@ -11,8 +11,8 @@ from waltz_log.client import WaltzClient
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.replica_change import ReplicaChange, clean_members
-from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.testing.local import LocalCluster
+from waltz_log.transport.grpc import GrpcNetwork
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 DATA = bytes(1000)

@@ -39,11 +39,11 @@ def test_no_folder_of_tests_is_a_package() -> None:
 def test_generated_code_is_what_the_proto_gives(tmp_path: Path) -> None:
     here = ROOT / "platform" / "log"
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}", f"--mypy_out={tmp_path}"]
-    command += [f"--plugin=protoc-gen-mypy={Path(sys.executable).with_name('protoc-gen-mypy')}", "waltz_log/rpc/waltz.proto"]
+    command += [f"--plugin=protoc-gen-mypy={Path(sys.executable).with_name('protoc-gen-mypy')}", "waltz_log/transport/waltz.proto"]
     subprocess.run(command, cwd=here, timeout=120, check=True)
     for name in ("waltz_pb2.py", "waltz_pb2.pyi"):
-        made = (tmp_path / "waltz_log" / "rpc" / name).read_text()
-        assert made == (here / "waltz_log" / "rpc" / name).read_text(), f"{name} differs: generate it again"
+        made = (tmp_path / "waltz_log" / "transport" / name).read_text()
+        assert made == (here / "waltz_log" / "transport" / name).read_text(), f"{name} differs: generate it again"
 
 
 def test_the_wheel_carries_the_three_packages_and_nothing_else() -> None:
@@ -63,7 +63,7 @@ def test_a_wheel_built_from_the_project_holds_them(tmp_path: Path) -> None:
         names = archive.namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"pyspark_waltz", "waltz_delta", "waltz_log"}
-    assert "waltz_log/rpc/waltz.proto" in names
+    assert "waltz_log/transport/waltz.proto" in names
     assert "waltz_log/py.typed" in names
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import waltz_pb2 as pb
 
 ROOT = Path(__file__).parents[3]
 LOG = ROOT / "platform" / "log" / "waltz_log"

@@ -28,7 +28,7 @@ RENEWAL_PATIENCE_S = 3.0
 
 
 async def run(address: str, change: ReplicaChange, *, wait_s: float, timeout_s: float) -> int:
-    from waltz_log.rpc.network import GrpcNetwork
+    from waltz_log.transport.grpc import GrpcNetwork
     from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)

@@ -21,7 +21,7 @@ __all__ = ["described", "listing", "remove", "show", "subscriber_facts"]
 
 
 async def listing(address: str, *, output: str, timeout_s: float) -> int:
-    from waltz_log.rpc.network import GrpcNetwork
+    from waltz_log.transport.grpc import GrpcNetwork
 
     async with _connected(address, timeout_s) as coordinator:
         found = await subscriber_facts(coordinator, GrpcNetwork(), address, now_ms=WallClock().now_ms())

@@ -43,7 +43,7 @@ async def create(
     timeout_s: float,
 ) -> int:
     from waltz_log.client.topic_creation import create_topic, plan_topic
-    from waltz_log.rpc.network import GrpcNetwork
+    from waltz_log.transport.grpc import GrpcNetwork
 
     plan = _plan(name, partitions, type, keyed, properties, policies, log_partitions, existing, discards)
     network, now_ms = GrpcNetwork(), WallClock().now_ms
@@ -174,7 +174,7 @@ def _list(catalogue: Catalogue, output: str) -> None:
 
 
 async def describe(address: str, name: str, *, output: str, timeout_s: float) -> int:
-    from waltz_log.rpc.network import GrpcNetwork
+    from waltz_log.transport.grpc import GrpcNetwork
 
     async with _connected(address, timeout_s) as coordinator:
         topic = (await read_catalogue(coordinator)).find(TopicName.parse(name))

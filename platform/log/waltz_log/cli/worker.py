@@ -31,7 +31,7 @@ from waltz_log.cli.logs import configure_logs
 from waltz_log.cli.serving import either, run
 from waltz_log.cli.worker_link import READY, ROOM, Link, Orders
 from waltz_log.errors import ClusterUnavailable, WaltzError
-from waltz_log.rpc.forwarding import WorkerNetwork
+from waltz_log.transport.forwarding import WorkerNetwork
 
 __all__ = ["main"]
 

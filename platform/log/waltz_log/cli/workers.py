@@ -26,8 +26,8 @@ from waltz_log.cli.socket_folder import SocketFolder
 from waltz_log.cli.worker_link import READY, Link, Orders
 from waltz_log.core.restart_policy import RestartPolicy, Restarts
 from waltz_log.errors import WorkerFailed
-from waltz_log.rpc.addresses import ReservedAddress
 from waltz_log.settings import Settings
+from waltz_log.transport.addresses import ReservedAddress
 
 __all__ = ["NodeAddresses", "Workers", "orders_of"]
 

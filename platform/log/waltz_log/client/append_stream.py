@@ -17,7 +17,7 @@ from waltz_log.client.window import Frame, Window
 from waltz_log.core.catalogue import Durability
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["AppendStream", "Mounted", "Signals"]
 

@@ -24,9 +24,9 @@ from waltz_log.client.topic_records import TopicFeed, TopicRecord
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, NotAllowed, OutOfRange, ProtocolViolation, Unavailable, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import READ_VIEW
-from waltz_log.rpc.view_pages import decode_view_page
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import READ_VIEW
+from waltz_log.transport.view_pages import decode_view_page
 
 __all__ = ["ViewReader", "compacted_batches"]
 

@@ -12,7 +12,7 @@ from zlib import crc32
 from waltz_log.client.transaction import Transaction
 from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.errors import CorruptData, ProtocolViolation
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["decode_block", "decode_feed"]
 

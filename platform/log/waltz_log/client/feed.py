@@ -19,10 +19,10 @@ from waltz_log.client.transaction import Transaction
 from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, OutOfRange, ProtocolViolation, WaltzError
-from waltz_log.rpc import versions
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import MOUNT
-from waltz_log.rpc.versions import expect_spoken
+from waltz_log.transport import versions
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import MOUNT
+from waltz_log.transport.versions import expect_spoken
 
 __all__ = ["feed_batches"]
 

@@ -16,8 +16,8 @@ from waltz_log.client.owners import Owners
 from waltz_log.client.transaction import Transaction
 from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.errors import CorruptData, InvalidRequest, ProtocolViolation, Unavailable
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import TRANSACTIONS
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import TRANSACTIONS
 
 __all__ = ["checked_ids", "fetch_transactions"]
 

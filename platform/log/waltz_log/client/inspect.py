@@ -20,8 +20,8 @@ from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import BOUND
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import BOUND
 from waltz_log.zookeeper.topics import read_catalogue
 
 __all__ = ["ClusterInspector", "PartitionBound", "Place", "Question"]
@@ -48,7 +48,7 @@ class ClusterInspector:
 
     def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
         def network() -> Network:
-            from waltz_log.rpc.network import GrpcNetwork
+            from waltz_log.transport.grpc import GrpcNetwork
 
             return GrpcNetwork()
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from waltz_log.core.ports import Channel
 from waltz_log.errors import ClusterKeyMismatch, OutOfRange, Unavailable, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import LOCATE
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import LOCATE
 
 __all__ = ["Place", "Question", "locate"]
 

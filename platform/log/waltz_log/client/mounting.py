@@ -10,10 +10,10 @@ from waltz_log.client.owners import Owners
 from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
-from waltz_log.rpc import versions
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import MOUNT
-from waltz_log.rpc.versions import expect_spoken
+from waltz_log.transport import versions
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import MOUNT
+from waltz_log.transport.versions import expect_spoken
 
 __all__ = ["is_resolving", "mount_for_appends", "mount_request", "ranges", "recovering_above", "resolving_above"]
 

@@ -19,8 +19,8 @@ from waltz_log.client.settings import ClientSettings
 from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, Assignment, ClusterParameters
 from waltz_log.core.ports import Channel, Coordinator, Method, Network
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import BOUND
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import BOUND
 
 __all__ = ["ConnectCoordinator", "Owners"]
 

@@ -11,8 +11,8 @@ from waltz_log.client.locating import Question, locate
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, STORAGE_NODES, Assignment, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Channel, Coordinator, Network
 from waltz_log.errors import InvalidRequest, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import BOUND, TRANSACTIONS
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import BOUND, TRANSACTIONS
 
 __all__ = ["PartitionContents", "PartitionsAsked", "is_empty"]
 

@@ -42,7 +42,7 @@ from waltz_log.errors import (
     Unavailable,
     WaltzError,
 )
-from waltz_log.rpc.methods import RESOLVE
+from waltz_log.transport.methods import RESOLVE
 
 __all__ = ["SEQUENCE_MAX", "Lasting", "Producer"]
 

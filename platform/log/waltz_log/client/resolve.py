@@ -21,8 +21,8 @@ from waltz_log.client.search import Search
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
 from waltz_log.errors import Fenced, NotAllowed, OutcomeUnknown, OutOfRange, Unavailable, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import RESOLVE, TRANSACTIONS
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import RESOLVE, TRANSACTIONS
 
 __all__ = ["resolve_foreign", "resolve_own"]
 

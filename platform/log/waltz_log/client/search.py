@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from waltz_log.client.mounting import ranges
 from waltz_log.errors import ProtocolViolation
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["Search"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from waltz_log.core.ports import Channel
 from waltz_log.errors import ClusterKeyMismatch, NotAllowed, Unavailable, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import READ_VIEW
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import READ_VIEW
 
 __all__ = ["view_ends"]
 

@@ -21,7 +21,7 @@ from waltz_log.core.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.catalogue import Durability
 from waltz_log.core.records import encode_records
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["AS_KNOWN", "ITEM_OVERHEAD_BYTES", "NO_LOCKS", "STORAGE_FULL", "Frame", "Item", "Window", "left_to_client"]
 

@@ -22,13 +22,13 @@ from waltz_log.core.columns import headers_array, verify_records
 from waltz_log.core.locks import LockStatistics, LockTable
 from waltz_log.core.ports import Clock
 from waltz_log.errors import CorruptData
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.lines import TURN_S, Lines
 from waltz_log.server.mount import Mount
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.sequencer import Answers, Appender, Frame, Sequenced, Sequencer
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["AppendTask"]
 

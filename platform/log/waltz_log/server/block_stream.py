@@ -15,9 +15,9 @@ from typing import Any
 from waltz_log.core.block import Block
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.encoded import Encoded
 from waltz_log.server.pulse import Pulse
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.encoded import Encoded
 
 __all__ = ["BlockStream", "Encodings"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from waltz_log.core.block import Block
 from waltz_log.core.columns import header_bytes
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.encoded import Encoded
 from waltz_log.server.budget import Budget
 from waltz_log.server.memory import Run, Runs
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.encoded import Encoded
 
 __all__ = ["Frame", "Kind", "PartitionFrames"]
 

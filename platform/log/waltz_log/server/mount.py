@@ -13,12 +13,12 @@ from collections import deque
 from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
 from waltz_log.errors import OutOfRange, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.feed import Feed
 from waltz_log.server.frames import Frame, Kind
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.sequencer import Answers
 from waltz_log.server.store import StoreSession
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["Mount"]
 

@@ -14,8 +14,8 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["PROBE_PAUSE_MAX_S", "PROBE_TIMEOUT_S", "NodeProbes", "answers"]
 

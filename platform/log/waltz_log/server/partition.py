@@ -35,7 +35,6 @@ from waltz_log.errors import (
     Unavailable,
     WaltzError,
 )
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
 from waltz_log.server.by_id import gather, rising_ids
 from waltz_log.server.caches import Caches
@@ -53,6 +52,7 @@ from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
 from waltz_log.server.topics import ServedTopics
 from waltz_log.server.upkeep import Upkeep
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["Partition"]
 

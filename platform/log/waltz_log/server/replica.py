@@ -21,13 +21,13 @@ from waltz_log.core.ports import Channel, Method, Stream
 from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.block_stream import BlockStream
 from waltz_log.server.fill import Fill
 from waltz_log.server.patience import Patience
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.recovery import Recovery
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 if TYPE_CHECKING:
     from waltz_log.server.store import Flushing, StoreSession

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from waltz_log.core.block import Block
 from waltz_log.core.columns import HEADER_DTYPE, headers_array
 from waltz_log.errors import OutOfRange
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.store import StoreSession
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["Search"]
 

@@ -24,9 +24,6 @@ from waltz_log.core.metadata import Assignment, ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
 from waltz_log.core.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
-from waltz_log.rpc import methods, versions
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.versions import Versions, agreed
 from waltz_log.server.caches import Caches
 from waltz_log.server.lasting import lasting
 from waltz_log.server.membership import Membership, read_cluster
@@ -36,6 +33,9 @@ from waltz_log.server.pending_topics import PendingTopics
 from waltz_log.server.reachability import Reachability
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.topics import ServedTopics
+from waltz_log.transport import methods, versions
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.versions import Versions, agreed
 
 __all__ = ["LogServer"]
 

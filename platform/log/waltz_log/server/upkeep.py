@@ -21,13 +21,13 @@ from waltz_log.core.catalogue import Policies, Topic
 from waltz_log.core.ports import Clock
 from waltz_log.core.retention import Decision, Holding, SegmentFacts, agreed_now_ms, decide
 from waltz_log.errors import Fenced, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
 from waltz_log.server.topics import ServedTopics
 from waltz_log.server.upkeep_calls import ask
 from waltz_log.server.view_upkeep import ViewUpkeep
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.zookeeper.released import release_partition
 from waltz_log.zookeeper.subscribers import propose_retained, read_subscribers, settle_retained, withdraw_proposal
 

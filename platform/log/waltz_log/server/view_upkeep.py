@@ -15,12 +15,12 @@ import structlog
 
 from waltz_log.core.catalogue import Topic
 from waltz_log.errors import Fenced, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession
 from waltz_log.server.upkeep_calls import ask
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["ViewUpkeep"]
 

@@ -18,8 +18,8 @@ from waltz_log.core.block import Block
 from waltz_log.core.columns import verify_records
 from waltz_log.core.ports import Network
 from waltz_log.errors import ProtocolViolation, Unavailable, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["FindPeers", "PeerReplicas"]
 

@@ -17,12 +17,12 @@ from waltz_log.core.catalogue import FLUSH_BYTES_MAX
 from waltz_log.core.columns import header_bytes
 from waltz_log.core.ports import Service, Stream
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage.appender import Appender, Flushing
 from waltz_log.storage.partition import PartitionStore
 from waltz_log.storage.read_access import OpenedBy
 from waltz_log.storage.upkeep_service import upkeep_service_of
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 if TYPE_CHECKING:
     from waltz_log.storage.node import StorageNode

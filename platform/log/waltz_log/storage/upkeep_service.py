@@ -15,11 +15,11 @@ from waltz_log.core.ports import Service, Stream
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import ProtocolViolation, StorageFailed, Unavailable
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.view_pages import decode_view_page, encode_view_page
 from waltz_log.storage.partition import PartitionStore
 from waltz_log.storage.views import TopicPartition, ViewFacts, Wanted
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.view_pages import decode_view_page, encode_view_page
 
 if TYPE_CHECKING:
     from waltz_log.storage.node import StorageNode

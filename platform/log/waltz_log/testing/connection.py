@@ -17,8 +17,8 @@ import structlog
 from waltz_log import errors
 from waltz_log.core.ports import Handler, Method
 from waltz_log.errors import ConnectionLost, WaltzError
-from waltz_log.rpc.encoded import Encoded
 from waltz_log.testing.virtual_time import call_at_world_time, world_time_s
+from waltz_log.transport.encoded import Encoded
 
 if TYPE_CHECKING:
     from waltz_log.testing.links import Links

@@ -21,8 +21,8 @@ from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
 from waltz_log.core.records import decode_record
 from waltz_log.errors import InvalidRequest, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.encoded import Encoded
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.encoded import Encoded
 
 __all__ = ["Fault", "Faults", "InjectedClient", "InjectedNetwork", "connect_injected"]
 

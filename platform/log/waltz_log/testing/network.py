@@ -17,10 +17,10 @@ from typing import Any
 
 from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
 from waltz_log.errors import ConnectionLost
-from waltz_log.rpc.encoded import Encoded
 from waltz_log.testing.connection import OUTSIDE, Connection, End
 from waltz_log.testing.links import Links
 from waltz_log.testing.virtual_time import world_time_s
+from waltz_log.transport.encoded import Encoded
 
 __all__ = ["MemoryHost", "MemoryNetwork"]
 

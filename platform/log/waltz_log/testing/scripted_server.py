@@ -19,8 +19,8 @@ from waltz_log.core.locks import LockTable, unpack_i8
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterParameters, Ownership
 from waltz_log.core.ports import Coordinator, Listener, Network, Service, Stream
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, Fenced, NotOwner, OutOfRange, ProtocolViolation
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import BOUND, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import BOUND, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS
 
 __all__ = ["Break", "Refuse", "ScriptedCluster", "ScriptedLog", "ScriptedServer"]
 

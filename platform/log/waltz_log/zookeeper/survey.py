@@ -18,8 +18,8 @@ from waltz_log.core.ports import Coordinator, Method, Network
 from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
 from waltz_log.core.sharding import worker_of
 from waltz_log.errors import ClusterUnavailable, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["CALL_TIMEOUT_S", "PartitionState", "ServerState", "StorageState", "Survey", "SurveyedReplica", "survey"]
 

@@ -18,10 +18,10 @@ from waltz_log.cli.worker_link import Orders
 from waltz_log.cli.workers import NodeAddresses, Workers
 from waltz_log.core.restart_policy import RestartPolicy
 from waltz_log.errors import WorkerFailed
-from waltz_log.rpc.addresses import ReservedAddress
-from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.server import ServerSettings
 from waltz_log.storage import StorageSettings
+from waltz_log.transport.addresses import ReservedAddress
+from waltz_log.transport.grpc import GrpcNetwork
 
 
 async def test_a_worker_that_never_stays_up_ends_the_node_with_a_clear_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

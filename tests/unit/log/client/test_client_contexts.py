@@ -10,8 +10,8 @@ import pytest
 from waltz_log.client import Application, Context, Lock, LockConflict, Receipt, Transaction, TransactionContext, WaltzClient, completions
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import GaveUp, InvalidRequest, NotAppended, OutcomeUnknown, OutOfRange
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.scripted_server import Break, Refuse, ScriptedCluster
+from waltz_log.transport import waltz_pb2 as pb
 
 Connect = Callable[..., Awaitable[WaltzClient]]
 

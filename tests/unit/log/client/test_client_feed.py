@@ -11,9 +11,9 @@ import pytest
 from waltz_log.client import Lock, Receipt, Transaction, TransactionContext, WaltzClient
 from waltz_log.core.block import Block
 from waltz_log.errors import CorruptData, InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, OutOfRange, ProtocolViolation, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import ScriptedCluster, ScriptedServer
+from waltz_log.transport import waltz_pb2 as pb
 
 Connect = Callable[..., Awaitable[WaltzClient]]
 

@@ -17,10 +17,10 @@ from waltz_log.core.catalogue import Catalogue, Policies
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.view_pages import encode_view_page
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.view_pages import encode_view_page
 from waltz_log.zookeeper.topics import change_catalogue
 
 # ---- the rule alone: replicas that compact and trim while they are read ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from waltz_log.client.locating import Place, Question, locate
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, OutOfRange, SessionTooOld, Unavailable
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import waltz_pb2 as pb
 
 
 class Replica:

@@ -16,8 +16,8 @@ from waltz_log.client.transaction import Receipt
 from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Window
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import ConnectionLost, NotAppended, OutcomeUnknown, ProtocolViolation
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import waltz_pb2 as pb
 
 
 def _answer(*committed: int, **told: Any) -> pb.ResolveResponse:

@@ -13,9 +13,9 @@ from waltz_log.core.access import CLUSTER_PRINCIPAL, allowed, check_access_prope
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import Fenced, InvalidSetting, NotAllowed, OutcomeUnknown, OutOfRange, ReplicaFenced, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import OPEN, READ, READ_VIEW, TRANSACTIONS
 from waltz_log.testing import InMemoryCluster
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import OPEN, READ, READ_VIEW, TRANSACTIONS
 from waltz_log.zookeeper.topics import change_catalogue
 
 TOPICS = ("shop/secret",)

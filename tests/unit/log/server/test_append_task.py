@@ -11,11 +11,11 @@ import pytest
 from waltz_log.core.block import Block
 from waltz_log.core.records import encode_record
 from waltz_log.errors import CorruptData, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.sequencer import Answers, Sequencer
 from waltz_log.server.settings import ServerSettings
+from waltz_log.transport import waltz_pb2 as pb
 
 
 class _Store:

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from waltz_log.core.metadata import CLUSTER, STORAGE_NODES, ClusterParameters, PartitionMetadata, StorageNodeEntry, partition_path
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.store import FENCE_PASSED_MAX
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 STRANGER = 16 * b"x"
 

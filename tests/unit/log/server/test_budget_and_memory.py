@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from waltz_log.core.block import Block
 from waltz_log.core.records import encode_record
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.budget import Budget
 from waltz_log.server.frames import Kind, PartitionFrames
 from waltz_log.server.memory import PartitionMemory, Run
 from waltz_log.server.window import size_of
+from waltz_log.transport import waltz_pb2 as pb
 
 
 def _block(first: int, count: int, data: int = 0, time_ms: int = 0) -> Block:

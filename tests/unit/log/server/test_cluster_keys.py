@@ -12,13 +12,13 @@ from waltz_log.client import ClientSettings
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, StorageNodeEntry
 from waltz_log.errors import ClusterKeyMismatch, Unavailable
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode
 from waltz_log.storage.peers import PeerReplicas
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.zookeeper.survey import survey
 
 OTHER = UUID(int=7)

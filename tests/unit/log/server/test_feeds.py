@@ -14,14 +14,14 @@ import pytest
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.decode import decode_feed
 from waltz_log.core.ports import Stream
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server import LogServer
 from waltz_log.server.block_stream import BlockStream
 from waltz_log.server.replica import ReplicaSession
 from waltz_log.storage.service import _Service
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 FEEDS = [pb.FEED_RECORDS, pb.FEED_HEADERS]
 FRAME_BYTES = 65536

@@ -13,12 +13,12 @@ import pytest
 from waltz_log.client import ClientSettings, SyncWaltzClient, Transaction, WaltzClient, fetching
 from waltz_log.client.decode import decode_block
 from waltz_log.errors import CorruptData, InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server import LogServer, by_id
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 SETTINGS = {"transaction_cache_bytes": 1 << 20, "feed_cache_bytes": 1 << 20, "feed_bytes_max": 4096}
 STORAGE = {"segment_bytes": 4096, "scrub_bytes_per_s": 0, "disk_warn_free_bytes": 0, "disk_refuse_free_bytes": 0}

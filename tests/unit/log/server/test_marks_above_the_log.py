@@ -13,12 +13,12 @@ from waltz_log.client import Lock, WaltzClient
 from waltz_log.core.block import Block
 from waltz_log.core.records import encode_record
 from waltz_log.errors import InvalidRequest, LockConflict, NotOwner, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.append import AppendTask
 from waltz_log.server.pulse import Pulse
 from waltz_log.server.sequencer import Answers, Frame, Sequencer
 from waltz_log.server.settings import ServerSettings
 from waltz_log.testing.cluster import MemoryCluster
+from waltz_log.transport import waltz_pb2 as pb
 
 HELD = Lock("seat", "12A")
 ABOVE = 10**12

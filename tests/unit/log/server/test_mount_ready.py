@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from waltz_log.core.ports import Stream
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import PROTOCOL_VERSION
 from waltz_log.server.feed import Feed
 from waltz_log.server.mount import Mount
 from waltz_log.server.store import StoreSession
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import PROTOCOL_VERSION
 
 
 class _SlowToReturn:

@@ -8,11 +8,11 @@ import pytest
 
 from waltz_log.core.ports import Stream
 from waltz_log.errors import Fenced, NotOwner
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server import partition as partitions
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 
 async def _mount(cluster: MemoryCluster, client_id: int = 0, mount_sequence: int = 0) -> Stream:

@@ -13,12 +13,12 @@ from waltz_log.client import ClientSettings, OutcomeUnknown, WaltzClient
 from waltz_log.core.block import Block
 from waltz_log.core.records import encode_record
 from waltz_log.errors import Unavailable
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.search import Search
 from waltz_log.server.store import StoreSession
 from waltz_log.server.window import Window
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import waltz_pb2 as pb
 
 COUNT = 60
 READ_S = 0.1

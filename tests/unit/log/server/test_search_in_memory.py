@@ -11,10 +11,10 @@ from typing import Any, cast
 from waltz_log.core.block import Block
 from waltz_log.core.columns import assign_ids
 from waltz_log.core.records import encode_record
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.search import BLOCKS_A_TURN, Search
 from waltz_log.server.store import StoreSession
 from waltz_log.server.window import Window
+from waltz_log.transport import waltz_pb2 as pb
 
 BLOCKS = 2000
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from waltz_log.core.columns import verify_records
 from waltz_log.core.records import encode_record
 from waltz_log.errors import WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server.sequencer import Answers, Frame, Sequencer
+from waltz_log.transport import waltz_pb2 as pb
 
 
 class _Client:

@@ -21,9 +21,6 @@ from waltz_log.core.retention import decide
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, OutOfRange, SessionTooOld
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.view_pages import decode_view_page
 from waltz_log.server import upkeep
 from waltz_log.server.search import Search
 from waltz_log.storage import views
@@ -33,6 +30,9 @@ from waltz_log.testing.cluster import LoopClock, MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.storage_model import append
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.view_pages import decode_view_page
 from waltz_log.zookeeper.subscribers import read_retained
 from waltz_log.zookeeper.topics import change_catalogue
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from waltz_log.client import ClientSettings
 from waltz_log.errors import OutcomeUnknown, ProtocolViolation, WaltzError
-from waltz_log.rpc import methods, versions
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.versions import Versions, agreed
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods, versions
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.versions import Versions, agreed
 
 RANGES = st.tuples(st.integers(1, 6), st.integers(1, 6)).map(lambda pair: Versions(min(pair), max(pair)))
 

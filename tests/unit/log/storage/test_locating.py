@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from waltz_log.core.block import Block
 from waltz_log.core.records import encode_record
 from waltz_log.errors import InvalidRequest, OutOfRange, ProtocolViolation, SessionTooOld
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.locating import locate
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 KEY = UUID(int=7)
 

@@ -13,8 +13,6 @@ from waltz_log.core.control_format import CONTROL_FILE, FENCE_FILE, SessionMark,
 from waltz_log.core.records import decode_record
 from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
 from waltz_log.filesystem import FileSystemDisk
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.directory import read_directory
@@ -24,6 +22,8 @@ from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.java_directory import java_control_file, java_record, java_struct, write_java_directory
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 KEY = UUID("a183fca3-ed08-410a-ad31-ca0dd3380748")
 SEGMENTS = [[b"p-%d:" % place + bytes(place % 90) for place in range(first, first + 400)] for first in (0, 400, 800)]

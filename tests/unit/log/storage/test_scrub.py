@@ -16,8 +16,6 @@ import pytest
 from waltz_log.core.ports import Listener
 from waltz_log.core.segment_format import decode_times
 from waltz_log.errors import CorruptData
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.peers import PeerReplicas
 from waltz_log.storage.repair import SegmentRepair
@@ -28,6 +26,8 @@ from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
 from waltz_log.testing.storage_model import KEY, FixedClock, block_of, silent_logs
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 SESSION = 4
 BLOCKS = 60

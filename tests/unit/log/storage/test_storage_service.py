@@ -32,14 +32,14 @@ from waltz_log.errors import (
     WaltzError,
 )
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.ranges import RangeReads
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
 

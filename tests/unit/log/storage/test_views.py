@@ -20,8 +20,6 @@ from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, ProtocolViolation, StorageFailed, Unavailable
 from waltz_log.filesystem import FileSystemDisk
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.view_pages import decode_view_page, encode_view_page
 from waltz_log.storage import StorageNode, StorageSettings, view_scrub
 from waltz_log.storage.pacing import Pace
 from waltz_log.storage.space import DiskSpace
@@ -34,6 +32,8 @@ from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
 from waltz_log.testing.storage_model import KEY, FixedClock, append, silent_logs
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.view_pages import decode_view_page, encode_view_page
 
 FOLDER = "market/prices/0"
 FOR_EVER = 1 << 50

@@ -21,8 +21,8 @@ from waltz_log.client.retry import Backoff
 from waltz_log.client.search import Search
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidRequest, NotAllowed, NotOwner, OutOfRange, WaltzError
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import BOUND, RESOLVE
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import BOUND, RESOLVE
 
 __all__ = ["REFUSED_PAUSE_S", "Settled", "SettlingMount", "settle"]
 

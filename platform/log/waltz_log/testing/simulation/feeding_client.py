@@ -16,10 +16,10 @@ from waltz_log.client.owners import Owners
 from waltz_log.core.ports import Stream
 from waltz_log.core.records import encode_record
 from waltz_log.errors import ConnectionLost, CorruptData, Unavailable, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.simulation.clients import Actor, client_kind, look
 from waltz_log.testing.simulation.history import Attempt, number_of
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["settle_by_feed"]
 

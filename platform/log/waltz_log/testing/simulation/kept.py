@@ -20,12 +20,12 @@ from waltz_log.core.envelope import pack_keyed
 from waltz_log.core.recovery import majority
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import OutOfRange, Unavailable, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.view_pages import decode_view_page
 from waltz_log.testing.simulation.clients import Actor
 from waltz_log.testing.simulation.kept_mix import KeptTopic
 from waltz_log.testing.simulation.nodes import ClientProcess
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.view_pages import decode_view_page
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.encoded import Encoded
 from waltz_log.testing.simulation.faults import fault
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.encoded import Encoded
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World

@@ -16,7 +16,6 @@ from waltz_log.core.locks import LockTable
 from waltz_log.core.own_writes import OwnWrites
 from waltz_log.core.recovery import Classification
 from waltz_log.errors import NotAppended
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.server import recovery, store
 from waltz_log.server.mount import Mount
 from waltz_log.server.partition import Partition
@@ -45,6 +44,7 @@ from waltz_log.testing.simulation import (
     planted_resolving,
 )
 from waltz_log.testing.simulation.planting import BUGS, bug, change, planted, unplanted
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["BUGS", "planted", "unplanted"]
 

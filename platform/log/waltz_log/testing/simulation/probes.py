@@ -15,10 +15,10 @@ from waltz_log.client.decode import decode_feed
 from waltz_log.client.mounting import ranges
 from waltz_log.core.ports import Channel
 from waltz_log.errors import NotAppended, OutcomeUnknown, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.simulation.clients import SETTINGS
 from waltz_log.testing.simulation.history import Attempt, Seen
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World

@@ -12,9 +12,9 @@ from waltz_log.client.owners import Owners
 from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
 from waltz_log.core.ports import Channel
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, ProtocolViolation, SessionTooOld, Unavailable, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.simulation.clients import Actor, client_kind, look
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["come_from_elsewhere", "read_feeds", "read_replicas"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.connection import Connection
 from waltz_log.testing.simulation.history import Evidence, ReplicaOpened
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["REFILL_CHECKERS", "FillsSeen", "fills_go_on", "only_committed_is_kept"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.connection import Connection
 from waltz_log.testing.simulation.history import History
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["UpkeepSeen"]
 

@@ -18,8 +18,6 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.core.retention import Retained, retained_path
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
 from waltz_log.testing.connection import Connection
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.disk import SimulatedDisk
@@ -33,6 +31,8 @@ from waltz_log.testing.simulation.refill_checkers import FillsSeen
 from waltz_log.testing.simulation.trace import Trace
 from waltz_log.testing.simulation.upkeep_seen import UpkeepSeen
 from waltz_log.testing.virtual_time import world_time_s
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.growth import Growth

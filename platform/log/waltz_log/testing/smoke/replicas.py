@@ -10,8 +10,8 @@ from hashlib import blake2b
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import Unavailable, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["digests"]
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.errors import Unavailable
-from waltz_log.rpc.network import GrpcNetwork
 from waltz_log.testing.local import LocalCluster
 from waltz_log.testing.processes import Processes
 from waltz_log.testing.smoke.checks import judge
@@ -26,6 +25,7 @@ from waltz_log.testing.smoke.nemesis import Nemesis
 from waltz_log.testing.smoke.plan import SmokePlan
 from waltz_log.testing.smoke.replicas import digests
 from waltz_log.testing.smoke.schedule import outages
+from waltz_log.transport.grpc import GrpcNetwork
 from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 __all__ = ["Report", "run"]

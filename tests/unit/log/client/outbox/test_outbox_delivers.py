@@ -17,9 +17,9 @@ from waltz_log.client.outbox.settle import Settled, settle
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Method
 from waltz_log.errors import InvalidRequest
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.methods import RESOLVE
 from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import RESOLVE
 
 
 def numbered(count: int, partition: int = 0) -> list[Intent]:

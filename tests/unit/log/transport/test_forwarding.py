@@ -16,11 +16,11 @@ import pytest
 from waltz_log.core.ports import Channel, Listener, Method, Stream
 from waltz_log.core.sharding import Shard, worker_of
 from waltz_log.errors import ConnectionLost, NotOwner, OutOfRange, ProtocolViolation, Unavailable
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.addresses import ReservedAddress
-from waltz_log.rpc.forwarding import PASSED_ON, WorkerNetwork
-from waltz_log.rpc.network import CHANNEL_OPTIONS, GrpcNetwork
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.addresses import ReservedAddress
+from waltz_log.transport.forwarding import PASSED_ON, WorkerNetwork
+from waltz_log.transport.grpc import CHANNEL_OPTIONS, GrpcNetwork
 
 WORKERS = 2
 MINE, OTHERS = 0, 1

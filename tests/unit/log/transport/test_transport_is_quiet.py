@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from waltz_log.rpc.addresses import ReservedAddress, listen_error
-from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.transport.addresses import ReservedAddress, listen_error
+from waltz_log.transport.grpc import GrpcNetwork
 
 ROOT = Path(__file__).parents[4]
 SEEN = """
@@ -25,12 +25,12 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())
 importlib.import_module(sys.argv[1])
-importlib.import_module("waltz_log.rpc.network")
+importlib.import_module("waltz_log.transport.grpc")
 """
 
 TAKEN = """
 import asyncio, sys
-from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.transport.grpc import GrpcNetwork
 
 try:
     asyncio.run(GrpcNetwork().serve(sys.argv[1], {}))

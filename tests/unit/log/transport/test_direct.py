@@ -15,11 +15,12 @@ import uvloop
 from waltz_log.core.ports import Channel, Stream
 from waltz_log.core.sharding import Shard, worker_of
 from waltz_log.errors import ConnectionLost, OutOfRange, ProtocolViolation, Unavailable
-from waltz_log.rpc import direct, methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.addresses import ReservedAddress
-from waltz_log.rpc.forwarding import WorkerNetwork
-from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.addresses import ReservedAddress
+from waltz_log.transport.direct import connection as direct
+from waltz_log.transport.forwarding import WorkerNetwork
+from waltz_log.transport.grpc import GrpcNetwork
 
 PATIENCE_S = 30
 MIB = 1 << 20

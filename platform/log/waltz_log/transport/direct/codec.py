@@ -18,7 +18,7 @@ from struct import Struct
 from typing import cast
 
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError, decode, encode
-from waltz_log.rpc.methods import MAX_FRAME_BYTES
+from waltz_log.transport.methods import MAX_FRAME_BYTES
 
 __all__ = ["GREETING", "VERSION", "Wire"]
 

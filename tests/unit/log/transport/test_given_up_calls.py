@@ -9,9 +9,9 @@ import pytest
 
 from waltz_log.core.ports import Method, Stream
 from waltz_log.errors import ConnectionLost
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.grpc import GrpcNetwork
 
 
 async def _given_up(*_: Any) -> Any:

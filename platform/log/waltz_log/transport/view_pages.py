@@ -9,7 +9,7 @@ from typing import Any
 
 from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import ProtocolViolation
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["decode_view_page", "encode_view_page"]
 

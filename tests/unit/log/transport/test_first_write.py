@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from waltz_log.errors import ConnectionLost
-from waltz_log.rpc.network import _CallStream
+from waltz_log.transport.grpc import _CallStream
 
 
 class _LostCall:

@@ -17,11 +17,11 @@ import structlog
 from waltz_log import errors
 from waltz_log.core.ports import Channel, Handler, Listener, Method, Network, Service, Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
-from waltz_log.rpc.addresses import PORT_MAX, listen_error
-from waltz_log.rpc.cancelled import task_is_cancelled
-from waltz_log.rpc.direct import ChosenStream, DirectConnections, DirectListener
-from waltz_log.rpc.encoded import serialized
-from waltz_log.rpc.methods import DIRECTLY, MAX_FRAME_BYTES
+from waltz_log.transport.addresses import PORT_MAX, listen_error
+from waltz_log.transport.cancelled import task_is_cancelled
+from waltz_log.transport.direct.connection import ChosenStream, DirectConnections, DirectListener
+from waltz_log.transport.encoded import serialized
+from waltz_log.transport.methods import DIRECTLY, MAX_FRAME_BYTES
 
 __all__ = ["CHANNEL_OPTIONS", "EOF", "STREAMS_PER_CONNECTION", "GrpcNetwork", "ServedStream", "answered", "begun", "error_of", "server_options"]
 

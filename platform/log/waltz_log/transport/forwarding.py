@@ -26,12 +26,12 @@ from waltz_log.core.ports import Handler, Listener, Method, Network, Service
 from waltz_log.core.sharding import Shard, worker_of
 from waltz_log.core.wire_peek import peek_int32
 from waltz_log.errors import ProtocolViolation
-from waltz_log.rpc.addresses import listen_error
-from waltz_log.rpc.cancelled import task_is_cancelled
-from waltz_log.rpc.direct import DirectListener
-from waltz_log.rpc.gathering import GATHERED, describing
-from waltz_log.rpc.network import CHANNEL_OPTIONS, EOF, STREAMS_PER_CONNECTION, GrpcNetwork, ServedStream, answered, begun, server_options
-from waltz_log.rpc.routes import route_of
+from waltz_log.transport.addresses import listen_error
+from waltz_log.transport.cancelled import task_is_cancelled
+from waltz_log.transport.direct.connection import DirectListener
+from waltz_log.transport.gathering import GATHERED, describing
+from waltz_log.transport.grpc import CHANNEL_OPTIONS, EOF, STREAMS_PER_CONNECTION, GrpcNetwork, ServedStream, answered, begun, server_options
+from waltz_log.transport.routes import route_of
 
 __all__ = ["Forwarded", "WorkerNetwork"]
 

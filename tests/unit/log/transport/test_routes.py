@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from waltz_log.core.ports import Method
-from waltz_log.rpc import methods
-from waltz_log.rpc.gathering import GATHERED
-from waltz_log.rpc.routes import route_of
+from waltz_log.transport import methods
+from waltz_log.transport.gathering import GATHERED
+from waltz_log.transport.routes import route_of
 
 OFFERED = {name: found for name, found in vars(methods).items() if isinstance(found, Method)}
 

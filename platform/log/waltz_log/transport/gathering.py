@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from waltz_log.core.gathering import gathered
 from waltz_log.core.ports import Handler, Method, Service
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["GATHERED", "Gather", "describing"]
 

@@ -20,12 +20,12 @@ from google.protobuf.message import DecodeError
 from waltz_log import errors
 from waltz_log.core.ports import Channel, Handler, Method, Service, Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.addresses import listen_error
-from waltz_log.rpc.cancelled import task_is_cancelled
-from waltz_log.rpc.encoded import serialized
-from waltz_log.rpc.frames import OPENING_BYTES_MAX, Wire
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.addresses import listen_error
+from waltz_log.transport.cancelled import task_is_cancelled
+from waltz_log.transport.direct.codec import OPENING_BYTES_MAX, Wire
+from waltz_log.transport.encoded import serialized
 
 __all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
 

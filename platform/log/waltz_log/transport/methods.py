@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from waltz_log.core.ports import Method
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.versions import SPOKEN
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.versions import SPOKEN
 
 __all__ = [
     "BEGIN",

@@ -14,11 +14,13 @@ import uvloop
 from waltz_log import errors
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation
-from waltz_log.rpc import direct, frames, methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.direct import DirectListener
-from waltz_log.rpc.frames import Wire
 from waltz_log.testing.virtual_time import run_in_virtual_time
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.direct import codec as frames
+from waltz_log.transport.direct import connection as direct
+from waltz_log.transport.direct.codec import Wire
+from waltz_log.transport.direct.connection import DirectListener
 
 PATIENCE_S = 20
 GREETING = b"\x01/waltz.Storage/Replicate"

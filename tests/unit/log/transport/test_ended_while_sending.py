@@ -12,10 +12,10 @@ import pytest
 from waltz_log.core.ports import Method, Stream
 from waltz_log.core.sharding import Shard
 from waltz_log.errors import ConnectionLost, Fenced
-from waltz_log.rpc import methods
-from waltz_log.rpc import waltz_pb2 as pb
-from waltz_log.rpc.forwarding import WorkerNetwork
-from waltz_log.rpc.network import GrpcNetwork
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.forwarding import WorkerNetwork
+from waltz_log.transport.grpc import GrpcNetwork
 
 MESSAGES = {"stream": pb.ServerMessage(mounted=pb.MountResponse()), "read": pb.ReadResponse()}
 
