@@ -21,6 +21,8 @@ from benchmarks.load import Load, pipelined, prepare
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.catalogue import Policies
 from waltz_log.core.columns import assign_ids
@@ -33,8 +35,6 @@ from waltz_log.storage.appender import Flushing
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.local import LocalCluster
 from waltz_log.testing.storage_model import silent_logs
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
-from waltz_log.zookeeper.topics import change_catalogue
 
 __all__ = ["run"]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyspark
 
+from waltz_log.coordination.java import find_java
 from waltz_log.testing import launch
-from waltz_log.zookeeper.java import find_java
 
 __all__ = ["KafkaCluster", "Produced", "kafka_cluster"]
 

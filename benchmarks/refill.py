@@ -18,6 +18,7 @@ from benchmarks.measurement import Measurement
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.cli.replicas import change_replicas
 from waltz_log.client import WaltzClient
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator
@@ -25,7 +26,6 @@ from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import Unavailable
 from waltz_log.testing.local import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 __all__ = ["run"]
 

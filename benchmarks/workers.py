@@ -20,11 +20,11 @@ from benchmarks.load import Load, pipelined, prepare
 from benchmarks.measurement import Measurement
 from benchmarks.setting import Workload
 from waltz_log.client import WaltzClient
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.survey import survey
 from waltz_log.core.sharding import worker_of
 from waltz_log.testing.local import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
-from waltz_log.zookeeper.survey import survey
 
 __all__ = ["run"]
 

@@ -7,13 +7,13 @@ import random
 
 from waltz_log.cli.storage import peer_addresses
 from waltz_log.client import ClientSettings
+from waltz_log.coordination.survey import survey
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import CorruptData
 from waltz_log.storage.peers import PeerReplicas
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.storage_model import silent_logs
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.survey import survey
 
 SETTINGS = ClientSettings(retry_base_s=0.01, retry_cap_s=0.1, request_timeout_s=3.0)
 STORAGE = {"segment_bytes": 4096, "scrub_bytes_per_s": 20_000, "scrub_pause_s": 5.0}

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from waltz_log.client import ClientSettings, Intent, Lock, Outbox, OutboxSettings, Transaction, TransactionContext
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.ports import Coordinator
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.testing.held_network import HeldNetwork
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 CLIENT = ClientSettings(retry_cap_s=0.2, request_timeout_s=3.0, stall_timeout_s=3.0)
 PENDING_MAX = 400

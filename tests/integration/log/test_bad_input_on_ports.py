@@ -120,9 +120,9 @@ async def test_an_unknown_protocol_version_and_a_stream_without_mount_are_refuse
 
 
 async def test_appending_before_ready_or_as_a_reader_ends_the_stream(cluster: LocalCluster) -> None:
+    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
     from waltz_log.core import metadata as paths
     from waltz_log.core.metadata import ClusterParameters
-    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
     coordinator = await ZooKeeperCoordinator.connect(cluster.cluster, session_timeout_s=4, timeout_s=10)
     node = await coordinator.get(paths.CLUSTER)

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from waltz_log.coordination import embedded
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, InvalidSetting
 from waltz_log.testing.coordinator_conformance import CoordinatorConformance
-from waltz_log.zookeeper import embedded
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 _numbers = itertools.count()
 
@@ -167,7 +167,7 @@ async def test_a_paused_process_loses_its_session_and_learns_of_it(ensemble: _En
     script = tmp_path / "member.py"
     script.write_text(
         "import asyncio, sys\n"
-        "from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator\n"
+        "from waltz_log.coordination.coordinator import ZooKeeperCoordinator\n"
         "async def main():\n"
         f"    mine = await ZooKeeperCoordinator.connect({ensemble.address!r}, session_timeout_s=1, new=True)\n"
         "    await mine.create('/members/paused', b'', ephemeral=True)\n"

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from waltz_log.coordination import embedded
 from waltz_log.errors import InvalidRequest
 from waltz_log.testing.processes import Processes
-from waltz_log.zookeeper import embedded
 
 SLEEP = [sys.executable, "-S", "-c", "import time; print('sleeping', flush=True); time.sleep(600)"]
 DEAF = [

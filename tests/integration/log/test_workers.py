@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from waltz_log.client import WaltzClient
+from waltz_log.coordination.cluster import grow_cluster
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.survey import survey
 from waltz_log.core.sharding import worker_of
 from waltz_log.errors import NotAppended, OutcomeUnknown
 from waltz_log.testing.local import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.zookeeper.cluster import grow_cluster
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
-from waltz_log.zookeeper.survey import survey
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltz_log.coordination.embedded import ZooKeeperJarsMissing, find_jars
+from waltz_log.coordination.java import JavaMissing, find_java
 from waltz_log.errors import WaltzError
-from waltz_log.zookeeper.embedded import ZooKeeperJarsMissing, find_jars
-from waltz_log.zookeeper.java import JavaMissing, find_java
 
 __all__ = [
     "DELTA_COORDINATES",

@@ -12,12 +12,12 @@ from uuid import uuid4
 
 from waltz_log.cli.exit_codes import OK, UNAVAILABLE
 from waltz_log.cli.fills import describe_fill, fill_of
+from waltz_log.coordination.cluster import create_cluster
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.coordination.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.zookeeper.cluster import create_cluster
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
-from waltz_log.zookeeper.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from waltz_log.cli.exit_codes import OK
+from waltz_log.coordination.cluster import grow_cluster
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.errors import InvalidRequest
-from waltz_log.zookeeper.cluster import grow_cluster
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 __all__ = ["run"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from waltz_log.cli.exit_codes import OK
 from waltz_log.cli.fills import describe_fill, fill_of
+from waltz_log.coordination.cluster import expect_known
+from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.replica_change import ReplicaChange, next_assignment, risk_of, settled
 from waltz_log.errors import InvalidRequest, Unavailable
-from waltz_log.zookeeper.cluster import expect_known
-from waltz_log.zookeeper.survey import Survey, survey
 
 __all__ = ["change_replicas", "run"]
 
@@ -28,8 +28,8 @@ RENEWAL_PATIENCE_S = 3.0
 
 
 async def run(address: str, change: ReplicaChange, *, wait_s: float, timeout_s: float) -> int:
+    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
     from waltz_log.transport.grpc import GrpcNetwork
-    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
     try:

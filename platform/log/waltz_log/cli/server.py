@@ -16,11 +16,11 @@ import structlog
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.serving import either, say_ready, serve
 from waltz_log.cli.workers import NodeAddresses, Workers, orders_of
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.membership import Membership, read_cluster
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 __all__ = ["run", "share_of"]
 

@@ -18,6 +18,7 @@ from waltz_log.cli.clock import WallClock
 from waltz_log.cli.serving import either, say_ready, serve
 from waltz_log.cli.worker_link import ROOM
 from waltz_log.cli.workers import NodeAddresses, Workers, orders_of
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Disk, Node
 from waltz_log.core.sharding import SUPERVISOR, WHOLE, Shard
@@ -28,7 +29,6 @@ from waltz_log.storage.directory import read_directory
 from waltz_log.storage.peers import PeerReplicas
 from waltz_log.storage.restore import disown, is_restored
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 __all__ = ["admit_behind", "check_start", "find_peers", "peer_addresses", "register", "run", "share_of"]
 

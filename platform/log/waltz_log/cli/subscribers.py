@@ -11,11 +11,11 @@ from typing import Any
 
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK
+from waltz_log.coordination.subscribers import read_retained, read_subscribers, remove_subscriber
+from waltz_log.coordination.survey import survey
+from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.subscribers import Subscriber
-from waltz_log.zookeeper.subscribers import read_retained, read_subscribers, remove_subscriber
-from waltz_log.zookeeper.survey import survey
-from waltz_log.zookeeper.topics import read_catalogue
 
 __all__ = ["described", "listing", "remove", "show", "subscriber_facts"]
 
@@ -118,7 +118,7 @@ def _date(time_ms: int) -> str:
 
 @asynccontextmanager
 async def _connected(address: str, timeout_s: float) -> AsyncIterator[Coordinator]:
-    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
     try:

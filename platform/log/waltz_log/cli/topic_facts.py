@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from waltz_log.coordination.subscribers import read_retained, read_subscribers
+from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.catalogue import Topic
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.zookeeper.subscribers import read_retained, read_subscribers
-from waltz_log.zookeeper.survey import Survey, survey
 
 __all__ = ["partition_facts"]
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK
 from waltz_log.cli.topic_facts import partition_facts
+from waltz_log.coordination.topics import change_catalogue, read_catalogue
 from waltz_log.core.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
 from waltz_log.storage.settings import StorageSettings
-from waltz_log.zookeeper.topics import change_catalogue, read_catalogue
 
 if TYPE_CHECKING:
     from waltz_log.client.partition_contents import PartitionContents
@@ -291,7 +291,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @asynccontextmanager
 async def _connected(address: str, timeout_s: float) -> AsyncIterator[Coordinator]:
-    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
     try:

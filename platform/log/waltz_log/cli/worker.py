@@ -122,8 +122,8 @@ async def _serve_partitions(orders: Orders, link: Link, stop: asyncio.Event) -> 
 
 
 async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -> None:
+    from waltz_log.coordination.coordinator import ZooKeeperCoordinator
     from waltz_log.server import LogServer, ServerSettings
-    from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
     settings = ServerSettings(**orders.settings)
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)

@@ -73,8 +73,8 @@ class WaltzClient:
     @classmethod
     async def connect(cls, cluster: str, settings: ClientSettings | None = None) -> Self:
         """`cluster` is `host:port[,host:port]/root`. Raises `ClusterUnavailable`, naming it, where no cluster answers there in time."""
+        from waltz_log.coordination.coordinator import ZooKeeperCoordinator
         from waltz_log.transport.grpc import GrpcNetwork
-        from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
         chosen = settings or ClientSettings()
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Self
 
 from waltz_log.client.background import Background
+from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, remove_subscriber, report_marks
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.subscribers import Subscriber
 from waltz_log.errors import OutOfRange
-from waltz_log.zookeeper.subscribers import read_retained, read_subscribers, register_subscriber, remove_subscriber, report_marks
 
 __all__ = ["Subscriber", "Subscribers", "SyncSubscribers"]
 
@@ -29,7 +29,7 @@ class Subscribers:
     @classmethod
     async def connect(cls, cluster: str, timeout_s: float = 10.0) -> Self:
         """`cluster` is `host:port[,host:port]/root`. Raises `ClusterUnavailable`."""
-        from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
+        from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 
         return cls(await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s))
 

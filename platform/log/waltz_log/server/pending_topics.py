@@ -13,10 +13,10 @@ from typing import Final
 
 import structlog
 
+from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.catalogue import Topic
 from waltz_log.core.ports import Coordinator
 from waltz_log.server.topics import ServedTopics
-from waltz_log.zookeeper.topics import change_catalogue
 
 __all__ = ["PENDING_MAX_S", "PendingTopics"]
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from waltz_log.coordination.subscribers import read_retained
 from waltz_log.core import metadata as paths
 from waltz_log.core.block import Block
 from waltz_log.core.fill_pace import FillPace
@@ -40,7 +41,6 @@ from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.topics import ServedTopics
 from waltz_log.server.window import Window
-from waltz_log.zookeeper.subscribers import read_retained
 
 __all__ = ["StoreSession"]
 

@@ -3,7 +3,7 @@ deleted.
 
 Round after round it asks every clean replica what it holds, decides (`core.retention`) and tells each what follows, so that one that was down follows
 later. Before anything goes, the first retained id is raised in the coordinator, in two steps that no subscriber can slip between
-(`zookeeper.subscribers`); from then on nobody is served below it. All calls carry the store session: an owner that was deposed changes nothing.
+(`coordination.subscribers`); from then on nobody is served below it. All calls carry the store session: an owner that was deposed changes nothing.
 
 Decides nothing by itself, and holds up no append: a round that fails is tried again with the next.
 """
@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import structlog
 
+from waltz_log.coordination.released import release_partition
+from waltz_log.coordination.subscribers import propose_retained, read_subscribers, settle_retained, withdraw_proposal
 from waltz_log.core.catalogue import Policies, Topic
 from waltz_log.core.ports import Clock
 from waltz_log.core.retention import Decision, Holding, SegmentFacts, agreed_now_ms, decide
@@ -28,8 +30,6 @@ from waltz_log.server.upkeep_calls import ask
 from waltz_log.server.view_upkeep import ViewUpkeep
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.zookeeper.released import release_partition
-from waltz_log.zookeeper.subscribers import propose_retained, read_subscribers, settle_retained, withdraw_proposal
 
 __all__ = ["Upkeep"]
 

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.topic_creation import Existing, TopicPlan, create_topic
+from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
 from waltz_log.core.catalogue import Policies, Topic
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
@@ -27,7 +28,6 @@ from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.links import Links
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
-from waltz_log.zookeeper.topics import change_catalogue
 
 __all__ = ["LoopClock", "MemoryCluster"]
 

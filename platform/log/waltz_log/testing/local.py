@@ -21,9 +21,9 @@ from typing import IO, Any, Self
 
 import yaml
 
+from waltz_log.coordination import embedded
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.testing.processes import Processes
-from waltz_log.zookeeper import embedded
 
 __all__ = ["LocalCluster"]
 

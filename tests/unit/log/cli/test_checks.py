@@ -12,7 +12,7 @@ import pytest
 from waltz_log.cli import checks
 from waltz_log.cli.exit_codes import LACKING
 from waltz_log.cli.main import run
-from waltz_log.zookeeper.java import JavaMissing, find_java, parse_version
+from waltz_log.coordination.java import JavaMissing, find_java, parse_version
 
 LOG_ROOT = Path(checks.__file__).parents[2]
 

@@ -12,9 +12,9 @@ import pytest
 from waltz_log import errors
 from waltz_log.cli.exit_codes import DEFECT, LACKING, MACHINE, REFUSED, UNAVAILABLE, USAGE, exit_code_of
 from waltz_log.cli.main import run
+from waltz_log.coordination.embedded import ZooKeeperJarsMissing
+from waltz_log.coordination.java import JavaMissing
 from waltz_log.errors import WaltzError
-from waltz_log.zookeeper.embedded import ZooKeeperJarsMissing
-from waltz_log.zookeeper.java import JavaMissing
 
 
 def _every_error() -> list[WaltzError]:

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from waltz_log.cli.cluster import show
 from waltz_log.cli.fills import describe_fill, fill_of
+from waltz_log.coordination.survey import PartitionState, ServerState, StorageState, Survey, SurveyedReplica
 from waltz_log.core.replica_status import ReplicaStatus
-from waltz_log.zookeeper.survey import PartitionState, ServerState, StorageState, Survey, SurveyedReplica
 
 FILL = {
     "transactions": 1000,

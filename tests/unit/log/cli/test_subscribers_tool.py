@@ -10,6 +10,8 @@ import pytest
 
 from waltz_log.cli import subscribers as command
 from waltz_log.cli.main import run
+from waltz_log.coordination.subscribers import propose_retained, register_subscriber, settle_retained
+from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
@@ -17,8 +19,6 @@ from waltz_log.core.subscribers import Subscriber
 from waltz_log.core.topic_names import TopicName
 from waltz_log.testing.cluster import CLUSTER_KEY
 from waltz_log.testing.coordinator import MemoryEnsemble
-from waltz_log.zookeeper.subscribers import propose_retained, register_subscriber, settle_retained
-from waltz_log.zookeeper.topics import change_catalogue
 
 ADDRESS = "127.0.0.1:2181/waltz"
 

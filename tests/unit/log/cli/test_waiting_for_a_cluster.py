@@ -9,7 +9,7 @@ import pytest
 
 from waltz_log.cli import cluster
 from waltz_log.cli.exit_codes import OK, UNAVAILABLE
-from waltz_log.zookeeper.survey import CALL_TIMEOUT_S, ServerState, Survey
+from waltz_log.coordination.survey import CALL_TIMEOUT_S, ServerState, Survey
 
 
 class Coordinator:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from waltz_log.cli.cluster import show
-from waltz_log.zookeeper.survey import ServerState, StorageState, Survey
+from waltz_log.coordination.survey import ServerState, StorageState, Survey
 
 
 def worker(number: int, *, answers: bool = True) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from waltz_log.client import ClientSettings, TopicHandle, TopicRecord
 from waltz_log.client.compacted import compacted_batches, decode_page
+from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.catalogue import Catalogue, Policies
 from waltz_log.core.topic_names import TopicName
 from waltz_log.core.wal_records import WalRecord
@@ -21,7 +22,6 @@ from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.view_pages import encode_view_page
-from waltz_log.zookeeper.topics import change_catalogue
 
 # ---- the rule alone: replicas that compact and trim while they are read ----------------------------------------------------------------------------
 

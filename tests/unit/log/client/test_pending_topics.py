@@ -12,13 +12,13 @@ import pytest
 from waltz_log.cli.topics import _list
 from waltz_log.client import ClientSettings
 from waltz_log.client.topic_creation import TopicPlan, create_topic
+from waltz_log.coordination.topics import read_catalogue, write_catalogue
 from waltz_log.core.catalogue import Catalogue, Topic
 from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable
 from waltz_log.server.pending_topics import PENDING_MAX_S
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.topics import read_catalogue, write_catalogue
 
 NAME = TopicName("shop", "orders")
 PATIENT = ClientSettings(retry_base_s=0.01, retry_cap_s=0.1, append_timeout_s=2 * PENDING_MAX_S)

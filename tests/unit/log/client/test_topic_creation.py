@@ -13,6 +13,8 @@ import pytest
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.partition_contents import PartitionsAsked
 from waltz_log.client.topic_creation import TopicPlan, plan_topic
+from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, report_marks
+from waltz_log.coordination.topics import read_catalogue, write_catalogue
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.retention import Retained
 from waltz_log.core.subscribers import Subscriber
@@ -20,8 +22,6 @@ from waltz_log.core.topic_names import TopicName
 from waltz_log.errors import BelongsToTopic, InvalidRequest, NoSuchTopic, OutcomeUnknown, OutOfRange, TopicDeleted
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.subscribers import read_retained, read_subscribers, register_subscriber, report_marks
-from waltz_log.zookeeper.topics import read_catalogue, write_catalogue
 
 SMALL = {"segment_bytes": 4096, "scrub_bytes_per_s": 0, "disk_warn_free_bytes": 0, "disk_refuse_free_bytes": 0}
 QUICK = ClientSettings(retry_base_s=0.001, retry_cap_s=0.02, append_timeout_s=20.0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, Receipt, WaltzClient
+from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.access import CLUSTER_PRINCIPAL, allowed, check_access_properties, check_principal, expect_allowed
 from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.topic_names import TopicName
@@ -16,7 +17,6 @@ from waltz_log.errors import Fenced, InvalidSetting, NotAllowed, OutcomeUnknown,
 from waltz_log.testing import InMemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import OPEN, READ, READ_VIEW, TRANSACTIONS
-from waltz_log.zookeeper.topics import change_catalogue
 
 TOPICS = ("shop/secret",)
 PROPERTIES = {"allow-append": "writer, both", "allow-read": "reader,both"}

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from waltz_log.client import ClientSettings
+from waltz_log.coordination.survey import survey
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, StorageNodeEntry
 from waltz_log.errors import ClusterKeyMismatch, Unavailable
@@ -19,7 +20,6 @@ from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.zookeeper.survey import survey
 
 OTHER = UUID(int=7)
 

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from waltz_log.cli.cluster import show
 from waltz_log.client import ClientSettings, Receipt, WaltzClient
+from waltz_log.coordination.survey import survey
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ReplicaAssignment
 from waltz_log.errors import NotAppended
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.survey import survey
 
 ROOMY = 1 << 40
 

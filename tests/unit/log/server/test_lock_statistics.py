@@ -11,10 +11,10 @@ from rich.console import Console
 from waltz_log.cli.cluster import show
 from waltz_log.client import Lock
 from waltz_log.client.transaction import lock_hash
+from waltz_log.coordination.survey import survey
 from waltz_log.errors import LockConflict
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.survey import survey
 
 
 def test_the_status_shows_conflicts_and_names_the_hottest_locks_as_the_client_hashes_them() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, Intent, Lock, LockConflict, Outbox, WaltzClient
+from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.catalogue import Policies
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.recovery import resolve
@@ -24,7 +25,6 @@ from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.topics import change_catalogue
 
 TOPIC = TopicName("test", "fast")
 BY_NUMBER = ClientSettings(topics=(str(TOPIC),))

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from waltz_log.cli import cluster as command
 from waltz_log.cli.exit_codes import OK, UNAVAILABLE
+from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ReplicaAssignment
 from waltz_log.errors import NotAppended
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.survey import Survey, survey
 
 
 async def _survey(cluster: MemoryCluster) -> Survey:

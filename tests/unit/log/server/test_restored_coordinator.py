@@ -9,6 +9,7 @@ import pytest
 
 from waltz_log.cli.replicas import change_replicas
 from waltz_log.client import ClientSettings
+from waltz_log.coordination.cluster import CLIENT_IDS_SKIPPED, adopt_cluster
 from waltz_log.core.adoption import adopt
 from waltz_log.core.metadata import CLIENT_IDS, PartitionMetadata, ReplicaState, partition_path
 from waltz_log.core.recovery import ReplicaReport, unrecorded_session
@@ -17,7 +18,6 @@ from waltz_log.errors import InvalidRequest, Unavailable
 from waltz_log.storage.describe import describe
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.cluster import CLIENT_IDS_SKIPPED, adopt_cluster
 
 IMPATIENT = ClientSettings(append_timeout_s=3.0, connect_timeout_s=3.0, request_timeout_s=1.0)
 

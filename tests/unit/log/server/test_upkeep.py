@@ -15,6 +15,8 @@ from waltz_log.cli.subscribers import subscriber_facts
 from waltz_log.cli.topic_facts import partition_facts
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.subscribers import Subscribers
+from waltz_log.coordination.subscribers import read_retained
+from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.catalogue import HOUR_MS, Policies, Topic
 from waltz_log.core.envelope import pack_keyed, split_keyed
 from waltz_log.core.retention import decide
@@ -33,8 +35,6 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.view_pages import decode_view_page
-from waltz_log.zookeeper.subscribers import read_retained
-from waltz_log.zookeeper.topics import change_catalogue
 
 NAME = TopicName("shop", "orders")
 ROUND_S = 0.5

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from waltz_log.cli.replicas import change_replicas
+from waltz_log.coordination.cluster import adopt_cluster, create_cluster
 from waltz_log.core.adoption import Adoption, DirectoryFacts, PartitionFacts, adopt
 from waltz_log.core.metadata import ReplicaState
 from waltz_log.core.recovery import ReplicaReport
@@ -20,7 +21,6 @@ from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.java_directory import java_struct, write_java_directory
 from waltz_log.testing.virtual_time import run_in_virtual_time
-from waltz_log.zookeeper.cluster import adopt_cluster, create_cluster
 
 KEY = UUID("a183fca3-ed08-410a-ad31-ca0dd3380748")
 LOW_WATER_MARK = 40

@@ -85,9 +85,9 @@ class Outbox:
     @classmethod
     def over(cls, directory: Path | str, cluster: str, settings: OutboxSettings | None = None, client_settings: ClientSettings | None = None) -> Self:
         """Made, not started: for who registers handlers first. Use it as a context manager, or `start` and `close` it."""
+        from waltz_log.coordination.coordinator import ZooKeeperCoordinator
         from waltz_log.filesystem import FileSystemDisk, ThreadOffload
         from waltz_log.transport.grpc import GrpcNetwork
-        from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
         chosen = client_settings or ClientSettings()
 

@@ -9,11 +9,11 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
+from waltz_log.coordination.cluster import grow_cluster
 from waltz_log.core.metadata import MANAGER
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.testing.simulation.clients import Actor, run_client
 from waltz_log.testing.simulation.faults import claim, fault
-from waltz_log.zookeeper.cluster import grow_cluster
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.core.adoption import adopt
 from waltz_log.core.metadata import SERVERS, STORAGE_NODES, PartitionMetadata, StorageNodeEntry, partition_path
 from waltz_log.storage.describe import describe
 from waltz_log.testing.simulation.history import MetadataWrite
-from waltz_log.zookeeper.cluster import adopt_cluster
 
 if TYPE_CHECKING:
     from waltz_log.testing.simulation.world import World

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.errors import Unavailable
 from waltz_log.testing.local import LocalCluster
 from waltz_log.testing.processes import Processes
@@ -26,7 +27,6 @@ from waltz_log.testing.smoke.plan import SmokePlan
 from waltz_log.testing.smoke.replicas import digests
 from waltz_log.testing.smoke.schedule import outages
 from waltz_log.transport.grpc import GrpcNetwork
-from waltz_log.zookeeper.coordinator import ZooKeeperCoordinator
 
 __all__ = ["Report", "run"]
 

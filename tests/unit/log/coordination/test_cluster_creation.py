@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from waltz_log.coordination.cluster import create_cluster, grow_replicas, place_replicas
 from waltz_log.core.metadata import CLUSTER, REPLICAS, ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import InvalidRequest
 from waltz_log.testing.coordinator import MemoryEnsemble
-from waltz_log.zookeeper.cluster import create_cluster, grow_replicas, place_replicas
 
 NODES = ("storage-0", "storage-1", "storage-2")
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from waltz_log.coordination.java import find_java
 from waltz_log.errors import ClusterUnavailable, WaltzError
-from waltz_log.zookeeper.java import find_java
 
 __all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "find_jars", "prepare", "wait_until_answering"]
 

@@ -43,7 +43,7 @@ RETRY_PAUSE_S = 0.05
 """Between two tries of a call whose connection broke. kazoo reconnects by itself; this only keeps the loop from spinning meanwhile."""
 
 # Outages are told by errors and waits; kazoo's own words are for those who ask for them.
-_kazoo_log = logging.getLogger("waltz_log.zookeeper.kazoo")
+_kazoo_log = logging.getLogger("waltz_log.coordination.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
 
 
