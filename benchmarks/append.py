@@ -15,7 +15,7 @@ from benchmarks.load import Load, lock_cycle, offered, pipelined, prepare, singl
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.testing.local import LocalCluster
 
 __all__ = ["run"]

@@ -18,7 +18,7 @@ from benchmarks.processor import processor_s
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
 from waltz_log.client.inspect import ClusterInspector
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.ports import Channel
 from waltz_log.testing.local import LocalCluster
 from waltz_log.transport import methods

@@ -23,12 +23,12 @@ from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.catalogue import Policies
-from waltz_log.core.columns import assign_ids
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.columns import assign_ids
+from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import DiskFile
-from waltz_log.core.records import encode_record
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Policies
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.appender import Flushing

@@ -24,8 +24,8 @@ import structlog
 
 from benchmarks.measurement import Measurement
 from benchmarks.setting import DATA_BYTES, Workload
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.storage_model import silent_logs

@@ -19,7 +19,7 @@ from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.cli.replicas import change_replicas
 from waltz_log.client import WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.replica_change import ReplicaChange

@@ -18,9 +18,9 @@ from uuid import UUID
 
 from benchmarks.measurement import Measurement
 from benchmarks.setting import DATA_BYTES, Workload
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.columns import assign_ids
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.columns import assign_ids
+from waltz_log.core.formats.records import encode_record
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.open_files import OpenFiles

@@ -16,9 +16,9 @@ from pyspark_waltz.ranges import read_range
 from pyspark_waltz.source import LogRange
 from waltz_log.client.background import Background
 from waltz_log.client.locating import Question, locate
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import Listener
-from waltz_log.core.records import encode_record
 from waltz_log.errors import Unavailable
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings

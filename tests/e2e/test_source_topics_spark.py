@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from pyspark_waltz.schema import schema_of
-from waltz_log.core.envelope import pack_keyed
+from waltz_log.core.formats.envelope import pack_keyed
 
 T0 = 1_700_000_000_000
 

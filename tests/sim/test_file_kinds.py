@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from waltz_log.core.control_format import FENCE_FILE
+from waltz_log.core.formats.control_format import FENCE_FILE
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.file_kinds import FILE_KINDS, kind_of
 from waltz_log.testing.simulation import run

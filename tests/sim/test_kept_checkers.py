@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from waltz_log.client import Transaction
-from waltz_log.core.catalogue import Policies
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.records import encode_record
+from waltz_log.core.topics.catalogue import Policies
 from waltz_log.testing.simulation.history import Attempt, Evidence, History
 from waltz_log.testing.simulation.kept import KeptEvidence
 from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS

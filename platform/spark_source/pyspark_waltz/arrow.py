@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from pyspark_waltz.intervals import Intervals
 from pyspark_waltz.naming import TopicOf
-from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
-from waltz_log.core.columns import headers_array, lengths_array, offsets_array
-from waltz_log.core.envelope import ENVELOPE_BYTES, ENVELOPE_VERSION, KEY_BYTES_MAX
+from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.columns import headers_array, lengths_array, offsets_array
+from waltz_log.core.formats.envelope import ENVELOPE_BYTES, ENVELOPE_VERSION, KEY_BYTES_MAX
 from waltz_log.errors import EnvelopeBroken
 
 __all__ = ["ARROW_SCHEMA", "ARROW_SCHEMA_WITH_METADATA", "PADDING", "arrow_schema", "record_batch"]
@@ -108,7 +108,7 @@ def record_batch(
 
 
 def _split(records: bytes, starts: NDArray[np.int32], headers: NDArray[Any], topic: TopicOf) -> tuple[pa.Array, pa.Array]:
-    """Keys and values of data that begin at `starts` (core.envelope: version, key length, key, value).
+    """Keys and values of data that begin at `starts` (core.formats.envelope: version, key length, key, value).
 
     One array over the bytes has key, value and what lies up to the next key as every third element, so that two gathers in C++ give the columns."""
     data = np.frombuffer(records, dtype=np.uint8)

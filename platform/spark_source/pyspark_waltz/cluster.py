@@ -18,7 +18,7 @@ from pyspark_waltz.naming import TopicOf, TopicPartition, Wanted
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import Range, Size
-from waltz_log.core.catalogue import Catalogue
+from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
 
 __all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView", "connect_timeout_s"]

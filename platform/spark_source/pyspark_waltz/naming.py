@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from waltz_log.core.catalogue import Catalogue
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting
 
 __all__ = ["TopicOf", "TopicPartition", "Wanted", "parse_topic_pattern", "parse_topics"]

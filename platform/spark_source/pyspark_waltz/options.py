@@ -25,8 +25,8 @@ from pyspark_waltz.positions import (
     parse_times,
     told_time,
 )
-from waltz_log.core.access import check_principal
-from waltz_log.core.catalogue import Catalogue
+from waltz_log.core.topics.access import check_principal
+from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["EARLIEST", "LATEST", "NO_LIMITS", "OPTIONS", "Limits", "Option", "Positions", "SourceOptions", "Times"]

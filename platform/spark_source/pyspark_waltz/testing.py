@@ -25,13 +25,13 @@ import grpc
 from pyspark_waltz.source import DefaultSource
 from waltz_log import errors
 from waltz_log.client.locating import Place, Question
-from waltz_log.core.access import expect_allowed
-from waltz_log.core.block import Block
-from waltz_log.core.catalogue import Catalogue, Topic
-from waltz_log.core.envelope import split_keyed
-from waltz_log.core.records import Record, decode_record, encode_record
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.envelope import split_keyed
+from waltz_log.core.formats.records import Record, decode_record, encode_record
+from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.topics.access import expect_allowed
+from waltz_log.core.topics.catalogue import Catalogue, Topic
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutOfRange, SessionTooOld, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import CHANNEL_OPTIONS

@@ -25,9 +25,9 @@ from pyspark_waltz.planner import ViewEnd, view_end
 from pyspark_waltz.schema import SCHEMA, TOPIC_FIELDS
 from pyspark_waltz.source import LogRange, ViewRange
 from pyspark_waltz.testing import StubCluster, StubInspector, StubSource, block_of
-from waltz_log.core.catalogue import Catalogue
-from waltz_log.core.envelope import pack_keyed, split_keyed
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.formats.envelope import pack_keyed, split_keyed
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ConnectionLost, EnvelopeBroken, InvalidSetting, NoSuchTopic, NotAllowed, Unavailable
 
 T0 = 1_700_000_000_000

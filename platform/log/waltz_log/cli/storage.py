@@ -21,7 +21,7 @@ from waltz_log.cli.workers import NodeAddresses, Workers, orders_of
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Disk, Node
-from waltz_log.core.sharding import SUPERVISOR, WHOLE, Shard
+from waltz_log.core.topics.sharding import SUPERVISOR, WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings

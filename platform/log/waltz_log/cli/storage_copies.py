@@ -11,8 +11,8 @@ from pathlib import Path
 from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK
 from waltz_log.cli.storage_tools import Pacer
-from waltz_log.core.backup_manifest import BackupManifest
-from waltz_log.core.control_format import CONTROL_FILE
+from waltz_log.core.formats.backup_manifest import BackupManifest
+from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.storage.backup import backup

@@ -15,7 +15,7 @@ from waltz_log.coordination.subscribers import read_retained, read_subscribers, 
 from waltz_log.coordination.survey import survey
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.subscribers import Subscriber
+from waltz_log.core.topics.subscribers import Subscriber
 
 __all__ = ["described", "listing", "remove", "show", "subscriber_facts"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from waltz_log.coordination.subscribers import read_retained, read_subscribers
 from waltz_log.coordination.survey import Survey, survey
-from waltz_log.core.catalogue import Topic
 from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.topics.catalogue import Topic
 
 __all__ = ["partition_facts"]
 

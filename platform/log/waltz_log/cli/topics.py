@@ -14,9 +14,9 @@ from waltz_log.cli.clock import WallClock
 from waltz_log.cli.exit_codes import OK
 from waltz_log.cli.topic_facts import partition_facts
 from waltz_log.coordination.topics import change_catalogue, read_catalogue
-from waltz_log.core.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.ports import Coordinator
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
 from waltz_log.storage.settings import StorageSettings
 
@@ -256,7 +256,7 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def _values(policies: Sequence[str]) -> dict[str, Any]:
-    """Policies with whole numbers and truths as such; `core.catalogue` says what is wrong with them."""
+    """Policies with whole numbers and truths as such; `core.topics.catalogue` says what is wrong with them."""
     found: dict[str, Any] = {}
     for name, text in _pairs("--policy", policies).items():
         if text in ("true", "false"):

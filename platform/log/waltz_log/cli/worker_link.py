@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from waltz_log.core.sharding import Shard
+from waltz_log.core.topics.sharding import Shard
 
 __all__ = ["READY", "ROOM", "Link", "Orders"]
 

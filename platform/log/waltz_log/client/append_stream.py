@@ -14,8 +14,8 @@ from waltz_log.client.mounting import ranges
 from waltz_log.client.owners import Owners
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.window import Frame, Window
-from waltz_log.core.catalogue import Durability
 from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 

@@ -35,10 +35,10 @@ from waltz_log.client.topic_directory import TopicDirectory
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
 from waltz_log.client.transactional import transactional
 from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
-from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import TopicEpoch
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import BelongsToTopic, Fenced, InvalidRequest, LockConflict, OutcomeUnknown, TopicDeleted
 
 __all__ = ["ATTEMPTS", "WaltzClient"]

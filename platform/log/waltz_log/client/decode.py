@@ -1,7 +1,7 @@
 """From a feed frame to transactions, one at a time and all checked: framing, checksum, density. Pure.
 
 Record by record with struct and zlib, so that a service that follows the log needs no numpy; bulk readers decode whole blocks
-(`core.columns`).
+(`core.formats.columns`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from zlib import crc32
 
 from waltz_log.client.transaction import Transaction
-from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_log.errors import CorruptData, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 

@@ -16,8 +16,8 @@ from waltz_log.client.owners import Owners
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Transaction
-from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.transport import versions
 from waltz_log.transport import waltz_pb2 as pb

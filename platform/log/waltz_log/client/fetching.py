@@ -14,7 +14,7 @@ from operator import index
 from waltz_log.client.decode import decode_block
 from waltz_log.client.owners import Owners
 from waltz_log.client.transaction import Transaction
-from waltz_log.core.catalogue import TopicEpoch
+from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import CorruptData, InvalidRequest, ProtocolViolation, Unavailable
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import TRANSACTIONS

@@ -17,9 +17,9 @@ from waltz_log.client.owners import ConnectCoordinator, Owners
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.view_ends import view_ends
 from waltz_log.coordination.topics import read_catalogue
-from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.topics.catalogue import Catalogue
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import BOUND

@@ -7,8 +7,8 @@ import struct
 from typing import Any
 
 from waltz_log.client.owners import Owners
-from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
 from waltz_log.transport import versions
 from waltz_log.transport import waltz_pb2 as pb

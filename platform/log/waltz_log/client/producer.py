@@ -24,8 +24,8 @@ from waltz_log.client.search import Search
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.transaction import Receipt
 from waltz_log.client.window import ITEM_OVERHEAD_BYTES, Frame, Item, Window
-from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import (
     BelongsToTopic,
     ClusterKeyMismatch,

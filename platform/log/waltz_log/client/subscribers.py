@@ -14,7 +14,7 @@ from typing import Self
 from waltz_log.client.background import Background
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, remove_subscriber, report_marks
 from waltz_log.core.ports import Coordinator
-from waltz_log.core.subscribers import Subscriber
+from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.errors import OutOfRange
 
 __all__ = ["Subscriber", "Subscribers", "SyncSubscribers"]

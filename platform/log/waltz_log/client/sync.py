@@ -26,9 +26,9 @@ from waltz_log.client.pending import Unacknowledged
 from waltz_log.client.settings import ClientSettings
 from waltz_log.client.sync_topic import SyncTopicHandle
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
-from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
+from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown
 
 __all__ = ["SyncFollower", "SyncWaltzClient"]

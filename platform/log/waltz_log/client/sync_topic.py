@@ -14,7 +14,7 @@ from waltz_log.client.topic_bulk import TopicBulk, TopicBulkReceipt
 from waltz_log.client.topic_records import TopicRecord
 from waltz_log.client.transaction import Draft, Lock, Receipt
 from waltz_log.client.transactional import TransactionContext
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.topic_names import TopicName
 
 if TYPE_CHECKING:
     from waltz_log.client.sync import SyncFollower, SyncWaltzClient

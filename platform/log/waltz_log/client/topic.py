@@ -23,9 +23,9 @@ from waltz_log.client.topic_feed import merged
 from waltz_log.client.topic_records import KeyedDraft, TopicFeed, TopicRecord, records_of
 from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.client.transactional import TransactionContext
-from waltz_log.core.catalogue import TopicEpoch
-from waltz_log.core.envelope import pack_keyed
-from waltz_log.core.topic_names import TopicName, partition_of_key
+from waltz_log.core.formats.envelope import pack_keyed
+from waltz_log.core.topics.catalogue import TopicEpoch
+from waltz_log.core.topics.topic_names import TopicName, partition_of_key
 from waltz_log.errors import InvalidRequest, OutOfRange
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from waltz_log.client.partition_contents import PartitionContents, PartitionsAsked, is_empty
 from waltz_log.coordination.topics import change_catalogue, pool_of, read_catalogue, write_catalogue
-from waltz_log.core.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, Unavailable, WaltzError
 
 __all__ = ["JUDGE_MAX_S", "Existing", "TopicPlan", "create_topic", "plan_topic"]

@@ -16,9 +16,9 @@ from waltz_log.client.compacted import ViewReader
 from waltz_log.client.owners import Owners
 from waltz_log.client.retry import Backoff
 from waltz_log.client.settings import ClientSettings
-from waltz_log.core.catalogue import CATALOGUE, Catalogue, Topic
 from waltz_log.core.ports import Coordinator, Node
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, TopicDeleted, WaltzError
 
 __all__ = ["KnownTopic", "TopicDirectory"]

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from waltz_log.client.transaction import Lock, Transaction
-from waltz_log.core.catalogue import Topic
-from waltz_log.core.envelope import split_keyed
+from waltz_log.core.formats.envelope import split_keyed
+from waltz_log.core.topics.catalogue import Topic
 from waltz_log.errors import EnvelopeBroken
 
 __all__ = ["KeyedDraft", "TopicFeed", "TopicRecord", "records_of"]

@@ -7,7 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from waltz_log.core.catalogue import Durability
+from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
 __all__ = ["Draft", "Lock", "Receipt", "Transaction", "lock_hash", "pack_locks"]

@@ -17,9 +17,9 @@ from copy import copy
 from typing import TypeAlias
 
 from waltz_log.client.transaction import Receipt
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
-from waltz_log.core.catalogue import Durability
-from waltz_log.core.records import encode_records
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.records import encode_records
+from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 

@@ -25,9 +25,9 @@ from waltz_log.compaction.index import ENTRY_BYTES, IndexChunk, IndexWriter
 from waltz_log.compaction.manifest import Manifest, ViewFile
 from waltz_log.compaction.settings import CompactionSettings
 from waltz_log.compaction.view import CompactedView
-from waltz_log.core.envelope import key_of, split_keyed
+from waltz_log.core.formats.envelope import key_of, split_keyed
+from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record
 from waltz_log.core.ports import DiskFile
-from waltz_log.core.wal_records import WalRecord, encode_wal_record
 from waltz_log.errors import CorruptData
 
 __all__ = ["Compactor", "FileWriter", "Folded", "LogRecord", "ReadLog"]

@@ -1,7 +1,7 @@
 """The `.wal.index` beside each file of a view: which keys it holds, and where. Small, so that compaction reads keys without values.
 
-A file of records itself (`core.wal_records`). Each holds a chunk of entries, sorted by hash, key length and key; its key is the decimal number of all
-hashes of the chunk combined by exclusive or, and its value
+A file of records itself (`core.formats.wal_records`). Each holds a chunk of entries, sorted by hash, key length and key; its key is the decimal
+number of all hashes of the chunk combined by exclusive or, and its value
 
     long largest offset | long key bytes | int entries | ulong hash * n | long offset * n | int key bytes * n | keys        little-endian
 
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
+from waltz_log.core.formats.wal_records import HEADER_BYTES, WalRecord, encode_wal_record, wal_record_bytes, walk_wal_records
 from waltz_log.core.ports import DiskFile
-from waltz_log.core.wal_records import HEADER_BYTES, WalRecord, encode_wal_record, wal_record_bytes, walk_wal_records
 from waltz_log.errors import CorruptData
 
 __all__ = ["ENTRY_BYTES", "IndexChunk", "IndexWriter", "decode_index", "read_index"]

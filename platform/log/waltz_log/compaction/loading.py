@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from waltz_log.compaction.compactor import FileWriter
 from waltz_log.compaction.view import CompactedView
-from waltz_log.core.wal_records import WalRecord, encode_wal_record
+from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record
 from waltz_log.errors import ProtocolViolation
 
 __all__ = ["ViewLoad"]

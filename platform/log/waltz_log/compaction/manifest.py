@@ -1,7 +1,7 @@
 """The `metadata` file of a view: what the view is at this moment. One file that is replaced as a whole, and so the only place where a change of the
 view takes effect; what stands in the folder and is not named here is a leftover of a change that did not.
 
-One record (`core.wal_records`): its key `created: <time ms>`, its value JSON. Pure.
+One record (`core.formats.wal_records`): its key `created: <time ms>`, its value JSON. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.wal_records import WalRecord, encode_wal_record, walk_wal_records
+from waltz_log.core.formats.wal_records import WalRecord, encode_wal_record, walk_wal_records
 from waltz_log.errors import CorruptData
 
 __all__ = ["METADATA", "Manifest", "ViewFile"]

@@ -21,9 +21,9 @@ from typing import Final
 
 from waltz_log.compaction.index import IndexChunk, IndexWriter, decode_index, read_index
 from waltz_log.compaction.manifest import METADATA, Manifest, ViewFile
+from waltz_log.core.formats.wal_records import WalRecord, decode_wal_record
 from waltz_log.core.ports import Disk, DiskFile
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord, decode_wal_record
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
 
 __all__ = ["CompactedView", "ViewSnapshot", "walk_live", "walk_records"]

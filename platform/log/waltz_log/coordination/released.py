@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from waltz_log.core.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.ports import Coordinator
-from waltz_log.core.subscribers import SUBSCRIBERS, Subscriber
+from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
+from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber
 
 __all__ = ["release_partition"]
 

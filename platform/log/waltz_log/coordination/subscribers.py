@@ -1,4 +1,5 @@
-"""Subscribers in a coordinator, and the first retained id that they must agree on with who trims. What a subscriber is stands in `core.subscribers`.
+"""Subscribers in a coordinator, and the first retained id that they must agree on with who trims. What a subscriber is stands in
+`core.topics.subscribers`.
 
 Registering and trimming meet in the coordinator, in an order that leaves no gap: who registers writes its node, then reads what was proposed to go;
 who trims writes what it proposes, then reads the subscribers. Whichever wrote second sees the other: a subscriber is either seen before anything goes
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.retention import Retained, retained_path
-from waltz_log.core.subscribers import SUBSCRIBERS, Subscriber, subscriber_path
+from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber, subscriber_path
 from waltz_log.errors import InvalidRequest, OutOfRange
 
 __all__ = [

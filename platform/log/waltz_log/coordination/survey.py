@@ -16,7 +16,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Method, Network
 from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
-from waltz_log.core.sharding import worker_of
+from waltz_log.core.topics.sharding import worker_of
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb

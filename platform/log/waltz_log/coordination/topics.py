@@ -1,12 +1,12 @@
-"""The catalogue of topics in a coordinator: read, and changed by compare-and-set. What a change may be is decided in `core.catalogue`."""
+"""The catalogue of topics in a coordinator: read, and changed by compare-and-set. What a change may be is decided in `core.topics.catalogue`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from waltz_log.core.catalogue import CATALOGUE, Catalogue, Topic
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.ports import Coordinator
+from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic
 from waltz_log.errors import InvalidRequest
 
 __all__ = ["Change", "change_catalogue", "pool_of", "read_catalogue", "write_catalogue"]

@@ -13,9 +13,9 @@
 | `/stranded/<server>-<worker>` | `Stranded` by partition (`core.hand_over`), ephemeral; there while one has no majority | the log server |
 | `/reach/<server>-<worker>` | by partition the replicas that answer, ephemeral; there while a partition needs it | the log server |
 | `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
-| `/topics` | `Catalogue` (`core.catalogue`) | whoever makes or changes a topic, by compare-and-set |
+| `/topics` | `Catalogue` (`core.topics.catalogue`) | whoever makes or changes a topic, by compare-and-set |
 | `/store/retained/<id>` | `Retained` (`core.retention`): the first retained transaction | the owner, by compare-and-set |
-| `/subscribers/<name>` | `Subscriber` (`core.subscribers`) | the subscriber, by compare-and-set |
+| `/subscribers/<name>` | `Subscriber` (`core.topics.subscribers`) | the subscriber, by compare-and-set |
 | `/outboxes/<client id>` | epoch, nonce, partitions used | the outbox, by compare-and-set |
 
 A replica is named by its storage node's name, not by an address as in the original, so that a node may come back at another address.
@@ -27,7 +27,7 @@ import json
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from waltz_log.core.sharding import worker_of
+from waltz_log.core.topics.sharding import worker_of
 from waltz_log.errors import InvalidRequest
 
 __all__ = [

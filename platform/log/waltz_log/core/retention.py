@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from waltz_log.core.catalogue import Policies
 from waltz_log.core.recovery import committed_mark, majority
+from waltz_log.core.topics.catalogue import Policies
 
 __all__ = ["Decision", "Holding", "Retained", "SegmentFacts", "agreed_now_ms", "decide", "retained_path"]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from waltz_log.core.columns import headers_array, verify_records
-from waltz_log.core.locks import LockStatistics, LockTable
+from waltz_log.core.formats.columns import headers_array, verify_records
+from waltz_log.core.locks.locks import LockStatistics, LockTable
 from waltz_log.core.ports import Clock
 from waltz_log.errors import CorruptData
 from waltz_log.server.lines import TURN_S, Lines

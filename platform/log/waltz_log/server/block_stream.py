@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost
 from waltz_log.server.pulse import Pulse

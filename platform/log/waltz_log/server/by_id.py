@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from waltz_log.core.block import Block
-from waltz_log.core.locks import unpack_i8
+from waltz_log.core.formats.block import Block
+from waltz_log.core.locks.locks import unpack_i8
 from waltz_log.errors import InvalidRequest
 from waltz_log.server.feed import Feed
 

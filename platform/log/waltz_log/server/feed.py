@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.server.fetcher import Fetcher
 from waltz_log.server.frames import Frame, Kind, PartitionFrames
 from waltz_log.server.memory import Run, cut

@@ -13,8 +13,8 @@ from typing import Any
 
 import structlog
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import verify_records
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import verify_records
 from waltz_log.errors import ConnectionLost, CorruptData, Fenced, NotOwner, Unavailable, WaltzError
 from waltz_log.server.memory import Run
 from waltz_log.server.replica import ReplicaSession

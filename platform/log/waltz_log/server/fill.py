@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from waltz_log.core.block import Block
 from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.formats.block import Block
 
 __all__ = ["Fill"]
 

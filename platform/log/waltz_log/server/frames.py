@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import header_bytes
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import header_bytes
 from waltz_log.server.budget import Budget
 from waltz_log.server.memory import Run, Runs
 from waltz_log.transport import waltz_pb2 as pb

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from waltz_log.core.locks import LockTable
+from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.metadata import handed_locks_path
 from waltz_log.core.ports import Coordinator
 

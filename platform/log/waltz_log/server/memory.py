@@ -11,8 +11,8 @@ from bisect import bisect_right, insort
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import slice_block
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import slice_block
 from waltz_log.server.budget import Budget
 from waltz_log.server.window import Window, size_of
 

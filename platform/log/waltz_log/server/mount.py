@@ -10,8 +10,8 @@ import asyncio
 import struct
 from collections import deque
 
-from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import OutOfRange, WaltzError
 from waltz_log.server.feed import Feed
 from waltz_log.server.frames import Frame, Kind

@@ -16,10 +16,10 @@ from typing import Any
 
 import structlog
 
-from waltz_log.core.block import Block
 from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.formats.block import Block
 from waltz_log.core.hand_over import Stranded
-from waltz_log.core.locks import LockStatistics
+from waltz_log.core.locks.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
 from waltz_log.core.recovery import closed_at

@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.catalogue import Topic
 from waltz_log.core.ports import Coordinator
+from waltz_log.core.topics.catalogue import Topic
 from waltz_log.server.topics import ServedTopics
 
 __all__ = ["PENDING_MAX_S", "PendingTopics"]

@@ -17,7 +17,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.hand_over import Stranded, parse_stranded, reach_to_bytes, stranded_to_bytes
 from waltz_log.core.metadata import Assignment, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.sharding import Shard
+from waltz_log.core.topics.sharding import Shard
 from waltz_log.errors import WaltzError
 from waltz_log.server.node_probes import answers
 

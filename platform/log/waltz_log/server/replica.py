@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from waltz_log.core import metadata as paths
-from waltz_log.core.access import allowed
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Channel, Method, Stream
 from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.topics.access import allowed
 from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
 from waltz_log.server.block_stream import BlockStream
 from waltz_log.server.fill import Fill

@@ -13,8 +13,8 @@ from contextlib import aclosing
 import numpy as np
 import numpy.typing as npt
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import HEADER_DTYPE, headers_array
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import HEADER_DTYPE, headers_array
 from waltz_log.errors import OutOfRange
 from waltz_log.server.store import StoreSession
 from waltz_log.transport import waltz_pb2 as pb

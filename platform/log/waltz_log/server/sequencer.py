@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.columns import FEW_RECORDS, assign_ids, headers_array, lengths_array, offsets_array, senders, verify_records
-from waltz_log.core.locks import LockTable, Verdict, unpack_i8
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.columns import FEW_RECORDS, assign_ids, headers_array, lengths_array, offsets_array, senders, verify_records
+from waltz_log.core.locks.locks import LockTable, Verdict, unpack_i8
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 

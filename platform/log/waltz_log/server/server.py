@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 import structlog
 
 from waltz_log.core import metadata as paths
-from waltz_log.core.catalogue import TopicEpoch
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import Assignment, ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
-from waltz_log.core.sharding import WHOLE, Shard
+from waltz_log.core.topics.catalogue import TopicEpoch
+from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
 from waltz_log.server.caches import Caches
 from waltz_log.server.lasting import lasting

@@ -24,8 +24,8 @@ import structlog
 
 from waltz_log.coordination.subscribers import read_retained
 from waltz_log.core import metadata as paths
-from waltz_log.core.block import Block
 from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.formats.block import Block
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, partition_path
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas

@@ -1,16 +1,16 @@
 """The catalogue of topics as a log server knows it: which topic a log partition belongs to, and what follows from that.
 
 Read before the server serves anybody, and again whenever it changes; in between the last one known holds. Decides nothing itself: the rules are
-`core.catalogue` and `core.access`.
+`core.topics.catalogue` and `core.topics.access`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from waltz_log.core.access import Action, allowed, expect_allowed
-from waltz_log.core.catalogue import CATALOGUE, Catalogue, Topic, TopicEpoch
 from waltz_log.core.ports import Coordinator
+from waltz_log.core.topics.access import Action, allowed, expect_allowed
+from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic, TopicEpoch
 from waltz_log.errors import BelongsToTopic, NotOwner, TopicDeleted
 from waltz_log.server.pulse import Pulse
 

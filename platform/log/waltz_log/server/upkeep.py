@@ -19,9 +19,9 @@ import structlog
 
 from waltz_log.coordination.released import release_partition
 from waltz_log.coordination.subscribers import propose_retained, read_subscribers, settle_retained, withdraw_proposal
-from waltz_log.core.catalogue import Policies, Topic
 from waltz_log.core.ports import Clock
 from waltz_log.core.retention import Decision, Holding, SegmentFacts, agreed_now_ms, decide
+from waltz_log.core.topics.catalogue import Policies, Topic
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.server.settings import ServerSettings
 from waltz_log.server.store import StoreSession

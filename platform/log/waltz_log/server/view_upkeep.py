@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from waltz_log.core.catalogue import Topic
+from waltz_log.core.topics.catalogue import Topic
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.server.replica import ReplicaSession
 from waltz_log.server.settings import ServerSettings

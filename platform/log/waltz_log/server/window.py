@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 
 __all__ = ["Window"]
 

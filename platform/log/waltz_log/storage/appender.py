@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.errors import WaltzError
 from waltz_log.storage.writer_memory import WriterMemory
 

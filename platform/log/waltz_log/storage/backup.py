@@ -18,11 +18,11 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Final
 
-from waltz_log.core.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
-from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
+from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
 from waltz_log.core.ports import Disk
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
 from waltz_log.errors import CorruptData, InvalidSetting, Unavailable
 from waltz_log.storage.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.segment import put_file, segment_path

@@ -12,8 +12,8 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+from waltz_log.core.formats.segment_format import DATA, SegmentHeader, first_id_of
 from waltz_log.core.ports import Disk
-from waltz_log.core.segment_format import DATA, SegmentHeader, first_id_of
 from waltz_log.errors import CorruptData
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.opening import remove_segment

@@ -1,4 +1,4 @@
-"""The two small files of a storage directory: what each replica was last made clean at, and what fences it (core/control_format.py has the bytes).
+"""The two small files of a storage directory: what each replica was last made clean at, and what fences it (core/formats/control_format.py).
 
 Every change is one write of the older half of a pair and one sync, done when the call returns; in the fence file the other half follows without a
 sync. A failed write or sync is final: the file is not written again until the node starts anew, because what the medium holds is no longer known.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
-from waltz_log.core.control_format import (
+from waltz_log.core.formats.control_format import (
     CONTROL_FILE,
     CONTROL_HEADER_BYTES,
     COUNTER_BYTES,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from waltz_log.core.segment_format import DATA, INDEX, TIMES, first_id_of
+from waltz_log.core.formats.segment_format import DATA, INDEX, TIMES, first_id_of
 from waltz_log.errors import CorruptData
 
 __all__ = ["CorruptSegment", "Corruption", "segment_name"]

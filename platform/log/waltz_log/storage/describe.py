@@ -6,9 +6,9 @@ Reads headers of all records, strictly read-only; changes and verifies nothing. 
 from __future__ import annotations
 
 from waltz_log.core.adoption import DirectoryFacts, PartitionFacts
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES
 from waltz_log.core.ports import Disk
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES
 from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.storage.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.dump import dump_records

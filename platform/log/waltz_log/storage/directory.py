@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from waltz_log.core.control_format import (
+from waltz_log.core.formats.control_format import (
     CONTROL_FILE,
     CONTROL_HEADER_BYTES,
     COUNTER_BYTES,
@@ -23,9 +23,9 @@ from waltz_log.core.control_format import (
     decode_mark,
     newest,
 )
-from waltz_log.core.java_control_format import JAVA_ENTRY_BYTES, JavaEntry, decode_java_entry, is_java_size
+from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, JavaEntry, decode_java_entry, is_java_size
+from waltz_log.core.formats.segment_format import DATA, first_id_of
 from waltz_log.core.ports import Disk
-from waltz_log.core.segment_format import DATA, first_id_of
 from waltz_log.errors import CorruptData, InvalidSetting
 
 __all__ = ["ControlEntry", "FenceView", "StorageDirectory", "partition_directories", "read_directory", "read_file", "segment_firsts"]

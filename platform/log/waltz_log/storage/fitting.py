@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import lengths_array, offsets_array, slice_block
-from waltz_log.core.segment_format import FILE_HEADER_BYTES
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import lengths_array, offsets_array, slice_block
+from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES
 from waltz_log.errors import TransactionTooLarge
 from waltz_log.storage.scan import RECORD_BYTES_MAX
 

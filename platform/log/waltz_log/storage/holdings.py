@@ -5,8 +5,8 @@ Closed segments do not change, so each is looked at once. Decides nothing. Block
 
 from __future__ import annotations
 
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES
 from waltz_log.core.retention import SegmentFacts
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES
 from waltz_log.storage.segment import segment_path
 from waltz_log.storage.segment_log import SegmentLog
 

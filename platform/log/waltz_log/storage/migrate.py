@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from waltz_log.core.control_format import (
+from waltz_log.core.formats.control_format import (
     CONTROL_FILE,
     CONTROL_HEADER_BYTES,
     FENCE_FILE,
@@ -22,7 +22,7 @@ from waltz_log.core.control_format import (
     encode_counter,
     encode_entry,
 )
-from waltz_log.core.java_control_format import JAVA_ENTRY_BYTES
+from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
 from waltz_log.storage.directory import StorageDirectory, partition_directories, read_directory, read_file

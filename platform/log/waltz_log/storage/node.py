@@ -16,10 +16,10 @@ from uuid import UUID
 
 import structlog
 
-from waltz_log.core.control_format import CONTROL_FILE
+from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Clock, Disk, Offload, Service
-from waltz_log.core.sharding import WHOLE, Shard
+from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import (
     ClusterKeyMismatch,
     CorruptData,

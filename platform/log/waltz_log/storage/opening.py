@@ -19,9 +19,9 @@ from uuid import UUID
 import numpy as np
 import structlog
 
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, first_id_of
 from waltz_log.core.ports import Disk, DiskFile
-from waltz_log.core.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, first_id_of
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.storage.open_files import OpenFiles, PooledFile
 from waltz_log.storage.scan import CHUNK_BYTES, Scan

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import slice_block, verify_records
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import slice_block, verify_records
+from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.core.retention import SegmentFacts
 from waltz_log.errors import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from waltz_log.core.control_format import CONTROL_FILE, SessionMark, encode_entry
+from waltz_log.core.formats.control_format import CONTROL_FILE, SessionMark, encode_entry
 from waltz_log.core.ports import Clock, Disk
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, OutOfRange, StorageFailed
 from waltz_log.storage.directory import StorageDirectory, read_directory, segment_firsts

@@ -13,10 +13,10 @@ from uuid import UUID
 
 import structlog
 
-from waltz_log.core.access import CLUSTER_PRINCIPAL
-from waltz_log.core.block import Block
-from waltz_log.core.columns import verify_records
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import verify_records
 from waltz_log.core.ports import Network
+from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import ProtocolViolation, Unavailable, WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb

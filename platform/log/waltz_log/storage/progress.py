@@ -7,7 +7,7 @@ to what is on disk (seeds/on_disk_data_structures.md, Control File: the local lo
 
 from __future__ import annotations
 
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.errors import OutOfRange, ProtocolViolation
 
 __all__ = ["mark_of_progress"]

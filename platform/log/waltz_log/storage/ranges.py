@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, WaltzError
 from waltz_log.storage.locating import Located, locate

@@ -12,7 +12,7 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import NamedTuple
 
-from waltz_log.core.access import expect_allowed
+from waltz_log.core.topics.access import expect_allowed
 from waltz_log.errors import Fenced, NotAllowed, ProtocolViolation, ReplicaFenced
 
 __all__ = ["TOKEN_BYTES_MAX", "OpenedBy", "ReadAccess"]

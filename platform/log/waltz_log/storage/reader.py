@@ -12,9 +12,9 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.columns import verify_records
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.columns import verify_records
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
 from waltz_log.errors import CorruptData
 from waltz_log.storage.open_files import OpenFiles
 from waltz_log.storage.scan import RECORD_BYTES_MAX

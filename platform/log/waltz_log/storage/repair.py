@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import structlog
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, Unavailable
 from waltz_log.storage.partition import PartitionStore

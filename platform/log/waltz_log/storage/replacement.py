@@ -19,9 +19,9 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import offsets_array, verify_records
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, encode_time
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import offsets_array, verify_records
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, encode_time
 from waltz_log.errors import OutOfRange, ProtocolViolation, StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.segment import KINDS, NoSpace, put_file, read_header, segment_path, taking_space
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
 
-from waltz_log.core.backup_manifest import MANIFEST, BackupFile, BackupManifest
-from waltz_log.core.control_format import (
+from waltz_log.core.formats.backup_manifest import MANIFEST, BackupFile, BackupManifest
+from waltz_log.core.formats.control_format import (
     CONTROL_FILE,
     CONTROL_HEADER_BYTES,
     FENCE_FILE,

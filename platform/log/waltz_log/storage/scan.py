@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
-from waltz_log.core.columns import offsets_array, verify_records
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.columns import offsets_array, verify_records
+from waltz_log.core.formats.records import measure_records
 from waltz_log.core.ports import DiskFile
-from waltz_log.core.records import measure_records
 from waltz_log.errors import CorruptData
 
 __all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Scan"]

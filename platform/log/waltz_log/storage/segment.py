@@ -1,4 +1,4 @@
-"""One segment that is written to: data, index and times of a run of transactions (core/segment_format.py has the bytes).
+"""One segment that is written to: data, index and times of a run of transactions (core/formats/segment_format.py has the bytes).
 
 Invariants: an entry of the index is written only after its record is on the medium, so what the index tells must be there, whole; entries of records
 that are written and not synced yet wait in memory. When records are cut away their index goes first. The index is synced at checkpoints, before the
@@ -18,10 +18,19 @@ from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import index_entries
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import index_entries
+from waltz_log.core.formats.segment_format import (
+    CHECKPOINT_TRANSACTIONS,
+    DATA,
+    FILE_HEADER_BYTES,
+    INDEX,
+    TIMES,
+    SegmentHeader,
+    encode_time,
+    file_name,
+)
 from waltz_log.core.ports import Disk, DiskFile
-from waltz_log.core.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, encode_time, file_name
 from waltz_log.errors import CorruptData
 from waltz_log.storage.open_files import PooledFile
 from waltz_log.storage.times import SegmentTimes

@@ -21,9 +21,9 @@ from uuid import UUID
 
 import structlog
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.segment_format import SegmentHeader
 from waltz_log.core.ports import Clock, Disk
-from waltz_log.core.segment_format import SegmentHeader
 from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, StorageFull
 from waltz_log.storage.beginning import announce, carry_out, finish_beginning
 from waltz_log.storage.fitting import fitted

@@ -12,10 +12,10 @@ from contextlib import aclosing
 from struct import iter_unpack, pack
 from typing import TYPE_CHECKING, Any
 
-from waltz_log.core.block import Block
-from waltz_log.core.catalogue import FLUSH_BYTES_MAX
-from waltz_log.core.columns import header_bytes
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import header_bytes
 from waltz_log.core.ports import Service, Stream
+from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
 from waltz_log.storage.appender import Appender, Flushing
 from waltz_log.storage.partition import PartitionStore

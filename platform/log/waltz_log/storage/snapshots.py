@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.control_format import SessionMark
 
 __all__ = ["NodeStatistics", "PartitionStatistics", "ReplicaState", "ScrubStatistics"]
 

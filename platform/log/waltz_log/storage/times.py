@@ -1,4 +1,4 @@
-"""When the blocks of a segment were appended, looked up in the segment's `.tix` (core/segment_format.py has the bytes).
+"""When the blocks of a segment were appended, looked up in the segment's `.tix` (core/formats/segment_format.py has the bytes).
 
 Entries stand in order of ids and of times, so both are found by halving; nothing is kept in memory, however many blocks a segment has. An entry that
 is torn or rotten is passed over: what it would tell falls back to the entry before, and what no entry tells to the segment's creation.
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES, TIME_ENTRY_BYTES, decode_times
 from waltz_log.core.ports import DiskFile
-from waltz_log.core.segment_format import FILE_HEADER_BYTES, TIME_ENTRY_BYTES, decode_times
 
 __all__ = ["SegmentTimes"]
 

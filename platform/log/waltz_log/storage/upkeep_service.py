@@ -11,9 +11,9 @@ from contextlib import aclosing
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
+from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.ports import Service, Stream
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ProtocolViolation, StorageFailed, Unavailable
 from waltz_log.storage.partition import PartitionStore
 from waltz_log.storage.views import TopicPartition, ViewFacts, Wanted

@@ -19,8 +19,8 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIME_ENTRY_BYTES, TIMES, SegmentHeader, decode_times
 from waltz_log.core.ports import Disk, DiskFile
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIME_ENTRY_BYTES, TIMES, SegmentHeader, decode_times
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.storage.scan import RECORD_BYTES_MAX, Scan
 from waltz_log.storage.segment import segment_path

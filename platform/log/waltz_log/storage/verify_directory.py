@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from uuid import UUID
 
-from waltz_log.core.control_format import CONTROL_FILE, CONTROL_HEADER_BYTES, ENTRY_BYTES, FENCE_FILE
-from waltz_log.core.java_control_format import JAVA_ENTRY_BYTES
+from waltz_log.core.formats.control_format import CONTROL_FILE, CONTROL_HEADER_BYTES, ENTRY_BYTES, FENCE_FILE
+from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES
+from waltz_log.core.formats.segment_format import INDEX, TIMES, first_id_of
 from waltz_log.core.ports import Disk
-from waltz_log.core.segment_format import INDEX, TIMES, first_id_of
 from waltz_log.storage.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.verify import Finding, SegmentCheck
 

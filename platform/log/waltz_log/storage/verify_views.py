@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from waltz_log.compaction.manifest import METADATA, ViewFile
 from waltz_log.core.ports import Disk, DiskFile
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.storage.verify import Finding
 from waltz_log.storage.view_check import ViewFileCheck

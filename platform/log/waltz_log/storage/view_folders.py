@@ -14,7 +14,7 @@ import structlog
 
 from waltz_log.compaction.manifest import METADATA, Manifest
 from waltz_log.core.ports import Disk
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, WaltzError
 
 __all__ = ["ViewFolder", "folders_of_views", "has_view", "read_manifest", "remove_empty_folders", "remove_view_folder", "view_folders"]

@@ -11,7 +11,7 @@ from typing import Final
 
 from waltz_log.compaction import LogRecord
 from waltz_log.compaction.compactor import ReadLog
-from waltz_log.core.block import HEADER_BYTES, Block
+from waltz_log.core.formats.block import HEADER_BYTES, Block
 from waltz_log.errors import OutOfRange, StorageFailed, WaltzError
 from waltz_log.storage.segment_log import SegmentLog
 

@@ -20,9 +20,9 @@ import structlog
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor, ViewSnapshot
 from waltz_log.compaction.loading import ViewLoad
 from waltz_log.compaction.manifest import ViewFile
+from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.ports import Clock, Disk, Offload
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, StorageFailed, Unavailable, WaltzError
 from waltz_log.storage.locating import locate
 from waltz_log.storage.pacing import Pace

@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.appender import Appender, Flushing, Pending

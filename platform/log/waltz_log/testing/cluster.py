@@ -17,10 +17,10 @@ from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.topic_creation import Existing, TopicPlan, create_topic
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
-from waltz_log.core.catalogue import Policies, Topic
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Clock, Coordinator, Listener
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Policies, Topic
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble

@@ -20,10 +20,10 @@ from pathlib import Path
 from random import Random
 from struct import pack
 
-from waltz_log.core.block import Block
-from waltz_log.core.envelope import pack_keyed
-from waltz_log.core.records import encode_record
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.envelope import pack_keyed
+from waltz_log.core.formats.records import encode_record
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.views import TopicPartition, Wanted

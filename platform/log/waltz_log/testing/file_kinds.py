@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from waltz_log.core.control_format import CONTROL_FILE, FENCE_FILE
-from waltz_log.core.segment_format import DATA, INDEX, TIMES
+from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE
+from waltz_log.core.formats.segment_format import DATA, INDEX, TIMES
 from waltz_log.testing.storage_rot import PADDING
 
 __all__ = ["FILE_KINDS", "is_padding", "kind_of"]

@@ -17,9 +17,9 @@ from typing import Any
 from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, OutcomeUnknown, Receipt, WaltzClient
 from waltz_log.client.bulk import BulkAppend
 from waltz_log.client.owners import Owners
-from waltz_log.core.catalogue import TopicEpoch
+from waltz_log.core.formats.records import decode_record
 from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
-from waltz_log.core.records import decode_record
+from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.encoded import Encoded

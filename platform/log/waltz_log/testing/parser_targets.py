@@ -16,15 +16,15 @@ from typing import Final
 from uuid import UUID
 from zlib import crc32
 
-from waltz_log.core.backup_manifest import BackupManifest
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.columns import assign_ids, header_bytes, lengths_array, offsets_array, slice_block, verify_records
-from waltz_log.core.control_format import ControlHeader, SessionMark, decode_counter, decode_mark, encode_counter, encode_mark, newest
-from waltz_log.core.java_control_format import JAVA_ENTRY_BYTES, JavaStruct, decode_java_entry, encode_java_entry
-from waltz_log.core.locks import unpack_i8
+from waltz_log.core.formats.backup_manifest import BackupManifest
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.columns import assign_ids, header_bytes, lengths_array, offsets_array, slice_block, verify_records
+from waltz_log.core.formats.control_format import ControlHeader, SessionMark, decode_counter, decode_mark, encode_counter, encode_mark, newest
+from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, JavaStruct, decode_java_entry, encode_java_entry
+from waltz_log.core.formats.records import decode_record, encode_record, measure_records
+from waltz_log.core.formats.segment_format import SegmentHeader, decode_times, encode_time, file_name, first_id_of
+from waltz_log.core.locks.locks import unpack_i8
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, ServerEntry, StorageNodeEntry
-from waltz_log.core.records import decode_record, encode_record, measure_records
-from waltz_log.core.segment_format import SegmentHeader, decode_times, encode_time, file_name, first_id_of
 from waltz_log.errors import CorruptData, InvalidSetting, WaltzError, decode, encode
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.settings import StorageSettings

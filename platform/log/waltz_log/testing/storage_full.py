@@ -25,9 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES
 from waltz_log.core.ports import Disk, DiskFile
-from waltz_log.core.segment_format import FILE_HEADER_BYTES
 from waltz_log.errors import StorageFailed, StorageFull
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode

@@ -19,10 +19,10 @@ from uuid import UUID
 
 import structlog
 
-from waltz_log.core.block import Block
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import Disk
-from waltz_log.core.records import encode_record
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.appender import Flushing
 from waltz_log.storage.partition import PartitionStore

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from waltz_log.core.control_format import CONTROL_FILE, CONTROL_HEADER_BYTES, ENTRY_BYTES, FENCE_FILE, SessionMark
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
+from waltz_log.core.formats.control_format import CONTROL_FILE, CONTROL_HEADER_BYTES, ENTRY_BYTES, FENCE_FILE, SessionMark
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES
 from waltz_log.errors import WaltzError
 from waltz_log.storage import StorageNode
 from waltz_log.testing.disk import SimulatedDisk

@@ -1,10 +1,10 @@
 """The network of one worker of a node: every request is answered by the worker that owns its partition, whichever worker it arrives at.
 
 All workers listen at the node's one address (the kernel spreads connections over them), and each at one that its fellows reach it at. The first
-message of a call tells the partition (`routes`, `core.wire_peek`). A call for another worker is passed on as it is, message by message: bytes that
-are neither decoded nor gathered up, so that this worker's memory holds one message a direction beside what the transport buffers, and back-pressure,
-half close, deadline, cancellation and the status with its details reach the other end. A call that was passed on is never passed on again: workers
-that disagree about an owner refuse it, they do not play ball. Decides nothing about partitions beyond `Shard`.
+message of a call tells the partition (`routes`, `core.formats.wire_peek`). A call for another worker is passed on as it is, message by message:
+bytes that are neither decoded nor gathered up, so that this worker's memory holds one message a direction beside what the transport buffers, and
+back-pressure, half close, deadline, cancellation and the status with its details reach the other end. A call that was passed on is never passed on
+again: workers that disagree about an owner refuse it, they do not play ball. Decides nothing about partitions beyond `Shard`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from waltz_log import errors
+from waltz_log.core.formats.wire_peek import peek_int32
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Handler, Listener, Method, Network, Service
-from waltz_log.core.sharding import Shard, worker_of
-from waltz_log.core.wire_peek import peek_int32
+from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ProtocolViolation
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.cancelled import task_is_cancelled

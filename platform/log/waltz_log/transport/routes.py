@@ -18,8 +18,8 @@ __all__ = ["route_of"]
 
 @cache
 def route_of(method: Method) -> tuple[int, ...] | None:
-    """The field numbers that lead to the partition (`core.wire_peek`); None where every worker is asked. Raises `InvalidRequest` for a request that
-    could be read in two ways: a defect of the message."""
+    """The field numbers that lead to the partition (`core.formats.wire_peek`); None where every worker is asked. Raises `InvalidRequest` for a
+    request that could be read in two ways: a defect of the message."""
     own = _partition(method.request.DESCRIPTOR)
     if own is not None:
         return (own,)

@@ -7,7 +7,7 @@ from struct import error as StructError
 from struct import pack, unpack
 from typing import Any
 
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.errors import ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 

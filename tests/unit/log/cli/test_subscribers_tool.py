@@ -15,8 +15,8 @@ from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
-from waltz_log.core.subscribers import Subscriber
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.subscribers import Subscriber
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.testing.cluster import CLUSTER_KEY
 from waltz_log.testing.coordinator import MemoryEnsemble
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from waltz_log.cli.topics import acknowledged_means, loss_window, writer_memory
-from waltz_log.core.catalogue import Policies, Topic
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Policies, Topic
+from waltz_log.core.topics.topic_names import TopicName
 
 
 def test_the_loss_window_is_the_policys_own() -> None:

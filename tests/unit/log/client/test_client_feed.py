@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from waltz_log.client import Lock, Receipt, Transaction, TransactionContext, WaltzClient
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.errors import CorruptData, InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import ScriptedCluster, ScriptedServer

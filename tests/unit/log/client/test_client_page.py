@@ -18,7 +18,7 @@ from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client import sql as sql_package
 from waltz_log.client.sql import SqlSettings
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "client.md").read_text()

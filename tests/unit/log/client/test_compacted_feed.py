@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from waltz_log.client import ClientSettings, TopicHandle, TopicRecord
 from waltz_log.client.compacted import compacted_batches, decode_page
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.catalogue import Catalogue, Policies
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.topics.catalogue import Catalogue, Policies
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time

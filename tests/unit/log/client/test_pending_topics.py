@@ -13,8 +13,8 @@ from waltz_log.cli.topics import _list
 from waltz_log.client import ClientSettings
 from waltz_log.client.topic_creation import TopicPlan, create_topic
 from waltz_log.coordination.topics import read_catalogue, write_catalogue
-from waltz_log.core.catalogue import Catalogue, Topic
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Catalogue, Topic
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable
 from waltz_log.server.pending_topics import PENDING_MAX_S
 from waltz_log.testing.cluster import MemoryCluster

@@ -24,8 +24,8 @@ from waltz_log.client import (
     TransactionContext,
     WaltzClient,
 )
-from waltz_log.core.envelope import pack_keyed, split_keyed
-from waltz_log.core.topic_names import partition_of_key
+from waltz_log.core.formats.envelope import pack_keyed, split_keyed
+from waltz_log.core.topics.topic_names import partition_of_key
 from waltz_log.errors import EnvelopeBroken, InvalidRequest, NoSuchTopic, NotAppended, TopicDeleted, TransactionTooLarge
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
 from waltz_log.testing.coordinator import MemoryCoordinator

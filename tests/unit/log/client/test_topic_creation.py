@@ -15,10 +15,10 @@ from waltz_log.client.partition_contents import PartitionsAsked
 from waltz_log.client.topic_creation import TopicPlan, plan_topic
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, report_marks
 from waltz_log.coordination.topics import read_catalogue, write_catalogue
-from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.retention import Retained
-from waltz_log.core.subscribers import Subscriber
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.core.topics.subscribers import Subscriber
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import BelongsToTopic, InvalidRequest, NoSuchTopic, OutcomeUnknown, OutOfRange, TopicDeleted
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time

@@ -15,9 +15,9 @@ from tests.unit.log.compaction.views import BEGUN_MS, SMALL, compactor, contents
 from waltz_log.compaction import CompactionSettings, Compactor, LogRecord
 from waltz_log.compaction.loading import ViewLoad
 from waltz_log.compaction.view import CompactedView
-from waltz_log.core.envelope import pack_keyed
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.formats.envelope import pack_keyed
+from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, StorageFailed
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.testing.disk import Operation, SimulatedDisk

@@ -12,7 +12,7 @@ from tests.unit.log.compaction.views import BEGUN_MS, Log, compactor, contents, 
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
 from waltz_log.compaction.compactor import FileWriter
 from waltz_log.compaction.manifest import METADATA, Manifest
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.testing.crashes import CrashFound, Effort, enumerate_crashes
 from waltz_log.testing.disk import SimulatedDisk
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor, LogRecord
-from waltz_log.core.envelope import pack_keyed, split_keyed
+from waltz_log.core.formats.envelope import pack_keyed, split_keyed
+from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.ports import Disk
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.topics.topic_names import TopicName
 
 TOPIC = TopicName("market", "prices")
 SMALL = CompactionSettings(key_cache_bytes=1 << 12, segment_bytes=1 << 14)

@@ -11,7 +11,7 @@ from waltz_log.client.subscribers import Subscribers
 from waltz_log.coordination.cluster import create_cluster, grow_cluster
 from waltz_log.coordination.subscribers import remove_subscriber
 from waltz_log.coordination.topics import change_catalogue, pool_of
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.virtual_time import run_in_virtual_time

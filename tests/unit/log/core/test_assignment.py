@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from waltz_log.core.assignment import assign
 from waltz_log.core.metadata import Assignment, Ownership, ServerEntry, StorageNodeEntry
-from waltz_log.core.sharding import worker_of
+from waltz_log.core.topics.sharding import worker_of
 
 
 def _servers(*ids: int, preferred: dict[int, tuple[int, ...]] | None = None) -> list[ServerEntry]:

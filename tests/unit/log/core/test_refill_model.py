@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.core.recovery import ReplicaReport, classify, closed_at, decided_metadata, majority, next_metadata, resolve
 from waltz_log.errors import OutOfRange, ProtocolViolation

@@ -10,9 +10,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from waltz_log.core import retention
-from waltz_log.core.catalogue import HOUR_MS, Policies
 from waltz_log.core.retention import Decision, Holding, Retained, SegmentFacts, agreed_now_ms, decide
-from waltz_log.core.subscribers import Subscriber
+from waltz_log.core.topics.catalogue import HOUR_MS, Policies
+from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.errors import InvalidRequest
 
 NOW_MS = 1_000 * HOUR_MS

@@ -10,9 +10,9 @@ import pytest
 
 from waltz_log.client import ClientSettings, Receipt, WaltzClient
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.access import CLUSTER_PRINCIPAL, allowed, check_access_properties, check_principal, expect_allowed
-from waltz_log.core.catalogue import Catalogue
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.access import CLUSTER_PRINCIPAL, allowed, check_access_properties, check_principal, expect_allowed
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import Fenced, InvalidSetting, NotAllowed, OutcomeUnknown, OutOfRange, ReplicaFenced, WaltzError
 from waltz_log.testing import InMemoryCluster
 from waltz_log.transport import waltz_pb2 as pb

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.append import AppendTask
 from waltz_log.server.pulse import Pulse

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
 from waltz_log.server.budget import Budget
 from waltz_log.server.frames import Kind, PartitionFrames
 from waltz_log.server.memory import PartitionMemory, Run

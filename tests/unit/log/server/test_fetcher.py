@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from waltz_log.core.block import Block
+from waltz_log.core.formats.block import Block
 from waltz_log.errors import NotOwner
 from waltz_log.server.fetcher import Fetcher
 from waltz_log.server.memory import Run

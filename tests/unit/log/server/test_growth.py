@@ -14,9 +14,9 @@ from waltz_log.client import Context, Receipt, Transaction, WaltzClient
 from waltz_log.client.context import Application
 from waltz_log.coordination.cluster import grow_cluster, grow_replicas, place_replicas
 from waltz_log.coordination.topics import change_catalogue, pool_of
-from waltz_log.core.catalogue import Catalogue
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, ClusterParameters, ReplicaAssignment
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time

@@ -11,10 +11,10 @@ import pytest
 
 from waltz_log.client import ClientSettings, Intent, Lock, LockConflict, Outbox, WaltzClient
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.catalogue import Policies
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.recovery import resolve
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Policies
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.server import recovery
 from waltz_log.server.mount import Mount

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, OutcomeUnknown, WaltzClient
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import Unavailable
 from waltz_log.server.search import Search
 from waltz_log.server.store import StoreSession

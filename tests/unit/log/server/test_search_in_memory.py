@@ -8,9 +8,9 @@ import struct
 from types import SimpleNamespace
 from typing import Any, cast
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import assign_ids
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import assign_ids
+from waltz_log.core.formats.records import encode_record
 from waltz_log.server.search import BLOCKS_A_TURN, Search
 from waltz_log.server.store import StoreSession
 from waltz_log.server.window import Window

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core.columns import verify_records
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.columns import verify_records
+from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import WaltzError
 from waltz_log.server.sequencer import Answers, Frame, Sequencer
 from waltz_log.transport import waltz_pb2 as pb

@@ -17,11 +17,11 @@ from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.subscribers import Subscribers
 from waltz_log.coordination.subscribers import read_retained
 from waltz_log.coordination.topics import change_catalogue
-from waltz_log.core.catalogue import HOUR_MS, Policies, Topic
-from waltz_log.core.envelope import pack_keyed, split_keyed
+from waltz_log.core.formats.envelope import pack_keyed, split_keyed
+from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.retention import decide
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.topics.catalogue import HOUR_MS, Policies, Topic
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, OutOfRange, SessionTooOld
 from waltz_log.server import upkeep
 from waltz_log.server.search import Search

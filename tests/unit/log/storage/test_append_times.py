@@ -9,9 +9,9 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
-from waltz_log.core.segment_format import FILE_HEADER_BYTES, TIME_ENTRY_BYTES, encode_time
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
+from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES, TIME_ENTRY_BYTES, encode_time
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.storage.times import SegmentTimes
 from waltz_log.testing.disk import SimulatedDisk

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from waltz_log.core.backup_manifest import MANIFEST, BackupManifest
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.backup_manifest import MANIFEST, BackupManifest
+from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.errors import CorruptData, InvalidSetting, Unavailable
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.storage.backup import backup

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage.segment import UNCACHED_BYTES
 from waltz_log.storage.segment_log import SegmentLog

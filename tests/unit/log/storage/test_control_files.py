@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.core.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, counter_offset, mark_offset
+from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, counter_offset, mark_offset
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, InvalidSetting, StorageFailed, StorageFull
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.node import StorageNode

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from waltz_log.core.block import Block
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, file_name, first_id_of
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, file_name, first_id_of
 from waltz_log.errors import CorruptData, OutOfRange, TransactionTooLarge
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings, opening, segment_log

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import InvalidRequest, OutOfRange, ProtocolViolation, SessionTooOld
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.locating import locate

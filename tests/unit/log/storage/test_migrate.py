@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.core.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, encode_counter
-from waltz_log.core.records import decode_record
+from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, encode_counter
+from waltz_log.core.formats.records import decode_record
 from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode, StorageSettings

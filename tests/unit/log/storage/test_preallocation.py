@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
-from waltz_log.core.segment_format import FILE_HEADER_BYTES
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
+from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES
 from waltz_log.errors import CorruptData
 from waltz_log.storage.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk

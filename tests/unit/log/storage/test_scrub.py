@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from waltz_log.core.formats.segment_format import decode_times
 from waltz_log.core.ports import Listener
-from waltz_log.core.segment_format import decode_times
 from waltz_log.errors import CorruptData
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.peers import PeerReplicas

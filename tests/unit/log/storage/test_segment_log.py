@@ -15,9 +15,9 @@ from zlib import crc32
 import pytest
 from structlog.testing import capture_logs
 
-from waltz_log.core.block import Block
-from waltz_log.core.records import decode_record, encode_record
-from waltz_log.core.segment_format import FILE_HEADER_BYTES
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import decode_record, encode_record
+from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, OutOfRange, StorageFailed, StorageFull, TransactionTooLarge
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage.control import ControlFiles

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.core.block import Block
-from waltz_log.core.records import encode_record
-from waltz_log.core.segment_format import FILE_HEADER_BYTES, SegmentHeader
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
+from waltz_log.core.formats.segment_format import FILE_HEADER_BYTES, SegmentHeader
 from waltz_log.errors import CorruptData, OutOfRange, ProtocolViolation, StorageFailed, StorageFull, WaltzError
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage.holdings import Holdings

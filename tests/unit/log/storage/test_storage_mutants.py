@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
-from waltz_log.core import columns
-from waltz_log.core.block import Block
+from waltz_log.core.formats import columns
+from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import DiskFile
 from waltz_log.errors import CorruptData, StorageFailed
 from waltz_log.storage.segment import ActiveSegment

@@ -14,10 +14,10 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from waltz_log.core.block import Block
-from waltz_log.core.columns import header_bytes
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import header_bytes
+from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import Channel, Stream
-from waltz_log.core.records import encode_record
 from waltz_log.errors import (
     ClusterKeyMismatch,
     CorruptData,

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.ports import Disk
 from waltz_log.errors import Fenced, OutOfRange, ProtocolViolation
 from waltz_log.filesystem import FileSystemDisk

@@ -9,9 +9,9 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
-from waltz_log.core.control_format import CONTROL_FILE, FENCE_FILE, SessionMark
-from waltz_log.core.java_control_format import JAVA_ENTRY_BYTES, decode_java_entry
+from waltz_log.core.formats.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
+from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark
+from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, decode_java_entry
 from waltz_log.errors import WaltzError
 from waltz_log.storage.control import ControlFiles
 from waltz_log.storage.directory import read_directory

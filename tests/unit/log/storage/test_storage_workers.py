@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.core.control_format import FENCE_FILE, SessionMark, counter_offset, encode_counter
-from waltz_log.core.sharding import SUPERVISOR, Shard
+from waltz_log.core.formats.control_format import FENCE_FILE, SessionMark, counter_offset, encode_counter
+from waltz_log.core.topics.sharding import SUPERVISOR, Shard
 from waltz_log.errors import ClusterKeyMismatch, InvalidSetting, NotOwner, Unavailable
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.control import ControlFiles

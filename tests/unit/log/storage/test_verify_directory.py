@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.core.block import Block
-from waltz_log.core.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, counter_offset, mark_offset
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, counter_offset, mark_offset
+from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import DiskFile
-from waltz_log.core.records import encode_record
 from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.storage.control import ControlFiles

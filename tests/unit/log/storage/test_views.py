@@ -16,8 +16,8 @@ import pytest
 from waltz_log.cli.storage_tools import verify_all
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
 from waltz_log.compaction.loading import ViewLoad
-from waltz_log.core.topic_names import TopicName
-from waltz_log.core.wal_records import WalRecord
+from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import CorruptData, InvalidRequest, OutOfRange, ProtocolViolation, StorageFailed, Unavailable
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode, StorageSettings, view_scrub

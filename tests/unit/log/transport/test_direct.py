@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from waltz_log.core.ports import Channel, Stream
-from waltz_log.core.sharding import Shard, worker_of
+from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ConnectionLost, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb

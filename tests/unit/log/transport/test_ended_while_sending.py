@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from waltz_log.core.ports import Method, Stream
-from waltz_log.core.sharding import Shard
+from waltz_log.core.topics.sharding import Shard
 from waltz_log.errors import ConnectionLost, Fenced
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from waltz_log.core.ports import Channel, Listener, Method, Stream
-from waltz_log.core.sharding import Shard, worker_of
+from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ConnectionLost, NotOwner, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb

@@ -13,8 +13,8 @@ import struct
 from waltz_log.client.decode import decode_feed
 from waltz_log.client.mounting import ranges
 from waltz_log.client.owners import Owners
+from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import Stream
-from waltz_log.core.records import encode_record
 from waltz_log.errors import ConnectionLost, CorruptData, Unavailable, WaltzError
 from waltz_log.testing.simulation.clients import Actor, client_kind, look
 from waltz_log.testing.simulation.history import Attempt, number_of

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from waltz_log.client import Lock, Receipt, Transaction, WaltzClient
 from waltz_log.client.subscribers import Subscribers
-from waltz_log.core.envelope import pack_keyed
+from waltz_log.core.formats.envelope import pack_keyed
+from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.recovery import majority
-from waltz_log.core.wal_records import WalRecord
 from waltz_log.errors import OutOfRange, Unavailable, WaltzError
 from waltz_log.testing.simulation.clients import Actor
 from waltz_log.testing.simulation.kept_mix import KeptTopic

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from waltz_log.core.envelope import split_keyed
+from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.retention import Retained
-from waltz_log.core.subscribers import SUBSCRIBERS, Subscriber
+from waltz_log.core.topics.subscribers import SUBSCRIBERS, Subscriber
 from waltz_log.testing.simulation.history import Evidence
 from waltz_log.testing.simulation.kept import KeptEvidence, ViewSeen
 from waltz_log.testing.simulation.real_time import out_of_real_time

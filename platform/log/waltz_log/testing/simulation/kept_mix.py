@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from waltz_log.core.catalogue import HOUR_MS, Policies
+from waltz_log.core.topics.catalogue import HOUR_MS, Policies
 
 __all__ = ["TOPICS_FROM", "KeptTopic", "draw_kept"]
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from waltz_log.core.envelope import split_keyed
-from waltz_log.core.locks import unpack_i8
-from waltz_log.core.records import decode_record
+from waltz_log.core.formats.envelope import split_keyed
+from waltz_log.core.formats.records import decode_record
+from waltz_log.core.locks.locks import unpack_i8
 from waltz_log.server import partition as partition_module
 from waltz_log.server.append import AppendTask
 from waltz_log.server.mount import Mount

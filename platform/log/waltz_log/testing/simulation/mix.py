@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from waltz_log.core.catalogue import Policies
+from waltz_log.core.topics.catalogue import Policies
 from waltz_log.testing.links import Weather
 from waltz_log.testing.simulation.kept_mix import KeptTopic, draw_kept
 

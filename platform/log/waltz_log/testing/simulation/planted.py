@@ -12,8 +12,8 @@ from typing import Any
 
 from waltz_log.client import window
 from waltz_log.client.producer import Producer
-from waltz_log.core.locks import LockTable
-from waltz_log.core.own_writes import OwnWrites
+from waltz_log.core.locks.locks import LockTable
+from waltz_log.core.locks.own_writes import OwnWrites
 from waltz_log.core.recovery import Classification
 from waltz_log.errors import NotAppended
 from waltz_log.server import recovery, store

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from waltz_log.core.locks import LockTable
-from waltz_log.core.own_writes import CLIENT_MASK, OwnWrites
+from waltz_log.core.locks.locks import LockTable
+from waltz_log.core.locks.own_writes import CLIENT_MASK, OwnWrites
 from waltz_log.server.lines import Lines
 from waltz_log.testing.simulation.planting import bug, change
 

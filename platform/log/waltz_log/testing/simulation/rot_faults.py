@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from waltz_log.core.segment_format import DATA, FILE_HEADER_BYTES, TIME_ENTRY_BYTES, TIMES, decode_times
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, TIME_ENTRY_BYTES, TIMES, decode_times
 from waltz_log.errors import WaltzError
 from waltz_log.storage.scrub import Scrub
 from waltz_log.testing.disk import SimulatedDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from waltz_log.client import Transaction
-from waltz_log.core.records import decode_record
+from waltz_log.core.formats.records import decode_record
 from waltz_log.errors import CorruptData
 
 __all__ = ["differences"]

@@ -12,11 +12,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from waltz_log.core import metadata as paths
-from waltz_log.core.catalogue import CATALOGUE, Catalogue
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.retention import Retained, retained_path
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import WaltzError
 from waltz_log.testing.connection import Connection
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble

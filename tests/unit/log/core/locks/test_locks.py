@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core.hot_keys import HotKeys
-from waltz_log.core.locks import LockTable, unpack_i8
+from waltz_log.core.locks.hot_keys import HotKeys
+from waltz_log.core.locks.locks import LockTable, unpack_i8
 
 
 def _counts(*rows: tuple[int, int, int]) -> bytes:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core import own_writes
-from waltz_log.core.locks import LockTable
-from waltz_log.core.own_writes import LOCKS_KEPT
+from waltz_log.core.locks import own_writes
+from waltz_log.core.locks.locks import LockTable
+from waltz_log.core.locks.own_writes import LOCKS_KEPT
 
 ONE = b"\1\0\0"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from waltz_log.core.topic_names import jump_hash
+from waltz_log.core.topics.topic_names import jump_hash
 
 __all__ = ["SUPERVISOR", "WHOLE", "Shard", "worker_of"]
 

@@ -5,7 +5,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core.wire_peek import FIELDS_MAX, peek_int32
+from waltz_log.core.formats.wire_peek import FIELDS_MAX, peek_int32
 from waltz_log.transport import waltz_pb2 as pb
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core.records import decode_record, encode_record, measure_records
-from waltz_log.core.segment_format import (
+from waltz_log.core.formats.records import decode_record, encode_record, measure_records
+from waltz_log.core.formats.segment_format import (
     DATA,
     INDEX,
     TIME_ENTRY_BYTES,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core.sharding import SUPERVISOR, WHOLE, Shard, worker_of
+from waltz_log.core.topics.sharding import SUPERVISOR, WHOLE, Shard, worker_of
 
 PARTITIONS = st.integers(-(1 << 31), (1 << 31) - 1)
 

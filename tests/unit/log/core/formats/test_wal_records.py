@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core.wal_records import HEADER_BYTES, WalRecord, decode_wal_record, encode_wal_record, walk_wal_records
+from waltz_log.core.formats.wal_records import HEADER_BYTES, WalRecord, decode_wal_record, encode_wal_record, walk_wal_records
 from waltz_log.errors import CorruptData
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -21,8 +21,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
-from waltz_log.core.crc_algebra import crc_of_words, fold, shift
+from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Block
+from waltz_log.core.formats.crc_algebra import crc_of_words, fold, shift
 from waltz_log.errors import CorruptData
 
 __all__ = [

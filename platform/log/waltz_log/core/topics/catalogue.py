@@ -1,7 +1,8 @@
 """Which topics there are: names over log partitions, and what was agreed for each when it was made (seeds/partitioned_wal.md; docs/topics.md).
 
 One value in the coordinator, replaced by compare-and-set, so that two creations never get the same partition and two names never share an id. What a
-topic is (partitions, type, keyed, properties) never changes; its policies may. Pure: these are the values and the rules, `zookeeper.topics` writes.
+topic is (partitions, type, keyed, properties) never changes; its policies may. Pure: these are the values and the rules, `coordination.topics`
+writes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
-from waltz_log.core.access import check_access_properties
-from waltz_log.core.partition_properties import PartitionProperties, check_partition_properties, properties_of, split_properties
-from waltz_log.core.topic_names import TopicName, name_id
+from waltz_log.core.topics.access import check_access_properties
+from waltz_log.core.topics.partition_properties import PartitionProperties, check_partition_properties, properties_of, split_properties
+from waltz_log.core.topics.topic_names import TopicName, name_id
 from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
 __all__ = ["CATALOGUE", "POLICIES", "Catalogue", "Durability", "Policies", "Topic", "TopicEpoch", "TopicType"]
@@ -86,7 +87,7 @@ class TopicEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`partitions`: the log partition of each of the topic's. `keyed`: the data of its transactions begins with a key (`core.envelope`)."""
+    """`partitions`: the log partition of each of the topic's. `keyed`: the data of its transactions begins with a key (`core.formats.envelope`)."""
 
     name: TopicName
     type: TopicType
@@ -165,7 +166,7 @@ class Catalogue:
     ) -> tuple[Catalogue, Topic]:
         """The catalogue with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. `log_partitions`: which of
         them, in this order; the lowest free ones by default. Whether they are empty is the caller's to know. `properties`: by name, or
-        by range and name (`0-3:name`) for some of the topic's partitions (`core.partition_properties`). Raises `InvalidRequest`
+        by range and name (`0-3:name`) for some of the topic's partitions (`core.topics.partition_properties`). Raises `InvalidRequest`
         where there is another of that name, where the hash of a name is that of another one, or where too few log partitions are free."""
         kind = _TYPES.get(type)
         if kind is None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core import records
+from waltz_log.core.formats import records
 from waltz_log.testing import parser_targets
 from waltz_log.testing.fuzz import main
 from waltz_log.testing.parser_targets import SEEDS, TARGETS
 
-KEPT = Path(__file__).parents[3] / "fuzz"
+KEPT = Path(__file__).parents[4] / "fuzz"
 
 SLOW_TARGETS = {"settings": 40, "directory": 60}
 

@@ -15,8 +15,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from waltz_log.core.hot_keys import HotKey, HotKeys
-from waltz_log.core.own_writes import OwnWrites
+from waltz_log.core.locks.hot_keys import HotKey, HotKeys
+from waltz_log.core.locks.own_writes import OwnWrites
 
 __all__ = ["LockStatistics", "LockTable", "Verdict"]
 

@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from waltz_log.core.crc_algebra import crc_of_words
+from waltz_log.core.formats.crc_algebra import crc_of_words
 from waltz_log.errors import ClusterKeyMismatch, CorruptData
 
 __all__ = [

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidSetting, NotAllowed
 
 __all__ = ["CLUSTER_PRINCIPAL", "Action", "allowed", "check_access_properties", "check_principal", "expect_allowed"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core import catalogue as module
-from waltz_log.core.catalogue import FLUSH_BYTES_MAX, HOUR_MS, Catalogue, Policies, Topic, TopicType
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics import catalogue as module
+from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX, HOUR_MS, Catalogue, Policies, Topic, TopicType
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting, NoSuchTopic
 
 ORDERS = TopicName("shop", "orders")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.core import columns
-from waltz_log.core.block import Block
-from waltz_log.core.columns import (
+from waltz_log.core.formats import columns
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import (
     HEADER_DTYPE,
     assign_ids,
     header_bytes,
@@ -23,8 +23,8 @@ from waltz_log.core.columns import (
     slice_block,
     verify_records,
 )
-from waltz_log.core.crc_algebra import crc_of_words, fold, shift
-from waltz_log.core.records import decode_record, encode_record
+from waltz_log.core.formats.crc_algebra import crc_of_words, fold, shift
+from waltz_log.core.formats.records import decode_record, encode_record
 from waltz_log.errors import CorruptData
 
 

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.core.control_format import (
+from waltz_log.core.formats.control_format import (
     ControlHeader,
     SessionMark,
     decode_counter,

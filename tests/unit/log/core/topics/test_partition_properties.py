@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core.catalogue import Catalogue
-from waltz_log.core.partition_properties import PartitionProperties, properties_of, split_properties
-from waltz_log.core.topic_names import TopicName
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.core.topics.partition_properties import PartitionProperties, properties_of, split_properties
+from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, InvalidSetting
 
 REGIONS = TopicName("shop", "regions")

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from waltz_log.core.control_format import CONTROL_HEADER_BYTES, ENTRY_BYTES, SessionMark
+from waltz_log.core.formats.control_format import CONTROL_HEADER_BYTES, ENTRY_BYTES, SessionMark
 
 __all__ = ["JAVA_ASSIGNED", "JAVA_AVAILABLE", "JAVA_ENTRY_BYTES", "JavaEntry", "JavaStruct", "decode_java_entry", "encode_java_entry", "is_java_size"]
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
-from waltz_log.core.control_format import SessionMark
+from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.errors import CorruptData
 
 __all__ = ["MANIFEST", "BackupFile", "BackupManifest", "BackupPartition"]

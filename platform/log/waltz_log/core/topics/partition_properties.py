@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from waltz_log.core.access import check_access_properties
+from waltz_log.core.topics.access import check_access_properties
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["PartitionProperties", "check_partition_properties", "properties_of", "split_properties"]

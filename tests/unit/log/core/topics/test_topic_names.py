@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core.envelope import ENVELOPE_BYTES, KEY_BYTES_MAX, Keyed, pack_keyed, split_keyed
-from waltz_log.core.topic_names import NAMES_LENGTH_MAX, TopicName, jump_hash, name_id, partition_of_key
+from waltz_log.core.formats.envelope import ENVELOPE_BYTES, KEY_BYTES_MAX, Keyed, pack_keyed, split_keyed
+from waltz_log.core.topics.topic_names import NAMES_LENGTH_MAX, TopicName, jump_hash, name_id, partition_of_key
 from waltz_log.errors import InvalidRequest
 
 

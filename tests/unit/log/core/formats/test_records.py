@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_log.core.block import RECORD_OVERHEAD_BYTES
-from waltz_log.core.records import Record, decode_record, encode_record, encode_records
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.records import Record, decode_record, encode_record, encode_records
 from waltz_log.errors import CorruptData
 
 VECTOR = bytes.fromhex("00000000000003e80000000500000002000000030000000900000102000000053610a68668656c6c6fab162243")
@@ -57,7 +57,7 @@ def test_garbage_is_refused_as_corrupt_and_nothing_else(garbage: bytes) -> None:
 
 
 def test_coding_a_record_needs_no_numpy() -> None:
-    code = "import sys, waltz_log.core.records; sys.exit('numpy' in sys.modules)"
+    code = "import sys, waltz_log.core.formats.records; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 
