@@ -23,9 +23,9 @@ from waltz_log.core.formats.columns import assign_ids
 from waltz_log.core.formats.records import encode_record
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.open_files import OpenFiles
-from waltz_log.storage.opening import repair_closed_index
-from waltz_log.storage.segment_log import SegmentLog
+from waltz_log.storage.segments.open_files import OpenFiles
+from waltz_log.storage.segments.opening import repair_closed_index
+from waltz_log.storage.segments.segment_log import SegmentLog
 
 __all__ = ["run"]
 

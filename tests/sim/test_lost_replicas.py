@@ -11,8 +11,8 @@ import pytest
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.errors import WaltzError
 from waltz_log.storage import StorageNode
-from waltz_log.storage.backup import backup
-from waltz_log.storage.restore import disown, restore
+from waltz_log.storage.offline.backup import backup
+from waltz_log.storage.offline.restore import disown, restore
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.virtual_time import run_in_virtual_time

@@ -10,7 +10,7 @@ from waltz_log.client import ClientSettings
 from waltz_log.coordination.survey import survey
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import CorruptData
-from waltz_log.storage.peers import PeerReplicas
+from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.storage_model import silent_logs
 from waltz_log.testing.virtual_time import run_in_virtual_time

@@ -1,6 +1,6 @@
 """The base of all settings: frozen values, unknown keys refused with the nearest known one, read from YAML, then environment, then arguments.
 
-Each component declares its own model beside its code (`storage/settings.py`, `server/settings.py`, `client/settings.py`). Every field says how
+Each component declares its own model beside its code (`storage/base/settings.py`, `server/settings.py`, `client/settings.py`). Every field says how
 to choose it; units stand last in its name.
 
 Every field can be given by the environment, whatever its type. A sequence is its elements separated by commas (`0,1,2`), or YAML (`[0, 1, 2]`); a

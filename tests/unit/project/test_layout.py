@@ -14,7 +14,7 @@ import yaml
 
 from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, PINNED
 from waltz_log.server.settings import ServerSettings
-from waltz_log.storage.settings import StorageSettings
+from waltz_log.storage.base.settings import StorageSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

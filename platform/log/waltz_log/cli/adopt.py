@@ -15,7 +15,7 @@ from waltz_log.core.adoption import DirectoryFacts, adopt
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting
 from waltz_log.filesystem import ReadOnlyFileSystemDisk
-from waltz_log.storage.describe import describe
+from waltz_log.storage.offline.describe import describe
 
 __all__ = ["describe_directory", "read_nodes", "run"]
 

@@ -25,9 +25,9 @@ from waltz_log.core.topics.sharding import SUPERVISOR, WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.directory import read_directory
-from waltz_log.storage.peers import PeerReplicas
-from waltz_log.storage.restore import disown, is_restored
+from waltz_log.storage.control.directory import read_directory
+from waltz_log.storage.integrity.peers import PeerReplicas
+from waltz_log.storage.offline.restore import disown, is_restored
 from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["admit_behind", "check_start", "find_peers", "peer_addresses", "register", "run", "share_of"]

@@ -15,11 +15,11 @@ from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
-from waltz_log.storage.backup import backup
-from waltz_log.storage.migrate import JAVA_CONTROL_FILE, migrate
-from waltz_log.storage.partition_copy import copy_partition
-from waltz_log.storage.restore import restore
-from waltz_log.storage.staging import SUFFIX, staged
+from waltz_log.storage.offline.backup import backup
+from waltz_log.storage.offline.migrate import JAVA_CONTROL_FILE, migrate
+from waltz_log.storage.offline.partition_copy import copy_partition
+from waltz_log.storage.offline.restore import restore
+from waltz_log.storage.offline.staging import SUFFIX, staged
 
 __all__ = ["backup_directory", "copy_one_partition", "migrate_directory", "restore_directory"]
 

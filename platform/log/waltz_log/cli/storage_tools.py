@@ -20,13 +20,13 @@ from waltz_log.core.formats.segment_format import DATA, first_id_of
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.filesystem import ReadOnlyFileSystemDisk
-from waltz_log.storage.directory import ControlEntry, StorageDirectory, partition_directories, read_directory, segment_firsts
-from waltz_log.storage.dump import dump_index, dump_records, dump_times, read_segment_header
-from waltz_log.storage.restore import checked_file, read_manifest
-from waltz_log.storage.segment_statistics import segment_statistics
-from waltz_log.storage.verify import Finding, SegmentCheck
-from waltz_log.storage.verify_directory import verify_directory, verify_small_files
-from waltz_log.storage.verify_views import verify_views
+from waltz_log.storage.control.directory import ControlEntry, StorageDirectory, partition_directories, read_directory, segment_firsts
+from waltz_log.storage.integrity.verify import Finding, SegmentCheck
+from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
+from waltz_log.storage.integrity.verify_views import verify_views
+from waltz_log.storage.offline.dump import dump_index, dump_records, dump_times, read_segment_header
+from waltz_log.storage.offline.restore import checked_file, read_manifest
+from waltz_log.storage.offline.segment_statistics import segment_statistics
 
 __all__ = ["Pacer", "dump_control_file", "dump_segment", "statistics", "verify_all", "verify_one"]
 

@@ -18,7 +18,7 @@ from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
-from waltz_log.storage.settings import StorageSettings
+from waltz_log.storage.base.settings import StorageSettings
 
 if TYPE_CHECKING:
     from waltz_log.client.partition_contents import PartitionContents

@@ -162,7 +162,7 @@ async def _storage(settings: Any, orders: Orders, link: Link) -> AsyncIterator[N
     from waltz_log.cli.storage import find_peers
     from waltz_log.filesystem import FileSystemDisk, ThreadOffload
     from waltz_log.storage import StorageNode
-    from waltz_log.storage.peers import PeerReplicas
+    from waltz_log.storage.integrity.peers import PeerReplicas
 
     offload = ThreadOffload(settings.disk_threads)
     node = StorageNode(settings, FileSystemDisk(settings.directory), WallClock(), offload, shard=orders.shard, ask_for_room=partial(link.tell, ROOM))

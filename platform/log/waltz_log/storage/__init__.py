@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_log.storage.node import StorageNode
-from waltz_log.storage.settings import StorageSettings
+from waltz_log.storage.base.settings import StorageSettings
+from waltz_log.storage.node.node import StorageNode
 
 __all__ = ["StorageNode", "StorageSettings"]

@@ -26,7 +26,7 @@ from waltz_log.core.formats.records import encode_record
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.views import TopicPartition, Wanted
+from waltz_log.storage.views.views import TopicPartition, Wanted
 from waltz_log.testing.storage_kills import KillFound, forked, lines_of
 from waltz_log.testing.storage_model import KEY, FixedClock, append, silent_logs
 

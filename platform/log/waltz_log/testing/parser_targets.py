@@ -26,8 +26,8 @@ from waltz_log.core.formats.segment_format import SegmentHeader, decode_times, e
 from waltz_log.core.locks.locks import unpack_i8
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, ServerEntry, StorageNodeEntry
 from waltz_log.errors import CorruptData, InvalidSetting, WaltzError, decode, encode
-from waltz_log.storage.segment_log import SegmentLog
-from waltz_log.storage.settings import StorageSettings
+from waltz_log.storage.base.settings import StorageSettings
+from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.storage_model import KEY, FixedClock, silent_logs
 

@@ -20,8 +20,8 @@ from waltz_log.cli.storage import admit_behind
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk
-from waltz_log.storage.control import ControlFiles
-from waltz_log.storage.segment_log import SegmentLog
+from waltz_log.storage.control.control import ControlFiles
+from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.java_directory import java_struct, write_java_directory
 from waltz_log.testing.storage_model import KEY, FixedClock, block_of
 

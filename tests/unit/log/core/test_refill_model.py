@@ -13,7 +13,7 @@ from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.core.recovery import ReplicaReport, classify, closed_at, decided_metadata, majority, next_metadata, resolve
 from waltz_log.errors import OutOfRange, ProtocolViolation
-from waltz_log.storage.progress import mark_of_progress
+from waltz_log.storage.replica.progress import mark_of_progress
 
 Keeping = Literal["as decided", "nothing", "all that it holds"]
 NAMES = ("a", "b", "c")

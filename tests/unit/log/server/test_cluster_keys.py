@@ -14,7 +14,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, StorageNodeEntry
 from waltz_log.errors import ClusterKeyMismatch, Unavailable
 from waltz_log.storage import StorageNode
-from waltz_log.storage.peers import PeerReplicas
+from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.virtual_time import run_in_virtual_time

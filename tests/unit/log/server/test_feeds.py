@@ -17,7 +17,7 @@ from waltz_log.core.ports import Stream
 from waltz_log.server import LogServer
 from waltz_log.server.block_stream import BlockStream
 from waltz_log.server.replica import ReplicaSession
-from waltz_log.storage.service import _Service
+from waltz_log.storage.node.service import _Service
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods

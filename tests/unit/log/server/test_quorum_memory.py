@@ -19,8 +19,8 @@ from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.server import recovery
 from waltz_log.server.mount import Mount
 from waltz_log.server.store import StoreSession
-from waltz_log.storage.service import _Service
-from waltz_log.storage.write_rounds import WriteRounds
+from waltz_log.storage.node.service import _Service
+from waltz_log.storage.replica.write_rounds import WriteRounds
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place

@@ -14,7 +14,7 @@ from waltz_log.core.metadata import PartitionMetadata, partition_path
 from waltz_log.core.replica_change import clean_members
 from waltz_log.errors import SessionTooOld
 from waltz_log.server.replica import ReplicaSession
-from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 

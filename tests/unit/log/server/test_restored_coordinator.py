@@ -15,7 +15,7 @@ from waltz_log.core.metadata import CLIENT_IDS, PartitionMetadata, ReplicaState,
 from waltz_log.core.recovery import ReplicaReport, unrecorded_session
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import InvalidRequest, Unavailable
-from waltz_log.storage.describe import describe
+from waltz_log.storage.offline.describe import describe
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, OutcomeUnknown
-from waltz_log.storage.service import _Service
+from waltz_log.storage.node.service import _Service
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 

@@ -25,9 +25,9 @@ from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, OutOfRange, SessionTooOld
 from waltz_log.server import upkeep
 from waltz_log.server.search import Search
-from waltz_log.storage import views
-from waltz_log.storage.verify_views import verify_views
-from waltz_log.storage.views import Views
+from waltz_log.storage.integrity.verify_views import verify_views
+from waltz_log.storage.views import views
+from waltz_log.storage.views.views import Views
 from waltz_log.testing.cluster import LoopClock, MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.storage_model import append

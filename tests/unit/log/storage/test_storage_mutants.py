@@ -15,10 +15,10 @@ from waltz_log.core.formats import columns
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import DiskFile
 from waltz_log.errors import CorruptData, StorageFailed
-from waltz_log.storage.segment import ActiveSegment
-from waltz_log.storage.segment_log import SegmentLog
-from waltz_log.storage.unsynced import UnsyncedMark
-from waltz_log.storage.write_rounds import WriteRounds
+from waltz_log.storage.replica.unsynced import UnsyncedMark
+from waltz_log.storage.replica.write_rounds import WriteRounds
+from waltz_log.storage.segments.segment import ActiveSegment
+from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.crashes import SHORT, CrashFound, enumerate_crashes
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.medium import LOST

@@ -1,7 +1,7 @@
 """What a backup of a storage directory holds, as the text of its manifest: every file with its size and checksum, and what each partition was at.
 
-JSON for people and programs alike, closed by a checksum over everything else in it. Pure; `storage/backup.py` writes it last, `storage/restore.py`
-believes nothing that is not in it.
+JSON for people and programs alike, closed by a checksum over everything else in it. Pure; `storage/offline/backup.py` writes it last,
+`storage/offline/restore.py` believes nothing that is not in it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ because each of the two structs holds flags and a sequence number as well:
                                                       | int sequence number | int crc32 of the 32 bytes before
 
 The valid struct with the larger *sequence number* is current: an original's change of flags alone rises it and leaves the session as it was.
-Pure; `storage/migrate.py` converts a directory.
+Pure; `storage/offline/migrate.py` converts a directory.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ from waltz_log.server.sequencer import Answers, Frame, Sequenced, Sequencer
 from waltz_log.server.store import StoreSession
 from waltz_log.server.upkeep import Upkeep
 from waltz_log.server.view_upkeep import ViewUpkeep
-from waltz_log.storage import reader
-from waltz_log.storage.control import ControlFiles
-from waltz_log.storage.partition import PartitionStore
-from waltz_log.storage.service import _Service
-from waltz_log.storage.views import Views, Wanted
+from waltz_log.storage.control.control import ControlFiles
+from waltz_log.storage.node.service import _Service
+from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.segments import reader
+from waltz_log.storage.views.views import Views, Wanted
 from waltz_log.testing import disk
 from waltz_log.testing.coordinator import MemoryEnsemble
 from waltz_log.testing.simulation import (

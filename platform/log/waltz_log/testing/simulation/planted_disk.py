@@ -7,8 +7,8 @@ from typing import Any
 
 from waltz_log.errors import StorageFailed
 from waltz_log.server import store
-from waltz_log.storage.ranges import RangeReads
-from waltz_log.storage.segment_log import SegmentLog
+from waltz_log.storage.replica.ranges import RangeReads
+from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing import disk
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.simulation.planting import bug, change

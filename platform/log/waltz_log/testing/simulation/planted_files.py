@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from waltz_log.compaction.view import CompactedView
-from waltz_log.storage.control import ControlFiles
-from waltz_log.storage.verify import SegmentCheck
-from waltz_log.storage.view_check import ViewFileCheck
+from waltz_log.storage.control.control import ControlFiles
+from waltz_log.storage.integrity.verify import SegmentCheck
+from waltz_log.storage.integrity.view_check import ViewFileCheck
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from waltz_log.server.store import StoreSession
-from waltz_log.storage.write_rounds import WriteRounds
+from waltz_log.storage.replica.write_rounds import WriteRounds
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from waltz_log.client import decode
 from waltz_log.server import sequencer
-from waltz_log.storage import partition
+from waltz_log.storage.replica import partition
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

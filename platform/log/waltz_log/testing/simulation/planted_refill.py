@@ -6,7 +6,7 @@ from typing import Any
 
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.server.replica import ReplicaSession
-from waltz_log.storage.partition import PartitionStore
+from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

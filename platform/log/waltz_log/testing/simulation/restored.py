@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.core.adoption import adopt
 from waltz_log.core.metadata import SERVERS, STORAGE_NODES, PartitionMetadata, StorageNodeEntry, partition_path
-from waltz_log.storage.describe import describe
+from waltz_log.storage.offline.describe import describe
 from waltz_log.testing.simulation.history import MetadataWrite
 
 if TYPE_CHECKING:

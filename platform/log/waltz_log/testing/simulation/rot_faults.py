@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, TIME_ENTRY_BYTES, TIMES, decode_times
 from waltz_log.errors import WaltzError
-from waltz_log.storage.scrub import Scrub
+from waltz_log.storage.integrity.scrub import Scrub
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.file_kinds import is_padding, kind_of
 from waltz_log.testing.simulation.faults import claim, fault

@@ -1,0 +1,112 @@
+"""Mends one closed segment: whole ranges from itself, what is damaged from a peer, all verified, put in its place at once.
+
+Nothing is overwritten unless every transaction of the new copy verifies and the copy is whole; until then, and where no peer has what is missing, the
+old files stay as they are. Only a replica that is clean in the newest session it has seen is mended: while a recovery goes on it is not known whose
+transactions are right. Within that session all replicas hold the same transactions, and one that was not clean in it refuses to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+import structlog
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.ports import Offload
+from waltz_log.errors import CorruptData, Unavailable
+from waltz_log.storage.integrity.peers import PeerReplicas
+from waltz_log.storage.integrity.verify import SegmentCheck
+from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.segments.replacement import Replacement
+
+__all__ = ["SegmentRepair"]
+
+log = structlog.get_logger(__name__)
+
+LOCAL_BYTES = 1024 * 1024
+
+
+class SegmentRepair:
+    """`read`: told how much was read, waits for the pace."""
+
+    def __init__(self, store: PartitionStore, offload: Offload, peers: PeerReplicas | None, read: Callable[[int], Awaitable[None]]) -> None:
+        self._store = store
+        self._offload = offload
+        self._peers = peers
+        self._read = read
+
+    async def run(self, check: SegmentCheck, last: int) -> None:
+        """Returns when the segment is mended. Raises why it is not, with the segment as it was."""
+        if all(finding.part == "index" for finding in check.findings):
+            await self._offload(self._store.log.remake_index, check.first)
+            return
+        session = self._store.settled_session()
+        if session is None:
+            raise Unavailable(reason=f"a store session is being opened partition={self._store.partition}")
+        whole_file = any(finding.part == "header" for finding in check.findings)
+        bad = [(check.first, last)] if whole_file else merged(check.bad_ranges() + check.untimed)
+        replacement = await self._offload(Replacement, self._store.log, check.first)
+        try:
+            await self._fill(replacement, session, bad, last)
+            await self._offload(replacement.seal)
+            await self._store.put_in_place(replacement, session)
+        except BaseException:
+            await self._offload(replacement.abandon)
+            raise
+
+    async def _fill(self, replacement: Replacement, session: int, bad: list[tuple[int, int]], last: int) -> None:
+        for low, high, damaged in ranges(replacement.first, last, bad):
+            if not damaged:
+                await self._add_own(replacement, high)
+            if replacement.next_id <= high:
+                async with aclosing(self._fetched(session, replacement.next_id, high)) as blocks:
+                    async for block in blocks:
+                        await self._add(replacement, block)
+            assert replacement.next_id == high + 1, (low, high)
+
+    async def _add_own(self, replacement: Replacement, high: int) -> None:
+        """As far as it goes: where the index leads astray, the peers have the rest."""
+        try:
+            files = self._store.log
+            reader = await self._offload(files.reader, replacement.next_id)
+            while replacement.next_id <= high:
+                for block in await self._offload(files.read, reader, replacement.next_id, high, LOCAL_BYTES):
+                    await self._add(replacement, block)
+        except CorruptData as error:
+            log.warning("rest of a range is taken from peers", partition=self._store.partition, error=str(error))
+
+    async def _add(self, replacement: Replacement, block: Block) -> None:
+        await self._offload(replacement.add, [block])
+        await self._read(len(block.records))
+
+    async def _fetched(self, session: int, first: int, last: int) -> AsyncGenerator[Block, None]:
+        if self._peers is None:
+            raise Unavailable(reason="no peers are known to mend from")
+        async with aclosing(self._peers.read(self._store.log.key, self._store.partition, session, first, last)) as blocks:
+            async for block in blocks:
+                yield block
+
+
+def merged(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges in order, those that touch as one."""
+    result: list[tuple[int, int]] = []
+    for low, high in sorted(found):
+        if result and low <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], high))
+        else:
+            result.append((low, high))
+    return result
+
+
+def ranges(first: int, last: int, bad: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:
+    """`first` to `last` without a gap, in order: (low, high, whether it is one of the bad)."""
+    result = []
+    for low, high in bad:
+        if first < low:
+            result.append((first, low - 1, False))
+        result.append((low, min(high, last), True))
+        first = high + 1
+    if first <= last:
+        result.append((first, last, False))
+    return result

@@ -1,0 +1,211 @@
+"""Looks for rot before anybody needs what it took: reads all stored data again, slowly, and mends closed segments from the other replicas.
+
+A pass goes over the segments of every partition at the pace of a setting. What a second look confirms is repaired (`repair`). Where that fails,
+because no peer serves it yet, it stays known (`corruption`) and is tried again soon; what reads report is checked and repaired in the same way, at
+once and whether passes are made or not. The last segment of a partition is looked at up to what is synced; to be repaired it is closed first, because
+what is written to is not replaced. Takes no turn of a partition but for the moments in which a segment is closed, or a repaired one takes its place;
+appends go on throughout. Compacted views come after the segments, at the same pace (`view_scrub`).
+
+Reads come through the page cache: rot below pages that are cached is found when they are not any more, by a later pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Final
+
+import structlog
+
+from waltz_log.core.ports import Offload
+from waltz_log.errors import Unavailable, WaltzError
+from waltz_log.storage.base.corruption import Corruption, CorruptSegment
+from waltz_log.storage.base.snapshots import ScrubStatistics
+from waltz_log.storage.integrity.peers import PeerReplicas
+from waltz_log.storage.integrity.repair import SegmentRepair
+from waltz_log.storage.integrity.verify import SegmentCheck
+from waltz_log.storage.integrity.view_scrub import ViewScrub
+from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.views.views import Views
+
+__all__ = ["Scrub"]
+
+log = structlog.get_logger(__name__)
+
+EMPTY_PASS_PAUSE_S: Final = 1.0
+"""At least this between passes, however little there is to read."""
+
+RETRY_S: Final = 5.0
+RETRY_MAX_S: Final = 300.0
+"""As the settings have them by default."""
+
+TOLD_MAX: Final = 100
+"""Damaged segments named in the statistics."""
+
+
+class Scrub:
+    """`run` and `run_repairs` until they are cancelled. `peers`: None where no segment can be repaired, only reported; `corruption`: what is known
+    already, and reported later; `repair_bytes_per_s`: as fast as passes are where it is not given."""
+
+    def __init__(
+        self,
+        stores: Callable[[], Sequence[PartitionStore]],
+        views: Views,
+        offload: Offload,
+        peers: PeerReplicas | None,
+        *,
+        bytes_per_s: int,
+        pause_s: float,
+        corruption: Corruption | None = None,
+        repair_bytes_per_s: int | None = None,
+    ) -> None:
+        self._stores = stores
+        self._offload = offload
+        self._peers = peers
+        self._bytes_per_s = bytes_per_s
+        self._pause_s = pause_s
+        self._passes = 0
+        self._bytes = 0
+        self._found = 0
+        self._repaired = 0
+        self._corruption = corruption or Corruption(RETRY_S, RETRY_MAX_S)
+        self._repair_bytes_per_s = repair_bytes_per_s or bytes_per_s
+        self._counted: dict[int, set[int]] = {}
+        """Corrupt segments whose findings are counted already."""
+        self._repairing = asyncio.Lock()
+        """One repair at a time: it may need a segment's space on disk."""
+        self._views = ViewScrub(views, offload, self._read)
+
+    def statistics(self) -> ScrubStatistics:
+        views = self._views.damages()
+        damaged = self._corruption.reasons() | views
+        found, repaired = self._found + self._views.found, self._repaired + self._views.repaired
+        told = dict(sorted(damaged.items())[:TOLD_MAX])
+        return ScrubStatistics(self._passes, self._bytes, found, repaired, len(damaged), told)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.scrub_all()
+            except Exception:
+                log.exception("scrub pass broke and is tried again")
+            await asyncio.sleep(max(self._pause_s, EMPTY_PASS_PAUSE_S))
+
+    async def run_repairs(self) -> None:
+        """Repairs what is reported, at once, and what could not be repaired, after its pause. Whatever a repair raises postpones that one segment."""
+        reported = self._corruption.reported
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._corruption.next_due_s()):
+                    await reported.wait()
+            reported.clear()
+            for each in self._corruption.due():
+                try:
+                    await self._repair_due(each)
+                except Exception as error:
+                    self._postpone_broken(each.partition, each.first, error)
+
+    def _postpone_broken(self, partition: int, first: int, error: Exception) -> None:
+        """A defect stopped the work on one segment. The task continues with the others."""
+        log.error("repair of a segment broke and is tried again", partition=partition, segment=first, error=repr(error), exc_info=error)
+        self._corruption.postpone(partition, first, repr(error))
+
+    async def _repair_due(self, each: CorruptSegment) -> None:
+        store = next((store for store in self._stores() if store.partition == each.partition), None)
+        if store is None:
+            self._corruption.postpone(each.partition, each.first, each.reason)
+            return
+        last = dict(store.log.closed()).get(each.first)
+        if last is None and store.log.tail.segment != each.first:
+            self._corruption.forget(each.partition, each.first)
+            return
+        try:
+            async with self._repairing:
+                await self._confirm_and_repair(store, each.first, last)
+        except (OSError, WaltzError) as error:
+            self._corruption.postpone(each.partition, each.first, str(error))
+
+    async def scrub_all(self) -> None:
+        """One pass."""
+        before = self._bytes
+        for store in self._stores():
+            try:
+                for first, last in [*store.log.closed(), (store.log.tail.segment, None)]:
+                    await self._scrub_segment(store, first, last)
+                self._corruption.forget_all_but(store.partition, {first for first, _ in store.log.closed()} | {store.log.tail.segment})
+            except (OSError, WaltzError) as error:
+                log.warning("scrub of a partition ended early", partition=store.partition, error=str(error))
+        await self._views.scrub_all()
+        self._passes += 1
+        log.info("scrub pass done", passes=self._passes, bytes=self._bytes - before, damaged=self.statistics().damaged_segments)
+
+    async def _scrub_segment(self, store: PartitionStore, first: int, last: int | None) -> None:
+        try:
+            if not (await self._look(store, first, last, self._read)).findings and not self._corruption.knows(store.partition, first):
+                return
+            async with self._repairing:
+                await self._confirm_and_repair(store, first, last)
+        except FileNotFoundError:
+            return  # cut or trimmed meanwhile
+        except (OSError, WaltzError):
+            raise
+        except Exception as error:
+            self._postpone_broken(store.partition, first, error)
+
+    async def _confirm_and_repair(self, store: PartitionStore, first: int, last: int | None) -> None:
+        """`last`: of a closed segment, None for the one that is written to."""
+        check = await self._look(store, first, last, self._read_to_repair)
+        if last is None and (closed := dict(store.log.closed()).get(first)) is not None:
+            last = closed  # the log went on to another segment during the look
+            check = await self._look(store, first, last, self._read_to_repair)
+        if not check.findings or not _is_there(store, first, last):
+            if self._corruption.forget(store.partition, first):
+                log.info("segment is whole", partition=store.partition, segment=first)
+            return
+        if first not in self._counted.setdefault(store.partition, set()):
+            self._counted[store.partition].add(first)
+            self._found += len(check.findings)
+        for finding in check.findings:
+            log.error("rot found", **asdict(finding))
+        self._corruption.add(store.partition, first, check.findings[0].reason)
+        try:
+            if last is None:
+                last = await store.close_segment(first)
+                check = await self._look(store, first, last, self._read_to_repair)
+            await SegmentRepair(store, self._offload, self._peers, self._read_to_repair).run(check, last)
+            again = await self._look(store, first, last, self._read_to_repair)
+            if again.findings:
+                raise Unavailable(reason=f"still corrupt after the repair: {again.findings[0].reason}")
+        except (OSError, WaltzError) as error:
+            self._corruption.postpone(store.partition, first, str(error))
+            log.error("rot stays", partition=store.partition, segment=first, error=str(error))
+            return
+        self._corruption.forget(store.partition, first)
+        self._counted[store.partition].discard(first)
+        self._repaired += len(check.findings)
+        log.warning("rot mended", partition=store.partition, segment=first, findings=len(check.findings))
+
+    async def _look(self, store: PartitionStore, first: int, last: int | None, paced: Callable[[int], Awaitable[None]]) -> SegmentCheck:
+        files = store.log
+        check = SegmentCheck(
+            files.files.disk, files.directory, files.key, store.partition, first, following=None if last is None else last + 1, known_good=first - 1
+        )
+        steps = check.run()
+        while (read := await self._offload(next, steps, None)) is not None:
+            await paced(read)
+        return check
+
+    async def _read(self, size: int) -> None:
+        """Waits as long as reading so much should take."""
+        self._bytes += size
+        await asyncio.sleep(size / self._bytes_per_s)
+
+    async def _read_to_repair(self, size: int) -> None:
+        self._bytes += size
+        await asyncio.sleep(size / self._repair_bytes_per_s)
+
+
+def _is_there(store: PartitionStore, first: int, last: int | None) -> bool:
+    return store.log.tail.segment == first if last is None else (first, last) in store.log.closed()

@@ -1,0 +1,137 @@
+"""Verifies a whole storage directory: control and fence file, then every segment of every partition, and how they fit together.
+
+Strictly a look: takes any disk, and is meant for a read-only one. The directory may be that of a running node: appends go on at its end, segments
+come and go. What is found in a segment is therefore believed only when a second look finds the same; what is gone by then was cut or trimmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from uuid import UUID
+
+from waltz_log.core.formats.control_format import CONTROL_FILE, CONTROL_HEADER_BYTES, ENTRY_BYTES, FENCE_FILE
+from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES
+from waltz_log.core.formats.segment_format import INDEX, TIMES, first_id_of
+from waltz_log.core.ports import Disk
+from waltz_log.storage.control.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
+from waltz_log.storage.integrity.verify import Finding, SegmentCheck
+
+__all__ = ["SegmentReport", "verify_directory", "verify_small_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """`notes`: what is no damage and yet worth telling."""
+
+    partition: int
+    segment: int
+    last_transaction_id: int
+    records: int
+    data_bytes: int
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+def _nothing(_bytes: int) -> None:
+    pass
+
+
+def verify_directory(disk: Disk, partitions: set[int] | None = None, told: Callable[[int], None] = _nothing) -> Iterator[SegmentReport]:
+    """A report for each segment, of `partitions` alone where they are given. `told` hears of every step's bytes. Control and fence file are the
+    business of `verify_small_files`. Raises where it is no storage directory or its control file cannot be used (`read_directory`)."""
+    directory = read_directory(disk)
+    for partition in partition_directories(disk):
+        if partitions is None or partition in partitions:
+            yield from _verify_partition(disk, directory, partition, told)
+
+
+def verify_small_files(directory: StorageDirectory) -> tuple[list[Finding], list[str]]:
+    """What is wrong in the control and the fence file, and what is only worth telling: one torn struct of a pair is what a crash leaves."""
+    findings: list[Finding] = []
+    notes: list[str] = []
+
+    def wrong(file: str, offset: int, reason: str) -> None:
+        findings.append(Finding("control", file, offset, -1, -1, reason))
+
+    size = ENTRY_BYTES if directory.java is None else JAVA_ENTRY_BYTES
+    for place, entry in enumerate(directory.entries):
+        offset = CONTROL_HEADER_BYTES + place * size
+        if entry.partition != place:
+            wrong(CONTROL_FILE, offset, f"entry {place} names partition {entry.partition}")
+        if entry.current is None:
+            wrong(CONTROL_FILE, offset, f"both structs are invalid partition={place}")
+        elif None in entry.structs:
+            notes.append(f"{CONTROL_FILE}: one struct of partition {place} is torn, the other holds")
+    if directory.java is not None:
+        notes.append(f"{CONTROL_FILE}: written by Java Waltz, `waltz storage migrate` converts it")
+        return findings, notes
+    fence = directory.fence
+    if fence is None:
+        wrong(FENCE_FILE, 0, "is not there")
+    else:
+        if (fence.header.cluster_key, fence.header.partitions) != (directory.key, directory.header.partitions):
+            wrong(FENCE_FILE, 0, f"another cluster or size than {CONTROL_FILE}: {fence.header.cluster_key}, {fence.header.partitions} partitions")
+        if fence.start is None:
+            wrong(FENCE_FILE, CONTROL_HEADER_BYTES, "start count is unreadable")
+        for partition, session in enumerate(fence.sessions):
+            if session is None:
+                wrong(FENCE_FILE, CONTROL_HEADER_BYTES, f"both fences are unreadable partition={partition}")
+    return findings, notes
+
+
+def _verify_partition(disk: Disk, directory: StorageDirectory, partition: int, told: Callable[[int], None]) -> Iterator[SegmentReport]:
+    where = str(partition)
+    firsts = segment_firsts(disk, where)
+    notes = _stray_files(disk, where, set(firsts))
+    if partition >= directory.header.partitions:
+        notes.append(f"{where}: no partition of this cluster")
+    known_good = directory.known_good(partition)
+    if not firsts:
+        if known_good >= 0:
+            lost = Finding("data", where, 0, 0, known_good, "acknowledged transactions are missing")
+            yield SegmentReport(partition, 0, -1, 0, 0, (lost,), tuple(notes))
+        return
+    for first, following in pairwise([*firsts, None]):
+        assert first is not None
+        try:
+            check = _look(disk, directory.key, partition, first, following, known_good, told)
+            again = _second_look(disk, directory.key, partition, first, known_good, told) if check.findings else check
+        except FileNotFoundError:
+            again = None
+        if again is None:
+            continue  # cut or trimmed meanwhile
+        findings = check.findings
+        if findings:
+            check = again
+            kept = {(found.part, found.file, found.offset, found.transaction_id) for found in findings}
+            findings = [found for found in again.findings if (found.part, found.file, found.offset, found.transaction_id) in kept]
+        if check.tail_bytes:
+            notes.append(f"{where}: {check.tail_bytes} bytes behind the last acknowledged transaction, being written or torn by a crash")
+        yield SegmentReport(partition, first, check.last_id, check.records, check.data_bytes, tuple(findings), tuple(notes))
+        notes = []
+
+
+def _look(disk: Disk, key: UUID, partition: int, first: int, following: int | None, known_good: int, told: Callable[[int], None]) -> SegmentCheck:
+    check = SegmentCheck(disk, str(partition), key, partition, first, following=following, known_good=known_good)
+    for step in check.run():
+        told(step)
+    return check
+
+
+def _second_look(disk: Disk, key: UUID, partition: int, first: int, known_good: int, told: Callable[[int], None]) -> SegmentCheck | None:
+    """The node may have rolled, cut or trimmed: the row of segments is looked at anew. None where this one is not in it any more."""
+    firsts = segment_firsts(disk, str(partition))
+    if first not in firsts:
+        return None
+    following = next((other for other in firsts if other > first), None)
+    return _look(disk, key, partition, first, following, known_good, told)
+
+
+def _stray_files(disk: Disk, where: str, firsts: set[int]) -> list[str]:
+    names = disk.list(where)
+    stray = [name for name in names if name.endswith(".new")]
+    for kind in (INDEX, TIMES):
+        stray += [name for name in names if (first := first_id_of(name, kind)) is not None and first not in firsts]
+    return [f"{where}/{name}: what a crash left of a roll, or one that is under way" for name in stray]

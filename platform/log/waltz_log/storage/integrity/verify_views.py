@@ -1,0 +1,87 @@
+"""Verifies the compacted views of a storage directory: `metadata`, every record of every file, every index and that it names what the file holds.
+
+Strictly a look, also at the directory of a running node, which may change a view meanwhile: what is found counts only where a second look finds it
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from waltz_log.compaction.manifest import METADATA, ViewFile
+from waltz_log.core.ports import Disk, DiskFile
+from waltz_log.core.topics.topic_names import TopicName
+from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.storage.integrity.verify import Finding
+from waltz_log.storage.integrity.view_check import ViewFileCheck
+from waltz_log.storage.views.view_folders import read_manifest, view_folders
+
+__all__ = ["ViewReport", "verify_views"]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewReport:
+    """`log_partition` -1: `metadata` does not tell."""
+
+    topic: str
+    partition: int
+    log_partition: int
+    bound: int
+    records: int
+    bytes: int
+    findings: tuple[Finding, ...]
+
+
+def verify_views(disk: Disk, partitions: set[int] | None = None, told: Callable[[int], None] = lambda size: None) -> Iterator[ViewReport]:
+    """A report for each view, of the log partitions that are given alone. `told` hears of each file's bytes."""
+    for topic, partition in list(view_folders(disk)):
+        try:
+            report = _look(disk, topic, partition, told)
+            if report.findings:
+                again = _look(disk, topic, partition, told)
+                known = {(found.file, found.reason) for found in report.findings}
+                report = ViewReport(*_facts(again), tuple(found for found in again.findings if (found.file, found.reason) in known))
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        if partitions is None or report.log_partition in partitions:
+            yield report
+
+
+def _facts(report: ViewReport) -> tuple[str, int, int, int, int, int]:
+    return report.topic, report.partition, report.log_partition, report.bound, report.records, report.bytes
+
+
+def _look(disk: Disk, topic: TopicName, partition: int, told: Callable[[int], None]) -> ViewReport:
+    folder = f"{topic.namespace}/{topic.topic}/{partition}"
+    try:
+        manifest = read_manifest(disk, topic, partition)
+    except (WaltzError, ValueError, KeyError) as error:
+        offset, reason = (error.offset, error.reason) if isinstance(error, CorruptData) else (0, str(error))
+        return ViewReport(str(topic), partition, -1, -1, 0, 0, (Finding("header", f"{folder}/{METADATA}", offset, -1, -1, reason),))
+    findings: list[Finding] = []
+    records = size = 0
+    for file in manifest.files:
+        check = _opened(disk, folder, file)
+        if isinstance(check, Finding):
+            findings.append(check)
+            continue
+        for read in check.run():
+            told(read)
+        findings += check.findings
+        records, size = records + check.records, size + file.size_bytes
+    return ViewReport(str(topic), partition, manifest.log_partition, manifest.bound, records, size, tuple(findings))
+
+
+def _opened(disk: Disk, folder: str, file: ViewFile) -> ViewFileCheck | Finding:
+    """By its name, or by that which it has until its change, which took effect already, is tidied up."""
+    opened: list[DiskFile] = []
+    for part, name in (("data", file.name), ("index", file.index_name)):
+        path = f"{folder}/{name}"
+        try:
+            opened.append(disk.open(path if disk.exists(path) else f"{folder}/{file.staged(name)}", "read"))
+        except FileNotFoundError:
+            for each in opened:
+                each.close()
+            return Finding("data" if part == "data" else "index", path, 0, -1, -1, "is not there")
+    return ViewFileCheck(folder, file, opened[0], opened[1])

@@ -1,0 +1,293 @@
+"""The storage node: a directory, its partitions, and the procedures it offers for them.
+
+Partitions open when the node does, where they have files, and otherwise when a session first asks; one that does not open says why to everybody who
+asks and leaves the others alone. The node knows no coordinator and no cluster beyond the key: whoever starts it says what it belongs to.
+
+Several processes may be one node: a supervisor takes the directory, counts its start and makes room in the control files, and each worker joins it
+and touches what is its own partitions' alone, in the control files too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from waltz_log.core.formats.control_format import CONTROL_FILE
+from waltz_log.core.metadata import PARTITIONS_MAX
+from waltz_log.core.ports import Clock, Disk, Offload, Service
+from waltz_log.core.topics.sharding import WHOLE, Shard
+from waltz_log.errors import (
+    ClusterKeyMismatch,
+    CorruptData,
+    InvalidRequest,
+    InvalidSetting,
+    NotOwner,
+    StorageFailed,
+    StorageFull,
+    Unavailable,
+    WaltzError,
+)
+from waltz_log.storage.base.corruption import Corruption
+from waltz_log.storage.base.settings import StorageSettings
+from waltz_log.storage.base.snapshots import NodeStatistics
+from waltz_log.storage.base.space import DiskSpace
+from waltz_log.storage.control.control import ControlFiles
+from waltz_log.storage.integrity.peers import PeerReplicas
+from waltz_log.storage.integrity.scrub import Scrub
+from waltz_log.storage.node.read_access import ReadAccess
+from waltz_log.storage.node.service import service_of
+from waltz_log.storage.replica.partition import PartitionStore, Shared
+from waltz_log.storage.replica.ranges import ReadShare
+from waltz_log.storage.replica.writer_memory import WriterMemory
+from waltz_log.storage.segments.open_files import OpenFiles
+from waltz_log.storage.views.views import Views
+
+__all__ = ["StorageNode"]
+
+log = structlog.get_logger(__name__)
+
+
+class StorageNode:
+    """`create` once for a directory, then `open`, `service`, `close`; a worker does `join` instead of `open`. `shard`: what it owns; `ask_for_room`:
+    how a worker asks whoever has the directory for more partitions."""
+
+    def __init__(
+        self,
+        settings: StorageSettings,
+        disk: Disk,
+        clock: Clock,
+        offload: Offload,
+        *,
+        shard: Shard = WHOLE,
+        ask_for_room: Callable[[int], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._shard = shard
+        self._ask_for_room = ask_for_room
+        self._disk = disk
+        self._clock = clock
+        self._offload = offload
+        self._reads = ReadShare(offload, max(1, settings.disk_threads // 2))
+        self._files = OpenFiles(disk, settings.open_files_max)
+        self._space = DiskSpace(disk, warn_free_bytes=settings.disk_warn_free_bytes, refuse_free_bytes=settings.disk_refuse_free_bytes)
+        self.clock = clock
+        self.corruption = Corruption(settings.repair_retry_s, settings.repair_retry_max_s)
+        """What of the stored log is known to be corrupt."""
+        self.views = Views(disk, clock, self._reads, settings, self._space, self.corruption.report)
+        """The compacted views of topics' partitions."""
+        self._control: ControlFiles | None = None
+        self._holds = False
+        """The directory is this node's own, not its supervisor's."""
+        self._control_turn = asyncio.Lock()
+        self._memory = WriterMemory(settings.writer_bytes_max)
+        self._opening: dict[int, asyncio.Lock] = {}
+        self._partitions: dict[int, PartitionStore] = {}
+        self._stopped: dict[int, WaltzError] = {}
+        self.access = ReadAccess()
+        """Who may read each partition, as its owner said since this node was started."""
+        self._scrub: Scrub | None = None
+        self._scrubbing: list[asyncio.Task[None]] = []
+
+    @staticmethod
+    def exists(disk: Disk) -> bool:
+        """Whether a node was created in the directory."""
+        return disk.exists(CONTROL_FILE)
+
+    @staticmethod
+    def create(disk: Disk, clock: Clock, cluster_key: UUID, partitions: int) -> None:
+        """Makes the directory that of an empty node of the cluster. Raises `InvalidSetting` where it is one already. Never done on the quiet: a
+        node whose directory is gone must not come back as if it had never held anything."""
+        ControlFiles.create(disk, clock, cluster_key, partitions)
+
+    async def open(self, cluster_key: UUID | None = None, partitions: int | None = None, *, starts: int = -1) -> None:
+        """Takes the directory and opens what is in it. Where they are given, another cluster's directory is refused (`ClusterKeyMismatch`), there is
+        room for that many partitions afterwards, and starts are counted on from `starts` if that is more than there were. Raises `InvalidSetting`
+        where no node was created here or another process has it."""
+        try:
+            self._disk.lock()
+        except OSError as error:
+            raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+        try:
+            control = await self._offload(ControlFiles.open, self._disk)
+            if cluster_key is not None and control.header.cluster_key != cluster_key:
+                raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
+            if partitions is not None:
+                await self._offload(control.grow, partitions)
+            await self._offload(control.count_start, starts)
+        except OSError as error:
+            self._disk.unlock()
+            raise StorageFailed(partition=-1, reason=f"cannot open the control files: {error}") from None
+        except WaltzError:
+            self._disk.unlock()
+            raise
+        self._holds = True
+        await self._open_present(control)
+
+    async def join(self, cluster_key: UUID) -> None:
+        """As a worker: opens what is its own in a directory that is taken for it, and counts no start. Raises `ClusterKeyMismatch`."""
+        try:
+            control = await self._offload(ControlFiles.open, self._disk, self._shard.owns)
+        except OSError as error:
+            raise StorageFailed(partition=-1, reason=f"cannot open the control files: {error}") from None
+        if control.header.cluster_key != cluster_key:
+            raise ClusterKeyMismatch(expected=str(cluster_key), got=str(control.header.cluster_key))
+        await self._open_present(control)
+
+    async def _open_present(self, control: ControlFiles) -> None:
+        self._control = control
+        present = set(self._disk.list(""))
+        mine = [partition for partition in range(control.header.partitions) if self._shard.owns(partition) and str(partition) in present]
+        await asyncio.gather(*(self._open(partition) for partition in mine))
+        await self.views.open(self._shard.owns)
+        log.info("storage node open", name=self.settings.name, start=control.start, partitions=control.header.partitions)
+
+    async def _open(self, partition: int) -> None:
+        try:
+            await self.partition(partition)
+        except WaltzError as error:
+            log.error("partition does not open", partition=partition, error=str(error))
+
+    @property
+    def control(self) -> ControlFiles:
+        if self._control is None:
+            raise StorageFailed(partition=-1, reason="the node is not open")
+        return self._control
+
+    @property
+    def start(self) -> int:
+        """How often this directory was started."""
+        return self.control.start
+
+    @property
+    def cluster_key(self) -> UUID:
+        return self.control.header.cluster_key
+
+    async def partition(self, partition: int) -> PartitionStore:
+        """The partition's store, opened if it was not. Raises `InvalidRequest` where there is no such partition, or why it does not open."""
+        found = self._partitions.get(partition)
+        if found is not None:
+            return found
+        control = self.control
+        if not 0 <= partition < control.header.partitions:
+            raise InvalidRequest(reason=f"no such partition partition={partition} partitions={control.header.partitions}")
+        if not self._shard.owns(partition):
+            raise NotOwner(partition=partition, reason=f"of another worker than {self._shard.worker} of {self._shard.workers}")
+        async with self._opening.setdefault(partition, asyncio.Lock()):
+            if partition in self._stopped:
+                raise self._stopped[partition]
+            if partition not in self._partitions:
+                try:
+                    shared = Shared(
+                        self.settings,
+                        self._files,
+                        self._clock,
+                        control,
+                        self._space,
+                        self._offload,
+                        self._reads,
+                        self._control_turn,
+                        self._memory,
+                        self.corruption,
+                    )
+                    self._partitions[partition] = await PartitionStore.open(partition, shared)
+                except StorageFull:
+                    raise  # who asks again tries again
+                except WaltzError as error:
+                    self._stopped[partition] = error
+                    raise
+            return self._partitions[partition]
+
+    async def make_room(self, partitions: int) -> None:
+        """For so many partitions, if there was room for fewer. Raises `InvalidRequest` for more than a log can have, `StorageFailed`."""
+        if partitions <= self.control.header.partitions:
+            return
+        if partitions > PARTITIONS_MAX:
+            raise InvalidRequest(reason=f"a log has {PARTITIONS_MAX} partitions at most, not {partitions}")
+        if self._ask_for_room is not None:
+            self._ask_for_room(partitions)
+            raise Unavailable(reason=f"room is made for more partitions: partitions={partitions}")
+        async with self._control_turn:
+            if partitions <= self.control.header.partitions:
+                return  # made while this one waited
+            await self._offload(self.control.grow, partitions)
+        log.info("room for more partitions", name=self.settings.name, partitions=partitions)
+
+    def service(self) -> Service:
+        """What a network serves for this node."""
+        return service_of(self)
+
+    @property
+    def full(self) -> bool:
+        """Whether appends are refused until there is room on the disk."""
+        return self._space.refusing
+
+    def statistics(self) -> NodeStatistics:
+        return NodeStatistics(
+            name=self.settings.name,
+            cluster_key=str(self.cluster_key),
+            start=self.start,
+            disk_free_bytes=self._disk.free_bytes(),
+            open_files=self._files.count,
+            disk_total_bytes=self._disk.total_bytes(),
+            space=self._space.look(),
+            partitions=tuple(self._partitions[partition].statistics() for partition in sorted(self._partitions)),
+            stopped={partition: str(self._stopped[partition]) for partition in sorted(self._stopped)},
+            corrupt=tuple(sorted(partition for partition, error in self._stopped.items() if isinstance(error, CorruptData))),
+            repairing=tuple(sorted(self.corruption.partitions() & self._partitions.keys())),
+            scrub=None if self._scrub is None else self._scrub.statistics(),
+            writer_bytes=self._memory.held,
+            writer_bytes_highest=self._memory.highest,
+            writer_bytes_max=self._memory.bytes_max,
+        )
+
+    def start_scrub(self, peers: PeerReplicas | None) -> Scrub | None:
+        """Until the node closes, in the background: repairs from peers what is known to be corrupt, and reads stored data again to find more. Of
+        the second nothing, and None, where the settings say never."""
+        if self._scrub is None:
+            settings = self.settings
+            self._scrub = Scrub(
+                self._open_stores,
+                self.views,
+                self._reads,
+                peers,
+                bytes_per_s=settings.scrub_bytes_per_s,
+                pause_s=settings.scrub_pause_s,
+                corruption=self.corruption,
+                repair_bytes_per_s=settings.repair_bytes_per_s,
+            )
+            work = [self._scrub.run_repairs(), *([self._scrub.run()] if settings.scrub_bytes_per_s else [])]
+            self._scrubbing = [asyncio.get_running_loop().create_task(each) for each in work]
+            for task in self._scrubbing:
+                task.add_done_callback(_scrub_ended)
+        return self._scrub if self.settings.scrub_bytes_per_s else None
+
+    def _open_stores(self) -> list[PartitionStore]:
+        return [self._partitions[partition] for partition in sorted(self._partitions)]
+
+    async def close(self) -> None:
+        """Writes what is queued and gives the directory back. The listener is closed before."""
+        for task in self._scrubbing:
+            task.cancel()
+        if self._scrubbing:
+            await asyncio.wait(self._scrubbing)
+        await self.views.close()
+        partitions, self._partitions = self._partitions, {}
+        control, self._control = self._control, None
+        results: list[Any] = await asyncio.gather(*(store.close() for store in partitions.values()), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException):
+                log.error("partition did not close", error=repr(error))
+        if control is not None:
+            control.close()
+        if self._holds:
+            self._holds = False
+            self._disk.unlock()
+
+
+def _scrub_ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("scrub broke", error=repr(error), exc_info=error)

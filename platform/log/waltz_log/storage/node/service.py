@@ -1,0 +1,221 @@
+"""What a storage node answers on the wire: messages checked, handed to the partition, answers built. Decides nothing else.
+
+A `Replicate` stream is two loops: one receives blocks and waits for room, one tells what is on disk, or received where the owner wants to know that
+too. An owner that does not read its acknowledgements holds up its own stream and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import aclosing
+from struct import iter_unpack, pack
+from typing import TYPE_CHECKING, Any
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import header_bytes
+from waltz_log.core.ports import Service, Stream
+from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
+from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
+from waltz_log.storage.node.read_access import OpenedBy
+from waltz_log.storage.node.upkeep_service import upkeep_service_of
+from waltz_log.storage.replica.appender import Appender, Flushing
+from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+
+if TYPE_CHECKING:
+    from waltz_log.storage.node.node import StorageNode
+
+__all__ = ["service_of"]
+
+READ_BYTES_MAX = 8 * 1024 * 1024
+"""However much a reader asks for: half of the largest message."""
+
+
+def service_of(node: StorageNode) -> Service:
+    service = _Service(node)
+    return {
+        methods.OPEN: service.open,
+        methods.SET_LOW_WATER_MARK: service.set_low_water_mark,
+        methods.KEEP_PROGRESS: service.keep_progress,
+        methods.TRUNCATE: service.truncate,
+        methods.REPLICATE: service.replicate,
+        methods.READ: service.read,
+        methods.LOCATE: service.locate,
+        methods.PING: service.ping,
+        methods.STORAGE_STATUS: service.status,
+        **upkeep_service_of(node, service.partition, service.expect_reader),
+    }
+
+
+FLUSH_PERIOD_MS_MIN = 2
+LOCATE_BYTES_MAX = 8 * 64
+"""Of times in one question: each is looked up in as many files as there are halvings of the segments."""
+
+
+class _Service:
+    def __init__(self, node: StorageNode) -> None:
+        self._node = node
+
+    def _expect_key(self, request: Any) -> None:
+        if request.cluster_key != self._node.cluster_key.bytes:
+            raise ClusterKeyMismatch(expected=str(self._node.cluster_key), got=request.cluster_key.hex())
+
+    def expect_reader(self, request: Any, store: PartitionStore) -> None:
+        """Raises `NotAllowed`."""
+        self._node.access.expect_reader(
+            request.partition, request.principal, fence=request.fence, token=request.owner_token, newest_session=store.newest_session
+        )
+
+    async def partition(self, request: Any) -> PartitionStore:
+        self._expect_key(request)
+        return await self._node.partition(request.partition)
+
+    async def open(self, request: Any) -> Any:
+        self._expect_key(request)
+        await self._node.make_room(request.partitions)
+        store = await self.partition(request)
+        self._node.access.expect_same_owner(request.partition, request.session, request.owner_token, store.clean_session)
+        state = await store.open_session(request.session)
+        opened = OpenedBy(request.session, request.owner_token, request.topic, tuple(request.readers))
+        self._node.access.record(request.partition, opened, store.clean_session)
+        return pb.OpenResponse(
+            session=state.mark.session,
+            low_water_mark=state.mark.low_water_mark,
+            local_low_water_mark=state.mark.local_low_water_mark,
+            last_transaction_id=state.last_id,
+            first_transaction_id=state.first_id,
+            start=self._node.start,
+            takes_several=True,
+            takes_flushing=True,
+            may_lack=state.may_lack,
+            full=self._node.full,
+        )
+
+    async def set_low_water_mark(self, request: Any) -> Any:
+        store = await self.partition(request)
+        return pb.LowWaterMarkResponse(last_transaction_id=await store.set_low_water_mark(request.session, request.low_water_mark))
+
+    async def keep_progress(self, request: Any) -> Any:
+        store = await self.partition(request)
+        return pb.LowWaterMarkResponse(last_transaction_id=await store.keep_progress(request.session, request.low_water_mark, request.kept))
+
+    async def truncate(self, request: Any) -> Any:
+        store = await self.partition(request)
+        return pb.TruncateResponse(last_transaction_id=await store.truncate(request.session, request.last_transaction_id))
+
+    async def locate(self, request: Any) -> Any:
+        store = await self.partition(request)
+        if len(request.times_ms) % 8 or len(request.times_ms) > LOCATE_BYTES_MAX:
+            raise ProtocolViolation(reason=f"bad number of times: bytes={len(request.times_ms)}")
+        times_ms = [value for (value,) in iter_unpack(">q", request.times_ms)]
+        found = await store.locate(max(0, request.session), times_ms, request.first_transaction_id, request.last_transaction_id, request.max_bytes)
+        return pb.LocateResponse(
+            transaction_ids=pack(f">{len(found.positions)}q", *found.positions),
+            bytes=found.bytes,
+            last_within=found.last_within,
+            replica_first_transaction_id=found.first,
+            replica_last_transaction_id=found.last,
+        )
+
+    async def ping(self, request: Any) -> Any:
+        self._expect_key(request)
+        return pb.PingResponse(full=self._node.full)
+
+    async def status(self, _request: Any) -> Any:
+        return pb.StorageStatusResponse(json=self._node.statistics().to_json())
+
+    # ---- streams ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def replicate(self, stream: Stream) -> None:
+        opening = await stream.receive()
+        if opening is None:
+            return
+        if opening.WhichOneof("kind") != "open":
+            raise ProtocolViolation(reason="a replicate stream begins with open")
+        store = await self.partition(opening.open)
+        appender = await store.attach(opening.open.session, self._node.settings.pending_bytes_max)
+        try:
+            await _both(_receive_blocks(stream, store, appender), _acknowledge(stream, store, appender))
+        finally:
+            store.detach(appender)
+
+    async def read(self, request: Any, stream: Stream) -> None:
+        store = await self.partition(request)
+        self.expect_reader(request, store)
+        max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
+        found = store.read(request.session, request.fence, request.first_transaction_id, request.last_transaction_id, max_bytes)
+        answered = 0
+        async with aclosing(found) as runs:
+            async for run in runs:
+                answer = pb.ReadResponse(replica_last_transaction_id=store.last_id)
+                for block in run:
+                    answer.blocks.add(
+                        first_transaction_id=block.first_transaction_id,
+                        lengths=block.lengths,
+                        records=header_bytes(block.records, block.lengths) if request.headers_only else block.records,
+                        append_time_ms=block.append_time_ms,
+                    )
+                await stream.send(answer)
+                answered += 1
+                if answered == request.runs_max:
+                    return
+
+
+async def _receive_blocks(stream: Stream, store: PartitionStore, appender: Appender) -> None:
+    """Until the owner ends its side and all it sent is on disk, or anything fails."""
+    while (message := await stream.receive()) is not None:
+        kind = message.WhichOneof("kind")
+        if kind not in ("block", "blocks"):
+            _told_apart(kind, message, store, appender)
+            continue
+        for sent in (message.block,) if kind == "block" else message.blocks.blocks:
+            await store.append(appender, Block(sent.first_transaction_id, sent.lengths, sent.records, sent.append_time_ms))
+        await appender.room()
+    appender.finish()
+
+
+def _told_apart(kind: str | None, message: Any, store: PartitionStore, appender: Appender) -> None:
+    """What an owner says between blocks."""
+    if kind == "flushing":
+        told = message.flushing
+        if told.bytes and told.period_ms < FLUSH_PERIOD_MS_MIN:
+            raise ProtocolViolation(reason=f"flushed more often than every {FLUSH_PERIOD_MS_MIN} ms: period_ms={told.period_ms}")
+        appender.flushing = Flushing(told.period_ms / 1000, min(told.bytes, FLUSH_BYTES_MAX)) if told.bytes > 0 else None
+    elif kind == "flush":
+        store.flush()
+    else:
+        raise ProtocolViolation(reason="a replicate stream is opened once, then carries blocks")
+
+
+async def _acknowledge(stream: Stream, store: PartitionStore, appender: Appender) -> None:
+    """Tells the last transaction that is on disk, and the last that is received, whenever one moved, until the stream is finished and all is told."""
+    told = received = None
+    while True:
+        await appender.changed()
+        if appender.received is not None and appender.received != received:
+            told, received = appender.acknowledged, appender.received
+            on_disk = store.last_id if told is None else told
+            await stream.send(pb.ReplicateResponse(last_transaction_id=on_disk, received_transaction_id=received))
+        elif appender.acknowledged is not None and appender.acknowledged != told:
+            told = appender.acknowledged
+            await stream.send(pb.ReplicateResponse(last_transaction_id=told))
+        if appender.failed is not None:
+            raise appender.failed
+        if appender.done and told == appender.acknowledged:
+            return
+
+
+async def _both(*work: Coroutine[Any, Any, None]) -> None:
+    """Runs the loops until all are done or one fails; the first failure ends the others."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

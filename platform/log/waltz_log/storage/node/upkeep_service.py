@@ -1,0 +1,149 @@
+"""What a storage node answers to the owner's upkeep, and to readers of compacted views: messages checked, handed on, answers built.
+
+All but reading is for the owner alone, in its session: a replica that has seen a newer one refuses, and one that is not clean in it. Decides nothing
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+from waltz_log.core.formats.wal_records import WalRecord
+from waltz_log.core.ports import Service, Stream
+from waltz_log.core.topics.topic_names import TopicName
+from waltz_log.errors import ProtocolViolation, StorageFailed, Unavailable
+from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.views.views import TopicPartition, ViewFacts, Wanted
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.view_pages import decode_view_page, encode_view_page
+
+if TYPE_CHECKING:
+    from waltz_log.storage.node.node import StorageNode
+
+__all__ = ["upkeep_service_of"]
+
+SEGMENTS_MAX = 4096
+"""Told at once, 128 KiB: the oldest of them."""
+
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+"""However much a reader asks for: one record of 16 MiB may come on top of nothing."""
+
+FindStore = Callable[[Any], Awaitable[PartitionStore]]
+
+
+def upkeep_service_of(node: StorageNode, partition: FindStore, expect_reader: Callable[[Any, PartitionStore], None]) -> Service:
+    """`partition`: the store that a request names, its cluster key compared; `expect_reader`: refuses who may not read."""
+    service = _UpkeepService(node, partition, expect_reader)
+    return {
+        methods.DESCRIBE: service.describe,
+        methods.TRIM: service.trim,
+        methods.BEGIN: service.begin,
+        methods.COMPACT: service.compact,
+        methods.READ_VIEW: service.read_view,
+        methods.LOAD_VIEW: service.load_view,
+        methods.DROP_VIEW: service.drop_view,
+    }
+
+
+class _UpkeepService:
+    def __init__(self, node: StorageNode, partition: FindStore, expect_reader: Callable[[Any, PartitionStore], None]) -> None:
+        self._node = node
+        self._views = node.views
+        self._partition = partition
+        self._expect_reader = expect_reader
+
+    async def _member(self, request: Any) -> PartitionStore:
+        store = await self._partition(request)
+        store.expect_member(request.session)
+        return store
+
+    async def describe(self, request: Any) -> Any:
+        store = await self._member(request)
+        try:
+            segments = await store.holdings()
+        except FileNotFoundError:
+            raise Unavailable(reason=f"the log is just being trimmed: partition={request.partition}") from None
+        except OSError as error:
+            raise StorageFailed(partition=request.partition, reason=f"cannot look at the segments: {error}") from None
+        told = segments[: min(request.segments_max or SEGMENTS_MAX, SEGMENTS_MAX)]
+        return pb.DescribeResponse(
+            first_transaction_id=segments[0].first,
+            last_transaction_id=segments[-1].last,
+            low_water_mark=store.trimmable,
+            bytes=sum(each.bytes for each in segments),
+            segments=pack(f">{4 * len(told)}q", *[value for each in told for value in each]),
+            now_ms=self._node.clock.now_ms(),
+            view=_described(self._views.describe(request.partition)),
+        )
+
+    async def trim(self, request: Any) -> Any:
+        store = await self._member(request)
+        first = request.first_transaction_id
+        if request.compacted:
+            first = min(first, self._views.bound(request.partition))
+        return pb.TrimResponse(first_transaction_id=await store.trim(first, request.session))
+
+    async def begin(self, request: Any) -> Any:
+        store = await self._partition(request)
+        return pb.BeginResponse(last_transaction_id=await store.begin(request.session, request.first_transaction_id))
+
+    async def compact(self, request: Any) -> Any:
+        store = await self._member(request)
+        wanted = Wanted(min(request.bound, store.last_id + 1), request.bound, request.now_ms, request.tombstone_retention_ms)
+        found = await self._views.compact(store.log, _topic_partition(request.of), request.start, wanted)
+        return pb.CompactResponse(view=_described(found))
+
+    async def read_view(self, request: Any, stream: Stream) -> None:
+        store = await self._partition(request)
+        self._expect_reader(request, store)
+        store.expect_clean(max(0, request.session))
+        max_bytes = min(request.max_bytes, PAGE_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
+        answered = 0
+        async with aclosing(self._views.read(request.partition, request.first_transaction_id, max_bytes, request.bound_min)) as pages:
+            async for page in pages:
+                records, start, bound, following, done = page
+                await stream.send(encode_view_page(records, start=start, bound=bound, next_transaction_id=following, done=done))
+                answered += 1
+                if answered == request.pages_max:
+                    return
+
+    async def load_view(self, stream: Stream) -> None:
+        opening = await stream.receive()
+        if opening is None:
+            return
+        if opening.WhichOneof("kind") != "open":
+            raise ProtocolViolation(reason="a view is loaded by a stream that begins with open")
+        request = opening.open
+        store = await self._member(request)
+        if not 0 <= request.start <= request.bound <= store.last_id + 1:
+            raise ProtocolViolation(reason=f"a view that is not of this log: start={request.start} bound={request.bound} last={store.last_id}")
+        await self._views.load(request.partition, _topic_partition(request.of), request.start, request.bound, _received(stream))
+        await stream.send(pb.LoadViewResponse(view=_described(self._views.describe(request.partition))))
+
+    async def drop_view(self, request: Any) -> Any:
+        await self._member(request)
+        await self._views.drop(request.partition)
+        return pb.DropViewResponse()
+
+
+async def _received(stream: Stream) -> AsyncGenerator[Sequence[WalRecord], None]:
+    """Until the page that says it is the last. A stream that ends before it gives nothing that could take effect."""
+    while (message := await stream.receive()) is not None:
+        if message.WhichOneof("kind") != "page":
+            raise ProtocolViolation(reason="a view's stream is opened once, then carries pages")
+        yield decode_view_page(message.page)
+        if message.page.done:
+            return
+    raise ProtocolViolation(reason="a view's stream ended before its last page")
+
+
+def _topic_partition(told: Any) -> TopicPartition:
+    return TopicPartition(TopicName.parse(f"{told.namespace}/{told.topic}"), told.partition, dict(told.properties))
+
+
+def _described(found: ViewFacts) -> Any:
+    return pb.ViewDescription(**found._asdict())

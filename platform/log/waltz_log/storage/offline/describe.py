@@ -1,0 +1,56 @@
+"""What a storage directory tells of itself to a cluster that takes it over: key, marks, and how far its numbers have come.
+
+Reads headers of all records, strictly read-only; changes and verifies nothing. A directory that Java Waltz wrote must be migrated first.
+"""
+
+from __future__ import annotations
+
+from waltz_log.core.adoption import DirectoryFacts, PartitionFacts
+from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES
+from waltz_log.core.ports import Disk
+from waltz_log.errors import CorruptData, InvalidSetting
+from waltz_log.storage.control.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
+from waltz_log.storage.offline.dump import dump_records
+from waltz_log.storage.segments.segment import segment_path
+
+__all__ = ["describe"]
+
+
+def describe(disk: Disk) -> DirectoryFacts:
+    """Raises `InvalidSetting` where it is no directory of ours, `CorruptData` where it is damaged."""
+    found = read_directory(disk)
+    if found.java is not None:
+        raise InvalidSetting(name="directory", reason="was written by Java Waltz: run `waltz storage migrate` on it first", nearest=None)
+    present = set(partition_directories(disk))
+    return DirectoryFacts(found.key, tuple(_partition(disk, found, partition, partition in present) for partition in range(found.header.partitions)))
+
+
+def _partition(disk: Disk, found: StorageDirectory, partition: int, present: bool) -> PartitionFacts:
+    mark = found.entries[partition].mark
+    if mark is None:
+        raise CorruptData(where="control file", offset=0, transaction_id=-1, reason=f"both structs are invalid partition={partition}")
+    last, generation, client_id = (-1, 0, 0) if not present else _records(disk, str(partition))
+    committed = min(mark.low_water_mark, mark.local_low_water_mark)  # the replica may have been in the middle of a fill
+    return PartitionFacts(mark.session, _fence(found, partition, mark), committed, last, present, generation, client_id)
+
+
+def _fence(found: StorageDirectory, partition: int, mark: SessionMark) -> int:
+    seen = None if found.fence is None else found.fence.sessions[partition]
+    return max(mark.session, -1 if seen is None else seen)
+
+
+def _records(disk: Disk, directory: str) -> tuple[int, int, int]:
+    last, generation, client_id = -1, 0, 0
+    for first in segment_firsts(disk, directory):
+        last = max(last, first - 1)
+        file = disk.open(segment_path(directory, first, DATA), "read")
+        try:
+            empty = file.size() <= FILE_HEADER_BYTES
+        finally:
+            file.close()
+        for record in () if empty else dump_records(disk, directory, first, data=False):
+            if record.damage is not None:
+                raise CorruptData(where=directory, offset=record.offset, transaction_id=record.transaction_id, reason=record.damage)
+            last, generation, client_id = record.transaction_id, max(generation, record.generation), max(client_id, record.client_id)
+    return last, generation, client_id

@@ -1,0 +1,137 @@
+"""Converts the directory of a storage of Java Waltz 0.13 in place: a control file and a fence file of ours, the segments as they are.
+
+The order makes a crash at any step harmless: the fences are written, then a copy of the original's control file under the name that says what it is,
+then the new control file takes the old one's name. Until then the directory is the original's, from then on ours; each file comes by a rename of a
+synced temporary, so none is ever half there. Doing it again does nothing.
+
+Refused (`InvalidSetting`, `CorruptData`) while a node has the directory, where the two structs do not say which of them holds, where a file of an
+earlier conversion says something else, where the segments are not whole or do not reach what the control file says was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from waltz_log.core.formats.control_format import (
+    CONTROL_FILE,
+    CONTROL_HEADER_BYTES,
+    FENCE_FILE,
+    SessionMark,
+    encode_counter,
+    encode_entry,
+)
+from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES
+from waltz_log.core.ports import Disk
+from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
+from waltz_log.storage.control.directory import StorageDirectory, partition_directories, read_directory, read_file
+from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
+
+__all__ = ["JAVA_CONTROL_FILE", "Migration", "migrate"]
+
+JAVA_CONTROL_FILE: Final = "waltz-storage.ctl.java-0.13"
+"""Where the original's control file is kept. Put back under its old name, the original can be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """`done` is False where the directory was ours already. `last_transaction_ids`: by partition, of those that have files."""
+
+    done: bool
+    marks: tuple[SessionMark, ...]
+    last_transaction_ids: dict[int, int]
+
+
+def _nothing(_bytes: int) -> None:
+    pass
+
+
+def migrate(disk: Disk, told: Callable[[int], None] = _nothing) -> Migration:
+    """Verifies all segments first; `told` hears of every step's bytes."""
+    try:
+        disk.lock()
+    except OSError as error:
+        raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+    try:
+        return _migrate(disk, told)
+    except OSError as error:
+        raise StorageFailed(partition=-1, reason=f"cannot migrate: {error}") from None
+    finally:
+        disk.unlock()
+
+
+def _migrate(disk: Disk, told: Callable[[int], None]) -> Migration:
+    found = read_directory(disk)
+    if found.java is None:
+        if not disk.exists(JAVA_CONTROL_FILE):
+            raise InvalidSetting(name="directory", reason="holds no control file of Java Waltz: there is nothing to migrate", nearest=None)
+        return Migration(False, tuple(entry.mark or SessionMark() for entry in found.entries), {})
+    marks = _marks(found)
+    last_ids = _verified(disk, found, told)
+    header = found.header.to_bytes()
+    # The sessions of the original's servers ended with it; whoever comes next has a later one than the marks.
+    fences = header + b"".join(2 * encode_counter(value) for value in (0, *(mark.session for mark in marks)))
+    _put(disk, FENCE_FILE, fences)
+    _put(disk, JAVA_CONTROL_FILE, read_file(disk, CONTROL_FILE))
+    _replace(disk, CONTROL_FILE, header + b"".join(encode_entry(partition, mark) for partition, mark in enumerate(marks)))
+    return Migration(True, marks, last_ids)
+
+
+def _marks(found: StorageDirectory) -> tuple[SessionMark, ...]:
+    findings, _ = verify_small_files(found)
+    if findings:
+        first = findings[0]
+        raise CorruptData(where=first.file, offset=first.offset, transaction_id=-1, reason=first.reason)
+    marks = []
+    for place, entry in enumerate(found.entries):
+        mark = entry.mark
+        assert mark is not None, "two invalid structs are a finding"
+        if not -1 <= mark.local_low_water_mark <= mark.low_water_mark or mark.session < -1:
+            where = CONTROL_HEADER_BYTES + place * JAVA_ENTRY_BYTES
+            raise CorruptData(where=CONTROL_FILE, offset=where, transaction_id=-1, reason=f"impossible marks partition={place} {mark}")
+        marks.append(mark)
+    return tuple(marks)
+
+
+def _verified(disk: Disk, found: StorageDirectory, told: Callable[[int], None]) -> dict[int, int]:
+    """The last id of each partition. Raises the first finding there is: it must be mended before, by the original or from another storage."""
+    last_ids: dict[int, int] = {}
+    for report in verify_directory(disk, told=told):
+        if report.findings:
+            first = report.findings[0]
+            raise CorruptData(where=first.file, offset=first.offset, transaction_id=first.transaction_id, reason=first.reason)
+        last_ids[report.partition] = report.last_transaction_id
+    for partition in range(found.header.partitions):
+        known_good, last = found.known_good(partition), last_ids.get(partition, -1)
+        if known_good > last:
+            reason = f"acknowledged transactions are missing: known_good={known_good}"
+            raise CorruptData(where=str(partition), offset=0, transaction_id=last + 1, reason=reason)
+    foreign = [partition for partition in partition_directories(disk) if partition >= found.header.partitions]
+    if foreign:
+        reason = f"holds files of partitions that its control file does not know: {foreign[:10]}"
+        raise InvalidSetting(name="directory", reason=reason, nearest=None)
+    return last_ids
+
+
+def _put(disk: Disk, path: str, content: bytes) -> None:
+    """Makes the file, or finds it made by an earlier conversion that was cut short. One that says something else is nobody's to overwrite."""
+    if disk.exists(path):
+        if read_file(disk, path) != content:
+            raise InvalidSetting(name="directory", reason=f"holds a {path} that says something else: move it away if it is not needed", nearest=None)
+        return
+    _replace(disk, path, content)
+
+
+def _replace(disk: Disk, path: str, content: bytes) -> None:
+    temporary = f"{path}.new"
+    if disk.exists(temporary):
+        disk.remove(temporary)
+    file = disk.open(temporary, "create")
+    try:
+        file.write(0, content)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory("")

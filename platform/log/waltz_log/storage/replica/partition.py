@@ -1,0 +1,497 @@
+"""One partition on a storage node: who may change it, in which order things happen to it, and what is told of it.
+
+Everything that changes the partition takes its turn, one at a time: opening a session, write rounds, truncation, marks. A session that was raised
+is on the medium before anybody is answered in its name, and from then on nothing of an older session is written, not even what was queued before.
+Blocks that are appended are queued and written in rounds (`write_rounds`). Where an owner has them acknowledged before they are synced, everything
+else that the partition does or tells begins with the sync.
+
+Invariants: what is acknowledged as on disk is on the medium, and nothing else is served or counted in marks; a partition whose disk failed answers
+nothing but that until the node starts anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import structlog
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import slice_block, verify_records
+from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.core.ports import Clock, Offload
+from waltz_log.core.retention import SegmentFacts
+from waltz_log.errors import (
+    CorruptData,
+    OutOfRange,
+    ProtocolViolation,
+    ReplicaFenced,
+    SessionTooOld,
+    StorageFailed,
+    StorageFull,
+    Unavailable,
+    WaltzError,
+)
+from waltz_log.storage.base.corruption import Corruption
+from waltz_log.storage.base.settings import StorageSettings
+from waltz_log.storage.base.snapshots import PartitionStatistics, ReplicaState
+from waltz_log.storage.base.space import DiskSpace
+from waltz_log.storage.control.control import ControlFiles
+from waltz_log.storage.replica.appender import Appender
+from waltz_log.storage.replica.progress import mark_of_progress
+from waltz_log.storage.replica.ranges import RangeReads
+from waltz_log.storage.replica.undertaken import Undertaken
+from waltz_log.storage.replica.unsynced import UnsyncedMark
+from waltz_log.storage.replica.write_rounds import WriteRounds
+from waltz_log.storage.replica.writer_memory import WriterMemory
+from waltz_log.storage.segments.fitting import expect_to_fit
+from waltz_log.storage.segments.holdings import Holdings
+from waltz_log.storage.segments.locating import Located
+from waltz_log.storage.segments.open_files import OpenFiles
+from waltz_log.storage.segments.segment_log import SegmentLog
+
+if TYPE_CHECKING:
+    from waltz_log.storage.segments.replacement import Replacement
+
+__all__ = ["PartitionStore", "Shared"]
+
+log = structlog.get_logger(__name__)
+
+
+class Shared(NamedTuple):
+    """What a node's partitions have in common. `offload` is for what changes something, `reads` for what does not; `control_turn` is taken around
+    changes of the control files."""
+
+    settings: StorageSettings
+    files: OpenFiles
+    clock: Clock
+    control: ControlFiles
+    space: DiskSpace
+    offload: Offload
+    reads: Offload
+    control_turn: asyncio.Lock
+    memory: WriterMemory
+    corruption: Corruption
+
+
+class PartitionStore:
+    """Made by `open`."""
+
+    def __init__(self, files: SegmentLog, shared: Shared, unsynced: UnsyncedMark) -> None:
+        self.partition = files.partition
+        self._log = files
+        self._unsynced = unsynced
+        self._control = shared.control
+        self._offload = shared.offload
+        self._reads = shared.reads
+        self._memory = shared.memory
+        self._ranges = RangeReads(files, shared.reads, shared.corruption.report)
+        self._corruption = shared.corruption
+        self._holdings = Holdings(files)
+        self._looking = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._control_turn = shared.control_turn
+        self._mark = shared.control.mark(self.partition)
+        self._fence = shared.control.fence(self.partition)
+        self._filled_to: int | None = None
+        """While the newest session fills this replica: the mark up to which all that it appends is committed."""
+        self._failed: WaltzError | None = None
+        self._closing = False
+        self._tasks = Undertaken(self._broke)
+        self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop)
+
+    @classmethod
+    async def open(cls, partition: int, shared: Shared) -> PartitionStore:
+        """Opens the log. Raises `CorruptData` or `StorageFailed`, which is then all there is to say of the partition."""
+        settings, control = shared.settings, shared.control
+        known_good = control.mark(partition).local_low_water_mark
+        opening = partial(SegmentLog.open, files=shared.files, preallocate_bytes=settings.preallocate_bytes, cached_bytes=settings.cached_bytes)
+        key = control.header.cluster_key
+        found = await shared.offload(opening, shared.files.disk, shared.clock, key, partition, settings.segment_bytes, known_good)
+        log.info("partition open", partition=partition, first=found.first_id, last=found.tail.last_id, segments=found.segments)
+        unsynced = await shared.offload(UnsyncedMark, shared.files.disk, found.directory)
+        store = cls(found, shared, unsynced)
+        if found.suspects:
+            store._tasks.start(store._repair_indexes(found.suspects))
+        return store
+
+    async def _repair_indexes(self, suspects: list[int]) -> None:
+        """In the background; who reads there meanwhile has it done at once."""
+        for first in suspects:
+            if self._closing:
+                return
+            try:
+                await self._reads(self._log.repair_index, first)
+            except (OSError, CorruptData) as error:
+                log.error("closed segment is damaged", partition=self.partition, segment=first, error=str(error))
+                self._corruption.add(self.partition, first, str(error))
+
+    # ---- sessions --------------------------------------------------------------------------------------------------------------------------------
+
+    def _check(self, session: int) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if session < self._fence:
+            raise self._fenced(session)
+
+    def _fenced(self, session: int) -> ReplicaFenced:
+        return ReplicaFenced(what="store session", partition=self.partition, mine=session, newer=self._fence, clean_session=self._mark.session)
+
+    async def _admit(self, session: int) -> None:
+        """Within a turn: refuses an older session; a newer one is on the medium when this returns, and nothing older is queued any more."""
+        self._check(session)
+        if session == self._fence:
+            return
+        await self._end_fill()
+        async with self._control_turn:
+            await self._guarded(self._offload(self._control.raise_fence, self.partition, session))
+        self._fence = session
+        # Every queued block came through a stream of an older session.
+        dropped = self._rounds.drop(lambda appender: self._fenced(appender.session))
+        for appender in self._rounds.appenders:
+            appender.fail(self._fenced(appender.session))
+        log.info("session admitted", partition=self.partition, session=session, dropped_blocks=dropped)
+
+    def _broke(self, error: BaseException) -> None:
+        log.error("a turn broke", partition=self.partition, exc_info=error)
+        self._stop(StorageFailed(partition=self.partition, reason=f"a turn broke: {error!r}"))
+
+    async def _guarded(self, work: Awaitable[Any]) -> None:
+        """A failure of the disk stops the partition."""
+        try:
+            await work
+        except StorageFull:
+            raise
+        except StorageFailed as error:
+            self._stop(error)
+            raise
+
+    def _stop(self, error: WaltzError) -> None:
+        if self._failed is None:
+            log.error("partition stopped", partition=self.partition, error=str(error))
+            self._failed = error
+        self._rounds.end(error)
+
+    async def open_session(self, session: int) -> ReplicaState:
+        """Fences older sessions, then tells what is here. Raises `Fenced`."""
+        return await self._tasks.whole(self._open_session(session))
+
+    async def _open_session(self, session: int) -> ReplicaState:
+        async with self._turn:
+            await self._admit(session)
+            await self._rounds.sync()
+            return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack)
+
+    async def set_low_water_mark(self, session: int, low_water_mark: int) -> int:
+        """Makes the replica a clean member of the session: all it holds is committed. Gives its last id. Raises `ProtocolViolation` where the
+        mark goes back, `OutOfRange` where there is more than the mark."""
+        return await self._tasks.whole(self._set_low_water_mark(session, low_water_mark))
+
+    async def _set_low_water_mark(self, session: int, low_water_mark: int) -> int:
+        async with self._turn:
+            await self._admit(session)
+            await self._rounds.sync()
+            last = self._log.tail.last_id
+            if low_water_mark < self._mark.low_water_mark:
+                reason = f"low-water mark goes back partition={self.partition} from={self._mark.low_water_mark} to={low_water_mark}"
+                raise ProtocolViolation(reason=reason)
+            if last > low_water_mark or self._rounds.pending:
+                queued_last = self._rounds.queued_last
+                raise OutOfRange(partition=self.partition, asked=low_water_mark, first=queued_last, last=queued_last)
+            mark = SessionMark(session, low_water_mark, last)
+            if mark != self._mark:
+                # From here on the log grows by what the session orders. A stream of its recovery may still hold a block that was copied in vain.
+                reason = f"the stream was opened before the replica became clean partition={self.partition} session={session}"
+                for appender in self._rounds.appenders:
+                    appender.fail(ProtocolViolation(reason=reason))
+                async with self._control_turn:
+                    await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
+                self._mark, self._filled_to = mark, None
+                if self._unsynced.there:
+                    await self._guarded(self._offload(self._unsynced.settle, self._log))
+            log.info("session clean", partition=self.partition, session=session, low_water_mark=low_water_mark, last=last)
+            return last
+
+    async def keep_progress(self, session: int, low_water_mark: int, kept: int) -> int:
+        """The replica is being filled: what it holds up to `kept` is committed, and so is all that this session still appends up to the mark. Both
+        outlast the session. Returns the id up to which everything is kept already. Raises as `storage.progress.mark_of_progress` does."""
+        return await self._tasks.whole(self._keep_progress(session, low_water_mark, kept))
+
+    async def _keep_progress(self, session: int, low_water_mark: int, kept: int) -> int:
+        async with self._turn:
+            await self._admit(session)
+            await self._rounds.sync()
+            await self._put_progress(mark_of_progress(self.partition, self._mark, session, low_water_mark, kept, self._log.tail.last_id))
+            self._filled_to = low_water_mark if self._mark.session != session else None
+            return self._mark.local_low_water_mark
+
+    async def _put_progress(self, mark: SessionMark) -> None:
+        if mark != self._mark:
+            async with self._control_turn:
+                await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
+            self._mark = mark
+
+    async def _end_fill(self) -> None:
+        """Before a newer session is admitted: what the one before copied, up to its mark, is kept."""
+        filled_to, self._filled_to = self._filled_to, None
+        if filled_to is not None:
+            last = self._log.tail.last_id
+            await self._put_progress(mark_of_progress(self.partition, self._mark, self._fence, filled_to, min(last, filled_to), last))
+
+    async def truncate(self, session: int, last_id: int) -> int:
+        """Cuts away what is above the id. Durable when it returns. Raises `OutOfRange` where the id is above the log or below what is known clean,
+        `ProtocolViolation` where the replica is clean in this session already."""
+        return await self._tasks.whole(self._truncate(session, last_id))
+
+    async def _truncate(self, session: int, last_id: int) -> int:
+        async with self._turn:
+            await self._admit(session)
+            await self._rounds.sync()
+            tail = self._log.tail
+            lowest = max(self._log.first_id - 1, self._mark.local_low_water_mark)
+            if not lowest <= last_id <= tail.last_id:
+                raise OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=tail.last_id)
+            if last_id < tail.last_id:
+                if self._mark.session == session:
+                    # Only a recovery truncates, and it is over: the call is late, and what it would cut may be acknowledged.
+                    raise ProtocolViolation(reason=f"a clean replica is not truncated in its session partition={self.partition} session={session}")
+                await self._guarded(self._offload(self._log.truncate, last_id))
+                self._rounds.drop(lambda _: OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=last_id))
+                log.info("truncated", partition=self.partition, session=session, was=tail.last_id, last=last_id)
+            return self._log.tail.last_id
+
+    async def trim(self, first_id: int, session: int | None = None) -> int:
+        """Removes whole segments below the id, oldest first, each durably before the next; gives the first id that is kept. Never touches what is not
+        known to be committed: raises `OutOfRange` where the id is above the low-water marks. `session`: the owner's, in which this replica must be
+        clean (`Fenced`, `SessionTooOld`); None for who has the directory to itself."""
+        return await self._tasks.whole(self._trim(first_id, session))
+
+    async def _trim(self, first_id: int, session: int | None) -> int:
+        async with self._turn:
+            if self._failed is not None:
+                raise self._failed
+            if session is not None:
+                self.expect_member(session)
+            highest = self.trimmable + 1
+            if first_id > highest:
+                raise OutOfRange(partition=self.partition, asked=first_id, first=self._log.first_id, last=highest)
+            await self._guarded(self._offload(self._log.trim, first_id))
+            return self._log.first_id
+
+    @property
+    def trimmable(self) -> int:
+        """The last transaction that may be trimmed: all up to here is known to be committed, and recovery does not go back behind it."""
+        return min(self._mark.low_water_mark, self._mark.local_low_water_mark)
+
+    async def holdings(self) -> list[SegmentFacts]:
+        """All segments. Raises `OSError` where one is removed meanwhile."""
+        async with self._looking:
+            return await self._reads(self._holdings.look)
+
+    def expect_member(self, session: int) -> None:
+        """Raises `Fenced` where a newer session was seen, `SessionTooOld` where this replica is not clean in this one."""
+        self._check(session)
+        if self._mark.session != session:
+            raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
+
+    async def begin(self, session: int, first_id: int) -> int:
+        """Leaves an empty log that goes on at the id, where this one ends below it: what is between, nobody keeps any more. Gives the last id, which
+        is below `first_id` by one then. Raises `ProtocolViolation` where the replica is clean in this session already."""
+        return await self._tasks.whole(self._begin(session, first_id))
+
+    async def _begin(self, session: int, first_id: int) -> int:
+        async with self._turn:
+            await self._admit(session)
+            await self._rounds.sync()
+            if self._mark.session == session:
+                raise ProtocolViolation(reason=f"a clean replica does not begin anew in its session partition={self.partition} session={session}")
+            if self._log.tail.last_id < first_id - 1:
+                await self._guarded(self._offload(self._log.begin, first_id))
+                self._rounds.drop(lambda _: OutOfRange(partition=self.partition, asked=first_id, first=first_id, last=first_id - 1))
+            return self._log.tail.last_id
+
+    # ---- appending -------------------------------------------------------------------------------------------------------------------------------
+
+    async def attach(self, session: int, pending_bytes_max: int) -> Appender:
+        """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`."""
+        await self._admit_apart(session)
+        appender = Appender(session, pending_bytes_max, self._memory)
+        self._rounds.appenders[appender] = None
+        return appender
+
+    def detach(self, appender: Appender) -> None:
+        """The stream ended. What it queued is written all the same."""
+        self._rounds.appenders.pop(appender, None)
+
+    async def _admit_apart(self, session: int) -> None:
+        """Outside a turn, and taking one only where there is something to change."""
+        self._check(session)
+        if session != self._fence:
+            await self._tasks.whole(self._open_session(session))
+            self._check(session)
+
+    async def append(self, appender: Appender, block: Block) -> None:
+        """Queues a block; the appender learns when it is on disk. What is here already is compared and skipped. Raises `CorruptData`, `OutOfRange`
+        where a block is missing before it, `ProtocolViolation` where other transactions have its ids, `TransactionTooLarge`, `Fenced`,
+        `StorageFailed`. A full disk is told to the appender when the block's turn comes (`StorageFull`); it and what follows are not taken."""
+        self._check(appender.session)
+        if appender.failed is not None:
+            raise appender.failed
+        first = block.first_transaction_id
+        if not block.lengths or first < 0:
+            raise ProtocolViolation(reason=f"empty block partition={self.partition} first_transaction_id={first}")
+        expect_to_fit(block, self._log.segment_bytes)
+        verify_records(
+            block.records, block.lengths, first_transaction_id=first, partition=self.partition, where=f"block for partition {self.partition}"
+        )
+        rounds = self._rounds
+        if first <= rounds.queued_last:
+            known = await self._tasks.whole(self._skip_known(appender, block))
+            if known is None:
+                return
+            block, first = known, known.first_transaction_id
+        if first != rounds.queued_last + 1:
+            raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=rounds.queued_last)
+        rounds.queue(appender, block)
+
+    def flush(self) -> None:
+        """Has what was received until now synced before its time: somebody waits for it."""
+        self._rounds.flush()
+
+    async def _skip_known(self, appender: Appender, block: Block) -> Block | None:
+        """What of a resent block is not here yet, None where all of it is. Nothing of it is taken on trust: the bytes are compared."""
+        async with self._turn:
+            await self._rounds.write_all()
+            await self._rounds.sync()
+            self._check(appender.session)
+            last = min(block.last_transaction_id, self._log.tail.last_id)
+            async with aclosing(self._ranges.runs(block.first_transaction_id, last, 1024 * 1024)) as runs:
+                for found in [found async for run in runs for found in run]:
+                    sent = slice_block(block, found.first_transaction_id, found.last_transaction_id)
+                    if sent.records != found.records:
+                        ids = f"{found.first_transaction_id}..{found.last_transaction_id}"
+                        raise ProtocolViolation(reason=f"other transactions hold the ids partition={self.partition} ids={ids}")
+        appender.written(last, 0)
+        return None if last == block.last_transaction_id else slice_block(block, last + 1, block.last_transaction_id)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def read(self, session: int, fence: int, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
+        """Stored blocks from `first` to `last`, in runs of about `max_bytes`, ending earlier where this replica holds no more. A session of 0 or more
+        asks for a replica that is clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`, which it has
+        opened: reading never raises the fence. Raises `Fenced` where a newer session was seen, `SessionTooOld` where `fence` was never opened."""
+        if session >= 0:
+            self.expect_clean(session)
+        else:
+            self._check(fence)
+            if fence != self._fence:
+                raise SessionTooOld(partition=self.partition, asked=fence, session=self._fence)
+        if first < self._log.first_id or first > last + 1:
+            raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
+        async with aclosing(self._ranges.runs(first, last, max_bytes)) as runs:
+            async for run in runs:
+                yield run
+
+    async def locate(self, session: int, times_ms: Sequence[int], first: int, last: int, max_bytes: int) -> Located:
+        """Where in the log: by time, and how many bytes a range has. Raises `SessionTooOld` where this replica was last clean in an older session."""
+        self.expect_clean(session)
+        return await self._ranges.locate(times_ms, first, last, max_bytes)
+
+    def expect_clean(self, session: int) -> None:
+        """Raises `SessionTooOld` where this replica was last clean in an older session."""
+        if self._failed is not None:
+            raise self._failed
+        if self._mark.session < session:
+            raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
+
+    # ---- mending -----------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> SegmentLog:
+        """For who looks at closed segments as a whole. What changes the log goes through here."""
+        return self._log
+
+    def settled_session(self) -> int | None:
+        """The session that this replica is clean in; None while a newer one was seen and it is not known yet what of the log will stay."""
+        settled = self._failed is None and self._mark.session == self._fence >= 0
+        return self._fence if settled else None
+
+    async def close_segment(self, first: int) -> int:
+        """Begins a new segment, if that of `first` is the one that is written to, so that it can be repaired. Returns the segment's last id. Raises
+        `Unavailable` where it holds nothing or is gone, `StorageFull`, `StorageFailed`."""
+        return await self._tasks.whole(self._close_segment(first))
+
+    async def _close_segment(self, first: int) -> int:
+        async with self._turn:
+            if self._failed is not None:
+                raise self._failed
+            await self._rounds.write_all()
+            await self._rounds.sync()
+            if self._log.tail.segment == first:
+                await self._guarded(self._offload(self._log.close_active))
+            last = dict(self._log.closed()).get(first)
+            if last is None:
+                raise Unavailable(reason=f"the segment holds nothing to repair, or is gone: partition={self.partition} segment={first}")
+            return last
+
+    async def put_in_place(self, replacement: Replacement, session: int) -> None:
+        """Puts the copy of a closed segment in its place, unless the replica has left the session that the copy was made in (`Fenced`)."""
+        await self._tasks.whole(self._put_in_place(replacement, session))
+
+    async def _put_in_place(self, replacement: Replacement, session: int) -> None:
+        async with self._turn:
+            self._check(session)
+            await self._guarded(self._offload(replacement.put_in_place))
+
+    # ---- telling, ending -------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def clean_session(self) -> int:
+        """The newest session in which the replica was made clean; negative where there was none."""
+        return self._mark.session
+
+    @property
+    def newest_session(self) -> int:
+        """The newest session that this replica has seen: no older one writes to it. -1: none."""
+        return self._fence
+
+    @property
+    def last_id(self) -> int:
+        """The last transaction on the medium."""
+        return self._log.tail.last_id
+
+    def statistics(self) -> PartitionStatistics:
+        return PartitionStatistics(
+            partition=self.partition,
+            session=self._mark.session,
+            fence=self._fence,
+            low_water_mark=self._mark.low_water_mark,
+            first_transaction_id=self._log.first_id,
+            last_transaction_id=self._log.tail.last_id,
+            segments=self._log.segments,
+            write_rounds=self._rounds.rounds,
+            transactions_written=self._rounds.transactions_written,
+            bytes_written=self._rounds.bytes_written,
+            unsynced_transactions=self._log.written_id - self._log.tail.last_id,
+            writer_bytes=self._rounds.held_bytes,
+            failed=None if self._failed is None else str(self._failed),
+        )
+
+    async def close(self) -> None:
+        """Writes what is queued, then leaves the files."""
+        self._closing = True
+        await self._tasks.all_ended()
+        async with self._turn:
+            if self._failed is None:
+                self._failed = StorageFailed(partition=self.partition, reason="the node is closing")
+            ending = self._failed
+            self._rounds.cancel_flush()
+            self._rounds.drop(lambda _: ending)
+            await self._offload(self._leave)
+
+    def _leave(self) -> None:
+        if self._log.close() and not self._unsynced.may_lack:
+            self._unsynced.settle(self._log)

@@ -1,0 +1,90 @@
+"""Serves ranges of one partition's log to readers, and keeps them from standing in the way of appends.
+
+A log is read segment by segment, in runs of a bounded size; between two runs a reader holds nothing. Blocking calls of readers are made through
+`ReadShare`, which lets them have a part of the threads and never all: however many readers of cold data wait for the disk, an append finds a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.ports import Offload
+from waltz_log.errors import CorruptData, OutOfRange, StorageFailed, WaltzError
+from waltz_log.storage.segments.locating import Located, locate
+from waltz_log.storage.segments.segment_log import SegmentLog
+
+__all__ = ["RangeReads", "ReadShare"]
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class ReadShare:
+    """An offload of its own: `calls_max` at once of those that `offload` can make. A call whose caller went away counts until it has ended."""
+
+    def __init__(self, offload: Offload, calls_max: int) -> None:
+        self._offload = offload
+        self._places = asyncio.Semaphore(calls_max)
+
+    async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
+        await self._places.acquire()
+        work = asyncio.ensure_future(self._offload(call, *arguments))
+        work.add_done_callback(self._ended)
+        return await asyncio.shield(work)
+
+    def _ended(self, work: asyncio.Future[Any]) -> None:
+        self._places.release()
+        if not work.cancelled():
+            work.exception()  # has been seen, also where nobody waits for it any more
+
+
+class RangeReads:
+    """Of one partition. `offload`: the readers' share; `corrupt`: hears of corruption that a read met."""
+
+    def __init__(self, files: SegmentLog, offload: Offload, corrupt: Callable[[CorruptData], None] = lambda error: None) -> None:
+        self._log = files
+        self._offload = offload
+        self._corrupt = corrupt
+
+    async def runs(self, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
+        """Stored blocks from `first` to `last` or the end of the log, in runs of about `max_bytes`. Raises `OutOfRange` where they were cut away or
+        trimmed meanwhile, `CorruptData`, `StorageFailed`."""
+        cuts = self._log.cuts
+        while first <= min(last, self._log.tail.last_id):
+            reader = await self._read(cuts, first, self._log.reader, first)
+            while run := await self._read(cuts, first, self._log.read, reader, first, last, max_bytes):
+                yield run
+                first = run[-1].last_transaction_id + 1
+
+    async def locate(self, times_ms: Sequence[int], first: int, last: int, max_bytes: int) -> Located:
+        return await self._read(self._log.cuts, first if first <= last else self._log.first_id, locate, self._log, times_ms, first, last, max_bytes)
+
+    async def _read(self, cuts: int, first: int, call: Callable[..., T], *arguments: Any) -> T:
+        try:
+            found = await self._offload(call, *arguments)
+        except (OSError, WaltzError) as error:
+            if self._was_cut(cuts) or first < self._log.first_id:
+                raise self._gone(first) from None
+            log.error("read failed", partition=self._log.partition, error=str(error))
+            if isinstance(error, CorruptData):
+                self._corrupt(error)
+            if isinstance(error, WaltzError):
+                raise
+            raise StorageFailed(partition=self._log.partition, reason=f"cannot read: {error}") from None
+        if self._was_cut(cuts):
+            raise self._gone(first)
+        return found
+
+    def _was_cut(self, cuts: int) -> bool:
+        """Whether the log was cut since it told `cuts`, or was being cut then."""
+        return cuts != self._log.cuts or cuts % 2 == 1
+
+    def _gone(self, first: int) -> OutOfRange:
+        """The log was cut while it was read."""
+        return OutOfRange(partition=self._log.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)

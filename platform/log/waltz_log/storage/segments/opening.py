@@ -1,0 +1,215 @@
+"""Opens the files of a partition after nobody watched them: what is there, what is torn, what is corrupt (docs/storage.md).
+
+The rules, in order:
+1. Leftovers of a roll (temporary files, an index or times without data) are removed.
+2. Of closed segments only names and sizes are looked at. An index of a wrong size is made again from the data when somebody reads there, or in the
+   background; how large a partition is does not matter for how long it takes to open.
+3. The last segment is scanned from the last checkpoint its index tells. A record the index knows of was acknowledged: one that is not whole *below*
+   that, or below the local low-water mark, is corruption and stops the partition; nothing is cut away.
+4. Zeros up to the end of the file are space that was taken beforehand: no record is all zeros, because the checksum of zeros is not zero.
+5. What else is not whole above what is known good is the torn tail of an append nobody was told of: dropped, with a logged line.
+6. What was found is synced before anybody, the index included, is told of it: a killed process may have left it in the page cache only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+import structlog
+
+from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.segment_format import CHECKPOINT_TRANSACTIONS, DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, first_id_of
+from waltz_log.core.ports import Disk, DiskFile
+from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.storage.segments.open_files import OpenFiles, PooledFile
+from waltz_log.storage.segments.scan import CHUNK_BYTES, Scan
+from waltz_log.storage.segments.segment import KINDS, ActiveSegment, create_files, put_file, read_header, segment_path, taking_space
+from waltz_log.storage.segments.times import SegmentTimes
+
+__all__ = ["has_right_sizes", "open_last", "remove_leftovers", "remove_segment", "repair_closed_index"]
+
+log = structlog.get_logger(__name__)
+
+INDEX_CHUNK_ENTRIES: Final = 64 * 1024
+
+
+def remove_leftovers(disk: Disk, directory: str) -> list[int]:
+    """The first ids of the segments that are there, in order, once what a crash left of others is gone."""
+    names = disk.list(directory)
+    firsts = [first for name in names if (first := first_id_of(name, DATA)) is not None]
+    known = set(firsts)
+    leftovers = [name for name in names if name.endswith(".new")]
+    for kind in (INDEX, TIMES):
+        leftovers += [name for name in names if (first := first_id_of(name, kind)) is not None and first not in known]
+    for name in leftovers:
+        log.warning("removing what a crash left of a segment", file=f"{directory}/{name}")
+        disk.remove(f"{directory}/{name}")
+    # Also without leftovers: a process that was killed between a rename or removal and its sync left names that the medium does not have yet.
+    disk.sync_directory(directory)
+    return sorted(firsts)
+
+
+def remove_segment(files: OpenFiles, directory: str, first: int) -> None:
+    """Durable when it returns. The data file goes first: what a crash leaves of the others is removed when the directory is opened."""
+    names = set(files.disk.list(directory))
+    for kind in (DATA, INDEX, TIMES):
+        path = segment_path(directory, first, kind)
+        if path.rpartition("/")[2] in names:
+            files.disk.remove(path)
+        files.forget(path)  # after it: one that is opened again meanwhile would keep the space
+    files.disk.sync_directory(directory)
+
+
+# ---- closed segments ---------------------------------------------------------------------------------------------------------------------------
+
+
+def has_right_sizes(disk: Disk, directory: str, first: int, following: int) -> bool:
+    """Whether the files of a closed segment can be what they should be, as far as sizes tell."""
+    count = following - first
+    index = _size(disk, segment_path(directory, first, INDEX))
+    return index == FILE_HEADER_BYTES + 8 * count and _size(disk, segment_path(directory, first, DATA)) >= FILE_HEADER_BYTES + 40 * count
+
+
+def _size(disk: Disk, path: str) -> int:
+    """-1 where there is no such file."""
+    if not disk.exists(path):
+        return -1
+    file = disk.open(path, "read")
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def repair_closed_index(files: OpenFiles, directory: str, key: UUID, partition: int, first: int, following: int) -> None:
+    """Makes the index of a closed segment again and puts it in the place of the old one, beside readers. Raises `CorruptData` where the data does not
+    hold what it must; the old index stays then."""
+    where = segment_path(directory, first, DATA)
+    data = files.reading(where)
+    header = read_header(data, key, partition, first, where)
+    path = segment_path(directory, first, INDEX)
+    put_file(files.disk, f"{path}.new", header.to_bytes())
+    index = files.disk.open(f"{path}.new", "write")
+    try:
+        scan = Scan(data, where, partition, next_id=first, offset=FILE_HEADER_BYTES, end=data.size(), last=following - 1)
+        _rewrite(index, scan, first)
+        if scan.damage is not None:
+            raise scan.damage
+        if scan.next_id != following:
+            reason = f"ends before the next segment: next_transaction_id={scan.next_id}"
+            raise CorruptData(where=where, offset=scan.offset, transaction_id=scan.next_id, reason=reason)
+        index.sync()
+    except BaseException:
+        files.disk.remove(f"{path}.new")
+        raise
+    finally:
+        index.close()
+    files.disk.rename(f"{path}.new", path)
+    files.disk.sync_directory(directory)
+    files.forget(path)
+    log.warning("made the index of a closed segment again", file=path, transactions=following - first)
+
+
+def _rewrite(index: DiskFile, scan: Scan, first: int) -> None:
+    """Runs the scan and writes the entries it finds where the index has others."""
+    next_id = scan.next_id
+    for offsets in scan.run():
+        place = FILE_HEADER_BYTES + 8 * (next_id - first)
+        entries = offsets.astype(">i8").tobytes()
+        if index.read(place, len(entries)) != entries:
+            index.write(place, entries)
+        next_id += len(offsets)
+
+
+# ---- the last segment --------------------------------------------------------------------------------------------------------------------------
+
+
+def open_last(files: OpenFiles, directory: str, key: UUID, partition: int, first: int, known_good: int) -> ActiveSegment:
+    """The last segment, ready to be appended to. `known_good`: every record up to this id must be whole. Raises `CorruptData` where one is not."""
+    where = segment_path(directory, first, DATA)
+    try:
+        data = files.writing(where)
+        header = read_header(data, key, partition, first, where)
+        index = _open_or_create(files, directory, header, INDEX)
+        times = _open_or_create(files, directory, header, TIMES)
+        # Before the index tells of any of it: a killed process may have left records in the page cache only.
+        data.sync()
+        scan = _scanned(data, index, where, header, known_good)
+        allocated = data.size()
+        if scan.damage is not None and not _is_unwritten(data, scan.offset, allocated):
+            log.warning("dropping a torn tail", file=where, offset=scan.offset, dropped_bytes=allocated - scan.offset, found=scan.damage.reason)
+            data.truncate(scan.offset)
+            allocated = scan.offset
+        index_end = FILE_HEADER_BYTES + 8 * (scan.next_id - first)
+        if index.size() != index_end:
+            index.truncate(index_end)
+        times_end = SegmentTimes(times, header.creation_time_ms).end(scan.next_id - 1)
+        if times.size() != times_end:
+            times.truncate(times_end)
+        for file in (data, index, times):
+            file.sync()
+        return ActiveSegment(header, data, index, times, next_id=scan.next_id, size=scan.offset, times_end=times_end, allocated=allocated)
+    except BaseException:
+        for kind in KINDS:
+            files.forget(segment_path(directory, first, kind))
+        raise
+
+
+def _open_or_create(files: OpenFiles, directory: str, header: SegmentHeader, kind: str) -> PooledFile:
+    """A side file, made anew where it is missing or its header is not this segment's."""
+    path = segment_path(directory, header.first_transaction_id, kind)
+    if files.disk.exists(path):
+        file = files.writing(path)
+        try:
+            read_header(file, header.cluster_key, header.partition, header.first_transaction_id, path)
+            return file
+        except WaltzError as error:
+            log.warning("side file is unusable and made again", file=path, error=str(error))
+    create_files(files.disk, directory, header, (kind,))
+    return files.writing(path)
+
+
+def _scanned(data: DiskFile, index: DiskFile, where: str, header: SegmentHeader, known_good: int) -> Scan:
+    first, size = header.first_transaction_id, data.size()
+    told = _credible_entries(index)
+    known_good = max(known_good, first + told - 1)
+    checkpoint = (first + told - 1) // CHECKPOINT_TRANSACTIONS * CHECKPOINT_TRANSACTIONS
+    starts = [(first, FILE_HEADER_BYTES)]
+    if checkpoint > first:
+        starts.insert(0, (checkpoint, int.from_bytes(index.read(FILE_HEADER_BYTES + 8 * (checkpoint - first), 8), "big")))
+    for next_id, offset in starts:
+        scan = Scan(data, where, header.partition, next_id=next_id, offset=offset, end=size)
+        with taking_space():
+            _rewrite(index, scan, first)
+        if scan.next_id > known_good:
+            return scan
+        # The entry of the checkpoint itself may be what is wrong: the whole segment tells.
+    raise scan.damage or CorruptData(
+        where=where, offset=scan.offset, transaction_id=scan.next_id, reason=f"acknowledged transactions are missing: known_good={known_good}"
+    )
+
+
+def _credible_entries(index: DiskFile) -> int:
+    """How many entries from the first on can be true. Some may be missing after a crash of the machine: pages reach the medium in any order."""
+    count, before = 0, FILE_HEADER_BYTES - RECORD_OVERHEAD_BYTES
+    while raw := index.read(FILE_HEADER_BYTES + 8 * count, 8 * INDEX_CHUNK_ENTRIES):
+        entries = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=">i8").astype(np.int64)
+        credible = np.diff(entries, prepend=before) >= RECORD_OVERHEAD_BYTES
+        if not count and len(entries):
+            credible[0] = entries[0] == FILE_HEADER_BYTES
+        wrong = np.flatnonzero(~credible)
+        if len(wrong) or len(entries) < INDEX_CHUNK_ENTRIES:
+            return count + (int(wrong[0]) if len(wrong) else len(entries))
+        count, before = count + len(entries), int(entries[-1])
+    return count
+
+
+def _is_unwritten(data: DiskFile, offset: int, end: int) -> bool:
+    while offset < end:
+        chunk = data.read(offset, min(CHUNK_BYTES, end - offset))
+        if chunk != bytes(len(chunk)):
+            return False
+        offset += len(chunk)
+    return True

@@ -1,0 +1,255 @@
+"""One segment that is written to: data, index and times of a run of transactions (core/formats/segment_format.py has the bytes).
+
+Invariants: an entry of the index is written only after its record is on the medium, so what the index tells must be there, whole; entries of records
+that are written and not synced yet wait in memory. When records are cut away their index goes first. The index is synced at checkpoints, before the
+record that follows one; the times about once a second of append time, so that little is told wrong after a crash of the machine and nothing has to be
+synced twice for an acknowledgement. The data file may have space taken beforehand: zeros beyond `size`, which are given back when the segment is
+closed.
+
+Blocks; called by one thread at a time. `OSError` passes through: the log above decides what it means. `NoSpace` is the one that leaves no doubt about
+what the medium holds: nothing was promised of the bytes that found no room, and they can be cut away again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+from uuid import UUID
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import index_entries
+from waltz_log.core.formats.segment_format import (
+    CHECKPOINT_TRANSACTIONS,
+    DATA,
+    FILE_HEADER_BYTES,
+    INDEX,
+    TIMES,
+    SegmentHeader,
+    encode_time,
+    file_name,
+)
+from waltz_log.core.ports import Disk, DiskFile
+from waltz_log.errors import CorruptData
+from waltz_log.storage.segments.open_files import PooledFile
+from waltz_log.storage.segments.times import SegmentTimes
+
+__all__ = ["KINDS", "ActiveSegment", "NoSpace", "create_files", "put_file", "read_header", "segment_path", "taking_space"]
+
+TIMES_SYNC_MS: Final = 1000
+UNCACHED_BYTES: Final = 2 << 20
+"""Let go in pieces of so much: few calls, and never a part of what the system holds as one piece (a huge page)."""
+
+KINDS: Final = (INDEX, TIMES, DATA)
+"""In the order in which their names appear. The data file's name is what makes the segment, so it comes last."""
+
+
+class NoSpace(OSError):
+    """The disk is full. Nothing was synced or renamed half."""
+
+
+@contextmanager
+def taking_space() -> Iterator[None]:
+    """Around calls that take space. Not around the sync of what is to last: once that failed nothing is known of it, whatever the reason."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(error.errno, error.strerror, error.filename) from None
+        raise
+
+
+def segment_path(directory: str, first_transaction_id: int, kind: str) -> str:
+    return f"{directory}/{file_name(first_transaction_id, kind)}"
+
+
+def create_files(disk: Disk, directory: str, header: SegmentHeader, kinds: Sequence[str] = KINDS) -> None:
+    """Makes the files of a segment with their headers, so that after a crash at any point there is either no data file or a whole one. An index or
+    times without data are removed when the directory is opened."""
+    with taking_space():
+        for kind in kinds:
+            put_file(disk, f"{segment_path(directory, header.first_transaction_id, kind)}.new", header.to_bytes())
+        for kind in kinds:
+            path = segment_path(directory, header.first_transaction_id, kind)
+            disk.rename(f"{path}.new", path)
+    disk.sync_directory(directory)
+
+
+def put_file(disk: Disk, path: str, content: bytes) -> None:
+    """A file with this content, synced; one that is there already is left of something that ended, and goes."""
+    if disk.exists(path):
+        disk.remove(path)
+    file = disk.open(path, "create")
+    try:
+        file.write(0, content)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _rounded_down(size: int) -> int:
+    return size // UNCACHED_BYTES * UNCACHED_BYTES
+
+
+def read_header(file: DiskFile, key: UUID, partition: int, first_transaction_id: int, where: str) -> SegmentHeader:
+    header = SegmentHeader.from_bytes(file.read(0, FILE_HEADER_BYTES), where)
+    header.expect(key, partition, first_transaction_id, where)
+    return header
+
+
+class ActiveSegment:
+    """The files of the segment at the end of the log. `next_id` and `size` tell what is written, `synced_id` and `synced_size` how much of that is on
+    the medium."""
+
+    def __init__(
+        self,
+        header: SegmentHeader,
+        data: PooledFile,
+        index: PooledFile,
+        times: PooledFile,
+        *,
+        next_id: int,
+        size: int,
+        times_end: int,
+        allocated: int,
+    ) -> None:
+        self.header = header
+        self.first = header.first_transaction_id
+        self.next_id = self.synced_id = next_id
+        self.size = self.synced_size = size
+        self.allocated = allocated
+        """Where the data file ends. Beyond `size` there are zeros."""
+        self._times_end = times_end
+        self._data = data
+        self._index = index
+        self._times = times
+        self._entries: list[bytes] = []
+        """Of the index, for what is written and not synced."""
+        self._index_due = False
+        self._times_due = False
+        self._times_synced_ms: int | None = None
+        self._cached_from = _rounded_down(size)
+        """Below it the data file is not in the system's memory, or because somebody reads there."""
+
+    def append(self, blocks: Sequence[Block], allocate_to: int, *, sync: bool = True) -> None:
+        """Writes the blocks, which follow on what is there, with one write and one sync. They are on the medium when it returns; without `sync` they
+        are in the system's memory, until `sync` is called. The data file takes space up to `allocate_to` where it does not reach that far yet."""
+        lengths = b"".join([block.lengths for block in blocks])
+        records = b"".join([block.records for block in blocks]) if len(blocks) > 1 else blocks[0].records
+        index, end = index_entries(lengths, self.size)
+        assert end == self.size + len(records), "lengths and records were verified to agree"
+        entries = b"".join([encode_time(block.first_transaction_id, block.append_time_ms) for block in blocks])
+        before = (self.size, self.next_id, self._times_end)
+        with taking_space():
+            if allocate_to > self.allocated:
+                self._data.allocate(allocate_to)
+                self.allocated = allocate_to
+            self._data.write(self.size, records)
+            self._times.write(self._times_end, entries)
+        self._entries.append(index)
+        self._times_end += len(entries)
+        self.size = end
+        self.allocated = max(self.allocated, self.size)
+        self.next_id += len(lengths) // 4
+        newest_ms = blocks[-1].append_time_ms
+        self._times_due |= self._times_synced_ms is None or not 0 <= newest_ms - self._times_synced_ms < TIMES_SYNC_MS
+        if self._times_due:
+            self._times_synced_ms = newest_ms
+        if sync:
+            try:
+                self.sync()
+            except NoSpace:
+                # For the index. These blocks are refused; what was taken before them without a sync stays.
+                self._entries.pop()
+                self.size, self.next_id, self._times_end = before
+                raise
+
+    def sync(self) -> None:
+        """What is written is on the medium when it returns, and the index tells of it."""
+        if not self._entries:
+            return
+        self._data.sync()
+        with taking_space():
+            self._index.write(self._index_offset(self.synced_id), self._entries[0] if len(self._entries) == 1 else b"".join(self._entries))
+        self._entries = []
+        self._index_due |= self.synced_id // CHECKPOINT_TRANSACTIONS < self.next_id // CHECKPOINT_TRANSACTIONS
+        self.synced_id, self.synced_size = self.next_id, self.size
+
+    def uncache(self, cached_bytes: int) -> None:
+        """Lets the system's memory go of what is on the medium but for the last `cached_bytes`, so that what is written next takes the same memory
+        again instead of memory that has to be found."""
+        end = _rounded_down(self.synced_size - cached_bytes)
+        if end > self._cached_from:
+            self._data.uncache(self._cached_from, end)
+            self._cached_from = end
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that waits for the next sync."""
+        return 8 * (self.next_id - self.synced_id)
+
+    def _index_offset(self, transaction_id: int) -> int:
+        return FILE_HEADER_BYTES + 8 * (transaction_id - self.first)
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return self._index_due or self._times_due
+
+    def checkpoint(self) -> None:
+        """What is due of the index and the times is on the medium when it returns."""
+        if self._index_due:
+            self._index.sync()
+            self._index_due = False
+        if self._times_due:
+            self._times.sync()
+            self._times_due = False
+
+    def complete(self) -> None:
+        """The files are what they stay, and on the medium: nothing is taken beforehand any more."""
+        self.sync()
+        if self.allocated > self.size:
+            self._data.truncate(self.size)
+            self._data.sync()
+            self.allocated = self.size
+        self._index_due = self._times_due = True
+        self.checkpoint()
+
+    def cut_back(self) -> None:
+        """Cuts away what a write that found no space may have left beyond what is known. Durable when it returns."""
+        with taking_space():
+            self._index.truncate(self._index_offset(self.synced_id))
+            self._data.truncate(self.size)
+            self._times.truncate(self._times_end)
+        self.allocated = self.size
+        for file in (self._index, self._data, self._times):
+            file.sync()
+
+    def cut(self, last_transaction_id: int) -> None:
+        """Truncates to the id, which may be the one before the segment's first. All that is written must be synced. Durable when it returns."""
+        assert not self._entries, "what is cut must be known to the index"
+        place = self._index_offset(last_transaction_id + 1)
+        found = self._index.read(place, 8)
+        size = int.from_bytes(found, "big") if len(found) == 8 else self.size
+        if size != self.size and int.from_bytes(self._data.read(size, 8), "big", signed=True) != last_transaction_id + 1:
+            where = file_name(self.first, INDEX)
+            raise CorruptData(where=where, offset=place, transaction_id=last_transaction_id + 1, reason=f"index entry points astray: {size}")
+        self._index.truncate(place)
+        self._index.sync()
+        self._data.truncate(size)
+        self._data.sync()
+        self._times_end = SegmentTimes(self._times, self.header.creation_time_ms).end(last_transaction_id)
+        self._times.truncate(self._times_end)
+        self._times.sync()
+        self.size = self.synced_size = self.allocated = size
+        self.next_id = self.synced_id = last_transaction_id + 1
+        self._cached_from = min(self._cached_from, _rounded_down(size))
+
+    def settle(self) -> None:
+        """Nothing is written to the files any more; readers go on with them."""
+        for file in (self._data, self._index, self._times):
+            file.settle()
+
+    def close(self) -> None:
+        for file in (self._data, self._index, self._times):
+            file.close()
