@@ -4,7 +4,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 # The system's Python where it will do: distributions build it with profile-guided optimization, version managers mostly do not, and that is a fifth of
-# the appends a second (docs/performance.md). make PYTHON=... takes another.
+# the appends a second (docs/reference/performance.md). make PYTHON=... takes another.
 SYSTEM_PYTHON := /usr/bin/python3
 PYTHON ?= $(shell $(SYSTEM_PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null && echo $(SYSTEM_PYTHON) || echo python3)
 # Test modules run at once: each of them may start a cluster of processes and a Spark of 1 GB. The slow ones stand first, so they begin first.

@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes.md, each run as it stands after the page's beginning, over a log of its own."""
+"""The recipes of docs/guides/recipes.md, each run as it stands after the page's beginning, over a log of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_waltz.testing import StubCluster
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "recipes.md").read_text()
 BEGINNING, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
 
 
@@ -52,7 +52,7 @@ def test_a_recipe_does_what_it_says(spark: Any, stub: Callable[..., StubCluster]
     assert programs(section)
     for program in programs(BEGINNING) + programs(section):
         local = program.replace('format("waltz")', 'format("waltz_stub")').replace("USING waltz ", "USING waltz_stub ")
-        exec(compile(local, "docs/recipes.md", "exec"), names)
+        exec(compile(local, "docs/guides/recipes.md", "exec"), names)
 
 
 def test_the_recipes_are_those_that_users_ask_for() -> None:

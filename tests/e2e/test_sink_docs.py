@@ -1,4 +1,4 @@
-"""The programs of docs/delta.md, run as they stand over a small log."""
+"""The programs of docs/reference/delta.md, run as they stand over a small log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark_waltz.testing import StubCluster
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "delta.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "delta.md"
 
 
 def test_every_program_of_the_page_runs(spark: Any, stub: Callable[..., StubCluster], tmp_path: Path) -> None:

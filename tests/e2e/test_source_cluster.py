@@ -16,7 +16,7 @@ from waltz_log.testing.local import LocalCluster
 
 pytestmark = pytest.mark.timeout(400)
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md"
 
 
 @pytest.fixture(scope="module")

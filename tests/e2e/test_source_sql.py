@@ -24,7 +24,7 @@ def log(stub: Callable[..., StubCluster]) -> StubCluster:
 
 @pytest.fixture
 def sql(spark: Any) -> Iterator[Sql]:
-    """Runs statements with the session catalog that docs/spark.md names; drops the tables `log...` in the end."""
+    """Runs statements with the session catalog that docs/reference/spark.md names; drops the tables `log...` in the end."""
     name = "spark.sql.catalog.spark_catalog"
     before = spark.conf.get(name)
     spark.conf.set(name, "builtin")

@@ -1,4 +1,4 @@
-"""Whole clusters in virtual time, each drawn from a seed, judged by a checker for each invariant (docs/simulator.md).
+"""Whole clusters in virtual time, each drawn from a seed, judged by a checker for each invariant (docs/internals/simulator.md).
 
 A failing seed is replayed by `make sim SEED=...`; more of them run by `make sim SEEDS=20000`.
 """

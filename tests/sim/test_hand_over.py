@@ -18,7 +18,7 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 AFTER_S = 4.0
 SETTINGS = {"hand_over_after_s": AFTER_S, "replica_retry_s": 0.1, "replica_retry_max_s": 5.0, "rpc_timeout_s": 10.0}
 BOUND_S = AFTER_S + 6.0
-"""What `docs/guarantees.md` promises."""
+"""What `docs/concepts/guarantees.md` promises."""
 
 
 def now_s() -> float:

@@ -1,4 +1,4 @@
-"""Topics that are trimmed and compacted all the time, under every fault of the simulator (docs/simulator.md, 24 to 26).
+"""Topics that are trimmed and compacted all the time, under every fault of the simulator (docs/internals/simulator.md, 24 to 26).
 
 make sim FIRST_SEED=100000 SEEDS=1000
 """

@@ -334,7 +334,7 @@ class ReplicaFenced(Fenced):
 
 class CoordinatorBehind(WaltzError):
     """A replica has been in a store session that the coordinator's metadata does not know: the coordinator was restored to an older state. Nothing
-    was truncated or appended, and the partition stays closed until an operator adopts what the replicas hold (docs/operations.md, A restored
+    was truncated or appended, and the partition stays closed until an operator adopts what the replicas hold (docs/guides/operations.md, A restored
     coordinator)."""
 
     text = "the coordinator is older than the replicas"

@@ -1,4 +1,5 @@
-"""Every setting of a pipeline file as a row of a table, for `docs/pipelines.md`: `python -m waltz_delta.pipeline_doc` prints it, a test compares."""
+"""Every setting of a pipeline file as a row of a table, for `docs/guides/pipelines.md`: `python -m waltz_delta.pipeline_doc` prints it, a test
+compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells the log how far pipelines have landed, so that nothing is trimmed that their tables do not hold yet (docs/topics.md, Subscribers).
+"""Tells the log how far pipelines have landed, so that nothing is trimmed that their tables do not hold yet (docs/guides/topics.md, Subscribers).
 
 A pipeline with a `subscriber` registers under that name with its first progress, and reports after batches from then on, at most every few seconds.
 What it reports is landed: its tables' own marks are at least as high. The registration stays when the job ends: one that is gone for good is removed

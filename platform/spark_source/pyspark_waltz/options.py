@@ -1,7 +1,7 @@
 """The options of `format("waltz")`: which there are, what they mean, and the refusal of everything else.
 
-`OPTIONS` is the list; `docs/spark.md` shows it as a table, and a test compares the two. Names are case-insensitive, as Spark passes them in lower
-case. Pure: nothing is connected here. How positions and times are written: `positions`.
+`OPTIONS` is the list; `docs/reference/spark.md` shows it as a table, and a test compares the two. Names are case-insensitive, as Spark passes them
+in lower case. Pure: nothing is connected here. How positions and times are written: `positions`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the compacted view of one partition from storage nodes, in an executor (docs/spark.md, Topics).
+"""Reads the compacted view of one partition from storage nodes, in an executor (docs/reference/spark.md, Topics).
 
 The driver chose an `end`, where the log goes on, and every replica's view ends there or further. From one that ends further, records from `end` on
 are left to the log, as far as this batch reads it (`log_end`); what lies beyond replaced what the batch would have read, and is given. So each key

@@ -56,7 +56,7 @@ async def test_both_sides_get_the_same_load(compared: Compared, monkeypatch: pyt
 
 
 def test_no_figure_beside_kafka_is_published() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for paragraph in page.read_text().split("\n\n"):
             if "Kafka" in paragraph:
                 assert re.search(r"\d(?:\.\d+)? ms\b|against \d", paragraph) is None, f"{page.name}: {paragraph}"

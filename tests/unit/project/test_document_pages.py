@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted(path for path in (ROOT / "docs/documents").glob("*.md") if path.name != "README.md")
+PAGES = sorted(path for path in (ROOT / "docs/concepts/documents").glob("*.md") if path.name != "README.md")
 PATH = re.compile(r"`([a-z_]+(?:/[a-z_0-9.]+)+\.(?:py|proto|md))`")
 
 
@@ -55,9 +55,9 @@ def test_a_page_names_code_that_exists_and_a_reason_for_each_difference(path: Pa
     ],
 )
 def test_the_differences_that_readers_ask_for_are_there(stem: str, difference: str) -> None:
-    page = (ROOT / f"docs/documents/{stem}.md").read_text()
+    page = (ROOT / f"docs/concepts/documents/{stem}.md").read_text()
     assert any(difference in " ".join(row[:2]) for row in rows(page, "Deliberate differences"))
 
 
 def test_a_path_that_does_not_exist_is_noticed() -> None:
-    assert missing("`server/store.py` and `server/nowhere.py`, `docs/recovery.md`") == ["server/nowhere.py"]
+    assert missing("`server/store.py` and `server/nowhere.py`, `docs/internals/recovery.md`") == ["server/nowhere.py"]

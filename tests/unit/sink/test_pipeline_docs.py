@@ -15,8 +15,8 @@ from waltz_delta.pipeline_doc import metrics_table, settings_table
 from waltz_delta.pipeline_file import check_pipeline_file
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-PIPELINES = (DOCS / "pipelines.md").read_text()
-POSITIONS = (DOCS / "log_positions.md").read_text()
+PIPELINES = (DOCS / "guides" / "pipelines.md").read_text()
+POSITIONS = (DOCS / "concepts" / "log_positions.md").read_text()
 
 
 def test_every_setting_and_metric_stands_in_the_page_as_the_models_say_it() -> None:

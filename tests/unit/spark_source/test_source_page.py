@@ -1,4 +1,4 @@
-"""docs/spark.md tells every option as the code has it, and every error that the source raises."""
+"""docs/reference/spark.md tells every option as the code has it, and every error that the source raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark_waltz import errors
 from pyspark_waltz.options import OPTIONS
 from pyspark_waltz.schema import SCHEMA_WITH_METADATA, TOPIC_FIELDS
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md").read_text()
 USES = {"stream": "stream", "batch": "batch", "metadata": "`mode=metadata`"}
 
 

@@ -1,4 +1,4 @@
-"""`waltz cluster grow`: more partitions for a log that is in use (docs/operations.md)."""
+"""`waltz cluster grow`: more partitions for a log that is in use (docs/guides/operations.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compacted view of a partition, and then the log: the latest value of each key, in the order of ids, with no gap (docs/topics.md).
+"""The compacted view of a partition, and then the log: the latest value of each key, in the order of ids, with no gap (docs/guides/topics.md).
 
 What makes it whole, whatever replicas compact meanwhile and whichever of them answers: ids only rise, and a page is read above the last id that was
 handed out. A value that a newer view left out was replaced by one above, which is still to come, in that view or in the log; so once a view was read

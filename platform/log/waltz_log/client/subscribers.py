@@ -1,4 +1,4 @@
-"""Subscribers: readers that the log keeps what they have not read for (docs/topics.md, Subscribers).
+"""Subscribers: readers that the log keeps what they have not read for (docs/guides/topics.md, Subscribers).
 
 A service registers under a name of its own with a mark for each log partition: the last transaction that it will never ask for again. It reports
 marks as it goes, after what it made of the transactions is safe, and removes itself when it is gone for good. One that only stops holds what it has

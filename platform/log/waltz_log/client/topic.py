@@ -1,4 +1,5 @@
-"""A topic as an application uses it: appends that find their partition, feeds with key and value apart (seeds/partitioned_wal.md; docs/topics.md).
+"""A topic as an application uses it: appends that find their partition, feeds with key and value apart (seeds/partitioned_wal.md;
+docs/guides/topics.md).
 
 The name is looked up once, when the handle is made; from then on the log is addressed by partition. What is promised of appends and feeds is what the
 client promises of log partitions, because that is what they are. Nothing that does not begin with a key goes into a keyed topic through here, and
@@ -300,7 +301,7 @@ class TopicHandle:
 
     async def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[TopicRecord]:
         """The records with these ids of one of the topic's partitions, as `WaltzClient.fetch`. Raises `OutOfRange` also for ids below the topic's
-        first one in the partition (docs/topics.md, `begins_at`), and `EnvelopeBroken`, `TopicDeleted`."""
+        first one in the partition (docs/guides/topics.md, `begins_at`), and `EnvelopeBroken`, `TopicDeleted`."""
         log_partition = self.log_partition(partition)
         self._known.expect_there()
         wanted = checked_ids(transaction_ids)

@@ -1,4 +1,5 @@
-"""The metadata of a cluster whose replicas came without it, from what their directories tell (facts of the original's recovery; docs/recovery.md).
+"""The metadata of a cluster whose replicas came without it, from what their directories tell (facts of the original's recovery;
+docs/internals/recovery.md).
 
 Where the original's coordinator is lost to us, each replica still knows the last session it was a clean member of. Only replicas that were clean in
 the newest session are recorded as members. A replica acknowledges only in a session in which it is clean, so what the newest session committed is on

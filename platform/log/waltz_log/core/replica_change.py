@@ -1,4 +1,5 @@
-"""Which assignment comes next when a replica of a partition is added, removed or replaced while it is in use (docs/recovery.md, Changing replicas).
+"""Which assignment comes next when a replica of a partition is added, removed or replaced while it is in use (docs/internals/recovery.md, Changing
+replicas).
 
 One replica at a time, and the next only when the one before has become clean: two at once can leave nobody who must know what was acknowledged.
 Nothing is changed that would leave the partition without a majority that can take appends now, and nothing that leaves it fewer than three replicas

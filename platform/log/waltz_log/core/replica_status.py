@@ -1,7 +1,7 @@
 """The state of one replica in one word: the words, what each means, and when a partition can take appends.
 
 The owner reports the first eight, which follow its session with the replica. `surveyed_status` adds what only somebody who asks every node can know.
-Each word stands for one state only; docs/operations.md lists the same table.
+Each word stands for one state only; docs/guides/operations.md lists the same table.
 """
 
 from __future__ import annotations

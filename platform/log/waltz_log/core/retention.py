@@ -1,4 +1,4 @@
-"""Decides up to where the oldest transactions of a partition may go (docs/topics.md, Retention).
+"""Decides up to where the oldest transactions of a partition may go (docs/guides/topics.md, Retention).
 
 What goes are whole segments from the oldest end, by age or by size. However old or large they are, nothing goes
 - above the session's low-water mark, which recovery goes back to, or above what a majority of the assigned replicas has,

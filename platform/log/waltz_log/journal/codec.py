@@ -1,7 +1,7 @@
 """The records of a journal as bytes: what is written, and which bytes of a file are a healthy record.
 
 Pure. It never decides what a record means for others (loading.py) nor where it stands (files.py). Source: "JBoss Messaging Circular Journal Layout";
-layouts with vectors in docs/journal.md.
+layouts with vectors in docs/internals/journal.md.
 
 The last four bytes of a record are its check. `size`: the record's whole length, as the layout has it. `hash`: CRC-32 of all bytes before it, begun
 with a seed that is made of the journal's secret salt and the file's id. A length does not notice a torn body, and a payload can imitate it: whoever

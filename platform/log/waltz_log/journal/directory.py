@@ -7,7 +7,7 @@
     attic/                what was damaged, set aside and never deleted; `.lost` files were too short for a header
 
 With hashes the id in the name decides, because every record proves it; a damaged header costs nothing. With sizes only the header can.
-Source: the layout's "Header Id"; docs/journal.md.
+Source: the layout's "Header Id"; docs/internals/journal.md.
 """
 
 from __future__ import annotations

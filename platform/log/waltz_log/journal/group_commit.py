@@ -7,7 +7,7 @@ nobody waits for within `flush_s` and calls the callbacks; another prepares the 
 Invariants: one sync at a time; while it runs nothing changes the file, and nothing else that syncs is begun; a call returns, or its callback is
 called without an error, only after a sync that began after its record was appended; after a failure everybody who waits is told so and nothing is
 synced again. `linger_s` counts from the beginning of the sync before, so the time that took is part of it. Callbacks are called in order, on the
-journal's thread, without the lock; they must be short and may append. Source: docs/journal.md.
+journal's thread, without the lock; they must be short and may append. Source: docs/internals/journal.md.
 """
 
 from __future__ import annotations

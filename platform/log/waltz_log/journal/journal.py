@@ -6,7 +6,7 @@ buffer or a file that is full is written, but that acknowledges nothing.
 
 Invariants: the books (ledger.py) are changed only together with the record that says so; what the caller did wrong, or no room for it, changes
 nothing but the fate of the transaction it was for; a record that an open transaction changed is in its hands alone until it ends; a failed write or
-sync is final. Source: the layout; docs/journal.md.
+sync is final. Source: the layout; docs/internals/journal.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ A file can go (be reused or removed) when nothing in it lives, no open transacti
 - a commit or rollback must outlive the records of its transaction: without it they would be undecided again.
 
 Invariants: `live` of a file is the number of adds and updates in it that are some living record's; of the files that can go, none is handed out
-before those it must outlive. Source: the layout's "Holes on Transactions"; docs/journal.md.
+before those it must outlive. Source: the layout's "Holes on Transactions"; docs/internals/journal.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ counts as safe. (The original counts in the file of the commit alone, and so can
 rollback is in doubt and handed over with its records. Everything else of a transaction counts nothing.
 
 Memory: one file at a time, what lives, and the records of transactions not yet decided. Source: "Reading Records", "Record Health", "Holes on
-Transactions"; docs/journal.md.
+Transactions"; docs/internals/journal.md.
 """
 
 from __future__ import annotations

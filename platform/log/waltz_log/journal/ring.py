@@ -8,7 +8,7 @@ is synced, and then its header is written and synced: what is left of the old us
 between the two leaves the old use or the new one, and both are right: the file was not needed.
 
 Invariants: never more than `files_max` files; ids rise in the order in which files are written; a file that was set aside is never touched again;
-the free files are reused in the order in which they came. Source: the layout's "Header Id"; docs/journal.md.
+the free files are reused in the order in which they came. Source: the layout's "Header Id"; docs/internals/journal.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looks through the headers of the log for sequences of a client (docs/protocol.md, After a break).
+"""Looks through the headers of the log for sequences of a client (docs/internals/protocol.md, After a break).
 
 In runs, from memory where they are there and from a replica elsewhere, never above the mark it is given. What was searched is kept when a run fails
 or is cut off by a deadline: committed transactions never change. Decides nothing about whether an answer is final.

@@ -1,4 +1,4 @@
-"""What applications are tested with (docs/testing.md): a cluster inside the test's process, and a real one beside it.
+"""What applications are tested with (docs/guides/testing.md): a cluster inside the test's process, and a real one beside it.
 
 The rest of this package is what the platform itself is tested with. Nothing is imported before it is asked for: a cluster of real processes needs
 none of what the in-memory one is made of.

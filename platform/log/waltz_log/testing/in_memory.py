@@ -1,4 +1,5 @@
-"""A cluster inside a test's process: the real servers, storage nodes and clients over an in-memory network, coordinator and disks (docs/testing.md).
+"""A cluster inside a test's process: the real servers, storage nodes and clients over an in-memory network, coordinator and disks
+(docs/guides/testing.md).
 
 Locks, order, idempotence, fail-over and recovery are those of a real cluster, because the code is the same; what is missing is what is not ours:
 sockets, disks, ZooKeeper. Faults are made when a test asks for them, none by chance. Time is the event loop's: nothing waits but for timers.

@@ -6,7 +6,7 @@ it knows, read from end to end and appended to. What came of it is one of
     refused      a typed error said so, or the partition did not open
     healed       the file has its right bytes again
     rolled back  the other half of an alternating pair holds (control file: the document's rule)
-    fell back    the append time of the block before holds, or the creation time of the segment (times: as docs/formats.md has it)
+    fell back    the append time of the block before holds, or the creation time of the segment (times: as docs/reference/formats.md has it)
     padding      nothing looks at the byte: allowed only where `PADDING` says so
 
 and anything else fails. `python -m waltz_log.testing.storage_rot` flips 10,000 bits in each kind of file.

@@ -3,7 +3,7 @@
 isort:skip_file
 The messages between client, log server and storage node.
 
-Every hop carries blocks. A block is a run of records in the documented on-disk encoding (docs/formats.md), so a record is encoded once, by
+Every hop carries blocks. A block is a run of records in the documented on-disk encoding (docs/reference/formats.md), so a record is encoded once, by
 the client, and never again. Columns that stand beside a block are packed big-endian arrays in one `bytes` field: `i4[n]` below means n
 signed 32-bit integers, `i8[n]` 64-bit ones. Times are milliseconds since 1970, UTC.
 """

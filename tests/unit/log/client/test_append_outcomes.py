@@ -1,4 +1,4 @@
-"""Every cell of the table of outcomes in docs/client.md: how far an append had come, and what happened then."""
+"""Every cell of the table of outcomes in docs/guides/client.md: how far an append had come, and what happened then."""
 
 from __future__ import annotations
 

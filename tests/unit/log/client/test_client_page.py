@@ -1,4 +1,4 @@
-"""The programs in docs/client.md run as they stand there, and the page names every setting and all that is public."""
+"""The programs in docs/guides/client.md run as they stand there, and the page names every setting and all that is public."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "client.md").read_text()
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "client.md").read_text()
 
 PROGRAMS: list[str] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def compiled(program: str) -> CodeType:
-    code: CodeType = compile(program, "docs/client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code: CodeType = compile(program, "docs/guides/client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     return code
 
 

@@ -10,7 +10,7 @@ import pytest
 from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
 
 LIVE, DEAD = ReplicaStatus.LIVE, ReplicaStatus.UNREACHABLE
-OPERATIONS = Path(__file__).parents[4] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[4] / "docs" / "guides" / "operations.md"
 
 
 def test_each_state_has_a_word_and_a_meaning_of_its_own() -> None:

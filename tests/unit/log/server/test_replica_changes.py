@@ -266,7 +266,7 @@ def test_a_name_that_no_storage_node_has_is_refused_with_the_nearest(add: str | 
 
 def test_a_second_replica_that_is_lost_right_after_the_change_comes_back_empty_under_its_name() -> None:
     """Between the closing write and the next session both replicas are needed, and no change of replicas is possible. The way out that
-    docs/operations.md names loses nothing."""
+    docs/guides/operations.md names loses nothing."""
 
     async def run() -> None:
         cluster = MemoryCluster(servers=1, storages=1, delay_s=lambda: 0.001)

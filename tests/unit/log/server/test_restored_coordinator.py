@@ -55,7 +55,7 @@ async def _log(cluster: MemoryCluster) -> list[bytes]:
 
 
 async def _adopt(cluster: MemoryCluster) -> None:
-    """As docs/operations.md says."""
+    """As docs/guides/operations.md says."""
     await cluster.stop_server("server-0")
     names = sorted(cluster.storages)
     for name in names:

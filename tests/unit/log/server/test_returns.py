@@ -14,7 +14,7 @@ from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 BOUND_S = 1.0
-"""What `docs/operations.md` promises."""
+"""What `docs/guides/operations.md` promises."""
 
 SETTINGS = {"replica_retry_s": 0.1, "replica_retry_max_s": 5.0}
 """As an operator has them; tests of other things retry sooner."""

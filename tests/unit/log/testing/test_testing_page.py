@@ -1,4 +1,4 @@
-"""The programs of docs/testing.md run as they stand there, the fixtures in a pytest of their own; the page names everything that there is."""
+"""The programs of docs/guides/testing.md run as they stand there, the fixtures in a pytest of their own; the page names everything that there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from waltz_log import testing
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster, pytest_plugin
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "testing.md").read_text()
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "testing.md").read_text()
 
 PROGRAMS: list[str] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -24,7 +24,7 @@ def test_the_programs_on_the_page_run() -> None:
     alone = [program for program in PROGRAMS if "pytest" not in program]
     assert len(alone) == 3
     for program in alone:
-        exec(compile(program, "docs/testing.md", "exec"), {"__name__": "docs_testing"})
+        exec(compile(program, "docs/guides/testing.md", "exec"), {"__name__": "docs_testing"})
 
 
 def test_the_fixtures_on_the_page_work_in_a_project_of_their_own(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The block: a run of records with consecutive transaction ids, the unit in which everything moves.
 
-The records stand in the documented on-disk encoding (docs/formats.md) and are the same bytes at the client, the server, every replica and every
-reader. Never decoded here: see `records` for one record and `columns` for whole blocks at once.
+The records stand in the documented on-disk encoding (docs/reference/formats.md) and are the same bytes at the client, the server, every replica
+and every reader. Never decoded here: see `records` for one record and `columns` for whole blocks at once.
 """
 
 from __future__ import annotations

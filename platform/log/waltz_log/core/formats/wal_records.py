@@ -1,4 +1,4 @@
-"""The records of a compacted view's files, each way (the 24-byte header of the partitioned write-ahead log; docs/formats.md).
+"""The records of a compacted view's files, each way (the 24-byte header of the partitioned write-ahead log; docs/reference/formats.md).
 
     long time ms | int checksum | int key bytes | int value bytes | byte compression | byte version | short magic 0xCAFE | key | value
 

@@ -1,7 +1,8 @@
 """Who wrote a lock lately, so that a client need not conflict with what it sent itself.
 
 Keeps of each judged frame with locks whose it was and what it locked, by reference, a bounded number of locks back. Asked only for a transaction that
-would be rejected, and that counts its own client's writes as known (docs/protocol.md, Appending): then what was noted since is entered, once, into a
+would be rejected, and that counts its own client's writes as known (docs/internals/protocol.md, Appending): then what was noted since is entered,
+once, into a
 table that answers at once, however many are asked for. Where nobody asks, nothing is done for a lock. Exact within its memory: what it forgot counts
 as written by others. Pure.
 """

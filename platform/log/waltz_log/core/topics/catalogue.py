@@ -1,4 +1,4 @@
-"""Which topics there are: names over log partitions, and what was agreed for each when it was made (seeds/partitioned_wal.md; docs/topics.md).
+"""Which topics there are: names over log partitions, and what was agreed for each when it was made (seeds/partitioned_wal.md; docs/guides/topics.md).
 
 One value in the coordinator, replaced by compare-and-set, so that two creations never get the same partition and two names never share an id. What a
 topic is (partitions, type, keyed, properties) never changes; its policies may. Pure: these are the values and the rules, `coordination.topics`
@@ -45,7 +45,7 @@ class Policies:
     """How long the end of a key stays in a compacted view."""
     durability: Durability = "quorum_sync"
     """`quorum_sync`: acknowledged means on the disks of a majority. `quorum_memory`: in the memory of one; what the last `flush_period_ms` or
-    `flush_bytes` brought may be lost if the owner and machines of a majority die together (docs/topics.md)."""
+    `flush_bytes` brought may be lost if the owner and machines of a majority die together (docs/guides/topics.md)."""
     flush_period_ms: int = 10_000
     flush_bytes: int = 1 << 20
 

@@ -1,7 +1,7 @@
 """Who reads partitions of the log and must not lose what it has not read: its name, and the last transaction of each partition that it is done with.
 
 One node in the coordinator for each, replaced by compare-and-set. A mark is of a log partition: the last transaction that the subscriber will never
-ask for again. Pure: `coordination.subscribers` writes, `core.retention` keeps what they say (docs/topics.md, Subscribers).
+ask for again. Pure: `coordination.subscribers` writes, `core.retention` keeps what they say (docs/guides/topics.md, Subscribers).
 """
 
 from __future__ import annotations

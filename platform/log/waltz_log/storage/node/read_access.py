@@ -2,7 +2,7 @@
 
 An owner proves itself with two values: its session, which must be the newest that the replica has seen, and the token that it gave when it opened
 that session. Session numbers are public (the node's status lists them), so a number alone proves nothing. The token is as safe as the network that
-carries it: connections are plain text, and a principal is still only what a client says (docs/topics.md).
+carries it: connections are plain text, and a principal is still only what a client says (docs/guides/topics.md).
 
 Everything here is in memory: a node that was just started knows neither readers nor tokens until the owner opens its session again.
 """

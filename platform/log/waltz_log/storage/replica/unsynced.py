@@ -2,7 +2,7 @@
 
 It is on the medium before the first transaction is acknowledged that is not, and goes when everything is synced and the partition is closed in order,
 or was made clean in a session. A start that finds it cannot know whether the machine or only the process died: the replica says so to every session
-(`may_lack`), and recovery copies to it before it decides by what it holds (docs/recovery.md). Blocks; within a turn of the partition.
+(`may_lack`), and recovery copies to it before it decides by what it holds (docs/internals/recovery.md). Blocks; within a turn of the partition.
 """
 
 from __future__ import annotations

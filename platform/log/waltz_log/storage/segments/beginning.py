@@ -1,4 +1,5 @@
-"""Begins the log of a partition anew at a later transaction: for a replica that ends below what the cluster still has (docs/topics.md, Retention).
+"""Begins the log of a partition anew at a later transaction: for a replica that ends below what the cluster still has (docs/guides/topics.md,
+Retention).
 
 A small file, `begins`, says first where the log begins from now on; then the segments below go and an empty one is made; then the file goes. Whatever
 a crash interrupts, opening finishes it: the log is the old one or begins anew, never one with a gap. Decides nothing: whoever calls knows that all

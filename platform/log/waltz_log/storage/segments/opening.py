@@ -1,4 +1,4 @@
-"""Opens the files of a partition after nobody watched them: what is there, what is torn, what is corrupt (docs/storage.md).
+"""Opens the files of a partition after nobody watched them: what is there, what is torn, what is corrupt (docs/internals/storage.md).
 
 The rules, in order:
 1. Leftovers of a roll (temporary files, an index or times without data) are removed.

@@ -1,4 +1,4 @@
-"""The simulator: one seed is one cluster with its clients, its weather and its faults, under virtual time (docs/simulator.md).
+"""The simulator: one seed is one cluster with its clients, its weather and its faults, under virtual time (docs/internals/simulator.md).
 
     make sim SEED=7                     one run, told line by line
     make sim SEEDS=1000 FIRST_SEED=500  a range, on every core

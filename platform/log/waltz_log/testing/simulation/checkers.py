@@ -1,6 +1,6 @@
 """The invariants, each a function from the evidence of a run to what is wrong with it. Nothing here knows how the run was made.
 
-The numbers are those of the list of invariants in `docs/simulator.md`, which tells for each checker which planted bug it catches.
+The numbers are those of the list of invariants in `docs/internals/simulator.md`, which tells for each checker which planted bug it catches.
 """
 
 from __future__ import annotations

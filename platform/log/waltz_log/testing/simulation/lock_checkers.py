@@ -1,7 +1,7 @@
 """Every verdict of every lock table judged again with a plain one, in the order in which the owner judged (`lock_orders.py`).
 
-The rules are those of docs/protocol.md, Appending, and of the header of `core/locks/locks.py`. The plain table keeps every write and computes what a
-table of the size may remember; it shares no code with the product's.
+The rules are those of docs/internals/protocol.md, Appending, and of the header of `core/locks/locks.py`. The plain table keeps every write and
+computes what a table of the size may remember; it shares no code with the product's.
 """
 
 from __future__ import annotations

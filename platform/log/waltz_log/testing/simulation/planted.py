@@ -1,7 +1,7 @@
 """Bugs to plant in the cluster: each takes one rule away, as a small patch of one function, and the simulator must notice.
 
-To add one: write a function that patches with `change` and put `@bug` above it. `docs/simulator.md` tells which checker catches it. Nothing here is
-imported by the platform.
+To add one: write a function that patches with `change` and put `@bug` above it. `docs/internals/simulator.md` tells which checker catches it.
+Nothing here is imported by the platform.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A coordinator that is restored from a backup, after the faults and while clients work: owners must notice, or find that nothing is lost, and the
-operator's procedure must bring everything back (docs/operations.md, A restored coordinator).
+operator's procedure must bring everything back (docs/guides/operations.md, A restored coordinator).
 
 The backup is made some time during the faults. Between the restore and the procedure the servers run for a while: what they open from metadata that
 went back would cut what was acknowledged. Left out are topics that are trimmed, because the backup knows less of them than is gone, and services with

@@ -1,4 +1,5 @@
-"""The smoke test: a cluster of real processes, killed and stopped all the time, under clients that check what they are told (docs/simulator.md).
+"""The smoke test: a cluster of real processes, killed and stopped all the time, under clients that check what they are told
+(docs/internals/simulator.md).
 
     make smoke                                          the original's test at twice its size and rate
     make smoke TRANSACTIONS=100000 SECONDS=120 SEED=7   a shorter one

@@ -1,6 +1,6 @@
 """What must hold after a smoke run, each a function from its history to what is wrong with it. Knows nothing of how the run was made.
 
-The numbers are those of the invariants in `docs/simulator.md`. Each is shown to notice a spoiled history (`test_smoke_checks.py`).
+The numbers are those of the invariants in `docs/internals/simulator.md`. Each is shown to notice a spoiled history (`test_smoke_checks.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program in docs/outbox.md runs as it stands there, and the page names every setting."""
+"""The program in docs/guides/outbox.md runs as it stands there, and the page names every setting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waltz_log import client
 from waltz_log.client import OutboxSettings
 from waltz_log.testing.disk import SimulatedDisk
 
-PAGE = (Path(__file__).resolve().parents[5] / "docs" / "outbox.md").read_text()
+PAGE = (Path(__file__).resolve().parents[5] / "docs" / "guides" / "outbox.md").read_text()
 
 
 def test_the_program_on_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

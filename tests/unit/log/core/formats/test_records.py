@@ -12,7 +12,7 @@ from waltz_log.core.formats.records import Record, decode_record, encode_record,
 from waltz_log.errors import CorruptData
 
 VECTOR = bytes.fromhex("00000000000003e80000000500000002000000030000000900000102000000053610a68668656c6c6fab162243")
-"""docs/formats.md: id 1000, client 5, generation 2, partition 3, sequence 9, header 0x0102, "hello"."""
+"""docs/reference/formats.md: id 1000, client 5, generation 2, partition 3, sequence 9, header 0x0102, "hello"."""
 
 i32 = st.integers(-(2**31), 2**31 - 1)
 
