@@ -39,13 +39,15 @@ def majority(count: int) -> int:
 class ReplicaReport:
     """What a storage node says of its replica when a session opens it. `local_low_water_mark`: everything up to here is committed and on its disk,
     whichever session copied it; smaller than `low_water_mark` while the replica is being filled. None: the same, as of a clean replica.
-    `first_transaction_id`: of the log, `last_transaction_id + 1` where it is empty."""
+    `first_transaction_id`: of the log, `last_transaction_id + 1` where it is empty. `grew_as_member`: the log grew in `session`, before any newer
+    session fenced the replica; known until a session makes it clean again, or the node starts after a newer session fenced it."""
 
     session: int
     low_water_mark: int
     last_transaction_id: int
     local_low_water_mark: int | None = None
     first_transaction_id: int = 0
+    grew_as_member: bool = False
 
     @property
     def kept(self) -> int:
@@ -79,37 +81,33 @@ def classify(recorded: ReplicaState | None, report: ReplicaReport) -> Classifica
     return Classification(None, votes=last >= report.low_water_mark)
 
 
-def unrecorded_session(before: PartitionMetadata, session: int, name: str, report: ReplicaReport, *, copied_to: bool = False) -> int | None:
+def unrecorded_session(before: PartitionMetadata, session: int, name: str, report: ReplicaReport) -> int | None:
     """The session that gives away that the metadata is older than the replica; None where nothing does. `session`: the one that opens the replica and
-    has not made it clean yet; `before`: the metadata that it found. `copied_to`: this session has copied to the replica already, so its log may have
-    grown by that.
+    has not made it clean yet; `before`: the metadata that it found.
 
     Session numbers are taken in the metadata before any replica hears of them, marks are recorded before any replica is told, and the members of a
     session are recorded before a log grows in it. So an owner of whom the metadata knows nothing has used a replica that is clean in `session` or a
-    newer one already, whose log has grown although it is clean in a session newer than every recorded one, or in the newest without being recorded
-    there, or whose mark is above the one the last session closed at. A replica that is clean in an older session, unrecorded there because its owner
-    died, may have grown since: later sessions copy to it. A log without records has not grown: it begins where the rest was trimmed.
+    newer one already, that grew as a member of a session in which it is not recorded, or whose mark is above the one the last session closed at.
 
     As a decided mark is recorded before any replica becomes clean, nobody is clean in a session newer than the last recorded one while no mark of
     that is known: this gives older metadata away also where the log did not grow and session numbers have passed the replica's.
 
     Of a replica that is not recorded at all the metadata says nothing: while it is filled to be assigned, its log grows in sessions it is no member
-    of. One that was assigned and recorded by no session yet (-1) was listed by a session newer than all of those."""
+    of. One that was assigned and that no session has recorded since (-1) may have been a member before it was removed: of a session older than the
+    newest recorded one."""
     recorded = before.replicas.get(name)
     if report.session >= session:
         return report.session
     if recorded is None:
         return None
-    empty = report.last_transaction_id < report.first_transaction_id
-    newer = report.session > max(state.session for state in before.replicas.values())
-    unlisted = newer or recorded.session < report.session == before.session
-    grew = not copied_to and unlisted and report.last_transaction_id > report.low_water_mark and not empty
+    newest = max(state.session for state in before.replicas.values())
+    unlisted = recorded.session < report.session if recorded.session >= 0 else newest <= report.session
     closed = closed_at(before)
     if closed is None:
-        unknown = newer
+        unknown = report.session > newest
     else:
         unknown = report.low_water_mark > closed
-    return report.session if grew or unknown else None
+    return report.session if unknown or (report.grew_as_member and unlisted) else None
 
 
 def lost(report: ReplicaReport) -> Classification:

@@ -44,10 +44,9 @@ class Recovery:
     def recorded(self, name: str) -> ReplicaState | None:
         return self._before.replicas.get(name)
 
-    def expect_recorded(self, name: str, session: int, report: ReplicaReport, *, copied_to: bool) -> None:
-        """Raises `CoordinatorBehind` where the replica has been in a session that the metadata does not know. `copied_to`: this session may have
-        copied to the replica before its connection broke."""
-        found = unrecorded_session(self._before, session, name, report, copied_to=copied_to)
+    def expect_recorded(self, name: str, session: int, report: ReplicaReport) -> None:
+        """Raises `CoordinatorBehind` where the replica has been in a session that the metadata does not know."""
+        found = unrecorded_session(self._before, session, name, report)
         if found is not None:
             raise CoordinatorBehind(partition=self._partition, replica=name, recorded=self._before.session, found=found)
 

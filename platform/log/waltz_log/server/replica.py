@@ -170,9 +170,9 @@ class ReplicaSession:
         last = int(opened.last_transaction_id)
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._started else min(opened.session, -1)
-        report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark, opened.first_transaction_id)
+        report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark, opened.first_transaction_id, opened.grew_as_member)
         if store.made_clean.get(self.name) != store.session:
-            recovery.expect_recorded(self.name, store.session, report, copied_to=self._classification is not None)
+            recovery.expect_recorded(self.name, store.session, report)
         self._notice_loss(session, last)
         if not self._lost and session == store.session and recovery.resolved is not None and last >= recovery.resolved:
             # It was clean in this very session before the connection broke: what it holds came from us, in order.

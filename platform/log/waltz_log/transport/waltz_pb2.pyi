@@ -762,6 +762,7 @@ class OpenResponse(_message.Message):
     TAKES_SEVERAL_FIELD_NUMBER: _builtins.int
     TAKES_FLUSHING_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
+    GREW_AS_MEMBER_FIELD_NUMBER: _builtins.int
     MAY_LACK_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     """of the control file: the last session this replica was clean in"""
@@ -777,6 +778,8 @@ class OpenResponse(_message.Message):
     """Replicate takes Flushing and Flush"""
     full: _builtins.bool
     """it takes no appends until there is room on its disk"""
+    grew_as_member: _builtins.bool
+    """its log grew in `session`, before a newer session fenced it"""
     may_lack: _builtins.bool
     """it may have acknowledged more than it holds, from memory, before it was started anew"""
     def __init__(
@@ -791,11 +794,12 @@ class OpenResponse(_message.Message):
         takes_several: _builtins.bool = ...,
         takes_flushing: _builtins.bool = ...,
         full: _builtins.bool = ...,
+        grew_as_member: _builtins.bool = ...,
         may_lack: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "full", b"full", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "may_lack", b"may_lack", "session", b"session", "start", b"start", "takes_flushing", b"takes_flushing", "takes_several", b"takes_several"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "full", b"full", "grew_as_member", b"grew_as_member", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "may_lack", b"may_lack", "session", b"session", "start", b"start", "takes_flushing", b"takes_flushing", "takes_several", b"takes_several"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,12 +12,14 @@ __all__ = ["NodeStatistics", "PartitionStatistics", "ReplicaState", "ScrubStatis
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a session learns when it opens the partition. `may_lack`: this replica may have acknowledged more than it holds, from memory."""
+    """What a session learns when it opens the partition. `may_lack`: this replica may have acknowledged more than it holds, from memory.
+    `grew_as_member`: its log grew in the session in which it is clean."""
 
     mark: SessionMark
     first_id: int
     last_id: int
     may_lack: bool = False
+    grew_as_member: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ class _Service:
             takes_several=True,
             takes_flushing=True,
             may_lack=state.may_lack,
+            grew_as_member=state.grew_as_member,
             full=self._node.full,
         )
 

@@ -96,6 +96,9 @@ class PartitionStore:
         self._control_turn = shared.control_turn
         self._mark = shared.control.mark(self.partition)
         self._fence = shared.control.fence(self.partition)
+        self._grew_as_member = False
+        """The log grew in the session in which this replica is clean. No newer session changes that, until one makes the replica clean."""
+        self._note_growth()
         self._filled_to: int | None = None
         """While the newest session fills this replica: the mark up to which all that it appends is committed."""
         self._failed: WaltzError | None = None
@@ -140,12 +143,19 @@ class PartitionStore:
     def _fenced(self, session: int) -> ReplicaFenced:
         return ReplicaFenced(what="store session", partition=self.partition, mine=session, newer=self._fence, clean_session=self._mark.session)
 
+    def _note_growth(self) -> None:
+        """Only while the clean session is the newest: what a newer one copies here is no growth of a member."""
+        if self._fence == self._mark.session >= 0:
+            last = self._log.written_id
+            self._grew_as_member = last > self._mark.low_water_mark and last >= self._log.first_id
+
     async def _admit(self, session: int) -> None:
         """Within a turn: refuses an older session; a newer one is on the medium when this returns, and nothing older is queued any more."""
         self._check(session)
         if session == self._fence:
             return
         await self._end_fill()
+        self._note_growth()
         async with self._control_turn:
             await self._guarded(self._offload(self._control.raise_fence, self.partition, session))
         self._fence = session
@@ -183,7 +193,7 @@ class PartitionStore:
         async with self._turn:
             await self._admit(session)
             await self._rounds.sync()
-            return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack)
+            return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack, self._grew_as_member)
 
     async def set_low_water_mark(self, session: int, low_water_mark: int) -> int:
         """Makes the replica a clean member of the session: all it holds is committed. Gives its last id. Raises `ProtocolViolation` where the
@@ -209,7 +219,7 @@ class PartitionStore:
                     appender.fail(ProtocolViolation(reason=reason))
                 async with self._control_turn:
                     await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
-                self._mark, self._filled_to = mark, None
+                self._mark, self._filled_to, self._grew_as_member = mark, None, False
                 if self._unsynced.there:
                     await self._guarded(self._offload(self._unsynced.settle, self._log))
             log.info("session clean", partition=self.partition, session=session, low_water_mark=low_water_mark, last=last)

@@ -606,6 +606,25 @@ async def test_a_wrong_index_of_a_closed_segment_is_made_again_in_the_background
     await bench.node.close()
 
 
+async def test_a_replica_says_whether_it_grew_as_a_member_of_its_clean_session() -> None:
+    bench = Bench(SimulatedDisk())
+    StorageNode.create(bench.disk, FixedClock(), KEY, 1)
+    await bench.start()
+    assert not (await bench.open(3)).grew_as_member
+    await bench.clean(3, -1)
+    assert not (await bench.open(3)).grew_as_member
+    await bench.append(3, block(0, [b"a", b"b"]))
+    await bench.restart()
+    assert (await bench.open(5)).grew_as_member, "also after a start"
+    assert (await bench.open(6)).grew_as_member, "also where a session came between that did nothing"
+    await bench.clean(6, 1)
+    assert not (await bench.open(6)).grew_as_member
+    await bench.open(7)
+    await bench.append(7, block(2, [b"copied by a session that did not make it clean"]))
+    assert not (await bench.open(8)).grew_as_member
+    await bench.node.close()
+
+
 async def test_readers_that_wait_for_the_disk_leave_a_thread_to_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FileSystemDisk(tmp_path)
     StorageNode.create(disk, FixedClock(), KEY, 1)

@@ -163,7 +163,7 @@ def test_directories_of_removed_replicas_and_of_learners_outvote_nobody(nodes: d
     for name, node in nodes.items():
         facts = node.partitions[0]
         report = ReplicaReport(facts.session, facts.low_water_mark, facts.last_transaction_id)
-        recovery.expect_recorded(name, metadata.session + 1, report, copied_to=False)
+        recovery.expect_recorded(name, metadata.session + 1, report)
         cut = recovery.classify(name, report)
         recovery.report(name, facts.last_transaction_id if cut.truncate_to is None else cut.truncate_to, cut)
     assert recovery.resolved == resolved
