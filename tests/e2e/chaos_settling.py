@@ -21,9 +21,9 @@ from tests.e2e.chaos_checker import differences_below_marks, held, log_rows, mar
 from tests.e2e.chaos_drivers import ENDED_BY_ITSELF, ENDS_BORNE, INGEST, KILLED, PATIENCE_S, end_driver, spark_environment, submit
 from tests.e2e.chaos_tables import TableUser, known_id, table_id
 from tests.e2e.killed_driver import PAUSE
-from waltz_log.cli.exit_codes import REFUSED, USAGE
 from waltz_log.client import SyncWaltzClient
 from waltz_log.errors import WaltzError
+from waltz_log.exit_codes import REFUSED, USAGE
 
 __all__ = ["Settling", "Settlings"]
 

@@ -30,8 +30,8 @@ from waltz_delta.pipeline import PipelineSettings, RestartSettings
 from waltz_delta.pipeline_check import declared_columns
 from waltz_delta.pipeline_run import PipelineRun
 from waltz_delta.settings import DeadLetterSettings, DecodeSettings, OutputSettings, ProjectionSettings, TargetSettings
-from waltz_log.cli.exit_codes import USAGE
 from waltz_log.errors import ClusterUnavailable, InvalidSetting
+from waltz_log.exit_codes import USAGE
 
 pytestmark = pytest.mark.timeout(600)
 

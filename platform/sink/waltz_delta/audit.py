@@ -32,9 +32,9 @@ from waltz_delta.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipeline_file import load_job_pipeline
 from waltz_delta.positions_log import TableLog
 from waltz_delta.settings import OutputSettings
-from waltz_log.cli.exit_codes import FAILED
 from waltz_log.client.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting
+from waltz_log.exit_codes import FAILED
 
 __all__ = ["audit", "audit_pipeline"]
 

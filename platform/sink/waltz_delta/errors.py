@@ -1,8 +1,9 @@
-"""What the sink adds to the platform's errors. All survive pickling; each says what to do."""
+"""The errors that the Delta sink adds. All survive pickling."""
 
 from __future__ import annotations
 
 from waltz_log.errors import InvalidRequest, WaltzError
+from waltz_log.exit_codes import FAILED, REFUSED, UNAVAILABLE, USAGE
 
 __all__ = [
     "GapInTable",
@@ -22,7 +23,9 @@ __all__ = [
 
 
 class NotADeltaTable(InvalidRequest):
-    """The path holds something that is not a Delta table. Nothing was written; choose another path, or move away what is there."""
+    """The path holds something that is not a Delta table. Nothing was written.
+
+    To do: choose another path, or move away what is there."""
 
     text = "not a delta table"
     path: str
@@ -30,21 +33,26 @@ class NotADeltaTable(InvalidRequest):
 
 
 class SchemaMismatch(WaltzError):
-    """The table at the path holds other columns. Nothing was written; choose another table, or change this one or the query to fit."""
+    """The table at the path has other columns. Nothing was written.
+
+    To do: choose another table, or change this table or the query to fit."""
 
     text = "table holds another schema"
+    exit_code = USAGE
     path: str
     column: str
     reason: str
 
 
 class GapInTable(WaltzError):
-    """The batch begins after what the table holds: writing it would leave out transactions for good. Nothing was written.
+    """The batch begins after the last transaction that the table holds: writing it would leave out transactions for good. Nothing was written. The
+    checkpoint is ahead of the table, because the table was removed, restored or replaced.
 
-    The checkpoint is ahead of the table (the table was removed, restored or replaced). Start with a new checkpoint: the table says where to go on."""
+    To do: start with a new checkpoint. The query then continues where the table ends."""
 
     text = "batch begins after the table's mark"
     advice = "delete the checkpoint; the query then starts where the table ends"
+    exit_code = REFUSED
     path: str
     partition: int
     first: int
@@ -53,55 +61,64 @@ class GapInTable(WaltzError):
 
 class TableReplaced(WaltzError):
     """The table at the path is not the one that this checkpoint filled: it was removed, recreated or restored from elsewhere. Nothing was written.
+    `expected` and `found` are Delta's table ids; `found` is empty where there is no table.
 
-    `expected` and `found` are Delta's table ids; `found` is empty where there is no table. Start with a new checkpoint: the table says where to go
-    on, and one without marks is filled from the configured start."""
+    To do: start with a new checkpoint. The query then continues where the table ends; a table without marks is filled from the configured start."""
 
     text = "the table is not the one that this checkpoint filled"
     advice = "delete the checkpoint; the query then starts where the table ends"
+    exit_code = REFUSED
     path: str
     expected: str
     found: str
 
 
 class TableRestored(WaltzError):
-    """A RESTORE brought the table back to `restored_version` while the query ran. Nothing was written after it.
+    """A RESTORE set the table back to `restored_version` while the query was running. Nothing was written after it.
 
-    Start with a new checkpoint: the marks go back with the table, and what the RESTORE took away is read from the log again."""
+    To do: start with a new checkpoint. The marks go back with the table, and what the RESTORE removed is read from the log again."""
 
     text = "the table was restored while the query was running"
     advice = "delete the checkpoint and start the query again; it goes on where the restored table ends"
+    exit_code = REFUSED
     path: str
     restored_version: int
 
 
 class RestoreOvertaken(WaltzError):
-    """A batch was committed in the moment after a RESTORE, by a writer that had not seen it. The table holds that batch and lacks the transactions
-    between the restored version and it.
+    """A batch was committed right after a RESTORE, by a writer that had not seen it. The table holds that batch and lacks the transactions between
+    the restored version and it.
 
-    With all queries of the table stopped, restore `version` once more, which takes the batch away again; then delete the checkpoint and start."""
+    To do: stop all queries of the table, restore `version` once more, which removes the batch again; then delete the checkpoint and start."""
 
     text = "a batch was committed right after a RESTORE that its writer had not seen"
     advice = "stop the table's queries, restore the named version once more, delete the checkpoint, and start again"
+    exit_code = REFUSED
     path: str
     version: int
 
 
 class WriteContended(WaltzError):
-    """Others committed to the table each time this batch tried to. Nothing of this batch was written; the query goes on when it is started again."""
+    """Other writers committed to the table at each attempt of this batch. Nothing of this batch was written.
+
+    To do: start the query again; it continues from here."""
 
     text = "table is contended"
     retriable = True
+    exit_code = UNAVAILABLE
     path: str
     attempts: int
 
 
 class PositionNotReached(WaltzError):
-    """The table does not hold this transaction yet, nor after `waited_s` of waiting. Wait longer, or see whether its job runs. `mark` is the last
-    transaction of the partition that the table holds, -1 for none."""
+    """The table does not hold this transaction after `waited_s` of waiting. `mark` is the last transaction of the partition that the table holds,
+    -1 for none.
+
+    To do: wait longer, or check whether the table's job is running."""
 
     text = "the table has not reached the log position"
     retriable = True
+    exit_code = FAILED
     path: str
     partition: int
     transaction_id: int
@@ -110,10 +127,13 @@ class PositionNotReached(WaltzError):
 
 
 class PositionForgotten(WaltzError):
-    """The table holds the position, but the log of the versions that may have held it first was cleaned up. `oldest_version`, which the log still
-    tells, holds it too; a longer `delta.logRetentionDuration` keeps more."""
+    """The table holds the position, but the log entries of the versions that may have held it first were cleaned up.
+
+    To do: use `oldest_version`, the oldest version that the table's log still lists; it holds the position too. A longer
+    `delta.logRetentionDuration` keeps more versions."""
 
     text = "the version that first held the log position was cleaned from the table's log"
+    exit_code = FAILED
     path: str
     oldest_version: int
 
@@ -121,39 +141,47 @@ class PositionForgotten(WaltzError):
 class KeyMoved(WaltzError):
     """A key is in two log partitions, and transaction ids of different partitions have no order. Nothing of this batch was written.
 
-    Append a key to one partition always (hash it), or name a sequence of the data that orders its rows across partitions."""
+    To do: append a key to one partition always (hash it), or name a sequence in the data that orders its rows across partitions."""
 
     text = "key in two log partitions"
+    exit_code = FAILED
     path: str
     reason: str
 
 
 class Undecodable(WaltzError):
-    """A transaction is not what was declared, and nothing was declared for that case. Nothing of this batch was written.
+    """A transaction does not have the declared form, and nothing was declared for that case. Nothing of this batch was written.
 
-    Correct the declared columns, or declare dead letters."""
+    To do: correct the declared columns, or declare dead letters."""
 
     text = "data does not decode"
     advice = (
         "correct the columns; or set dead_letters in the pipeline, --dead-letters PATH of a job, to keep such transactions aside and go on; "
         "or undecodable, --undecodable, to skip to forget them"
     )
+    exit_code = FAILED
     path: str
     reason: str
 
 
 class UnsafeTable(WaltzError):
     """Rows could be lost at this table whatever the sink does: its store lets two drivers write one version, or a catalog holds commits that the
-    table's log does not show. Nothing was written. The reason says what to set; otherwise choose another table."""
+    table's log does not show. Nothing was written.
+
+    To do: set what the reason names, or choose another table."""
 
     text = "table cannot be written safely"
+    exit_code = USAGE
     path: str
     reason: str
 
 
 class UnsupportedDelta(WaltzError):
-    """The session's Delta is missing or of a version that this sink was not verified with. Use the pinned one."""
+    """The session's Delta is missing, or of a version that this sink was not verified with.
+
+    To do: use the pinned version."""
 
     text = "unsupported delta"
+    exit_code = FAILED
     expected: str
     got: str

@@ -12,26 +12,27 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pyspark_waltz.errors
+import waltz_delta.errors
 import waltz_log.errors
-from waltz_log.cli.exit_codes import FAILED, OK, REFUSED, UNAVAILABLE, USAGE, exit_code_of
+from pyspark_waltz.errors import DataLost
+from waltz_delta.errors import KeyMoved, Undecodable, UnsupportedDelta
 from waltz_log.errors import WaltzError
+from waltz_log.exit_codes import FAILED, OK, REFUSED, USAGE
 
 __all__ = ["Failure", "run_job"]
 
-_CODES = {
-    "NotADeltaTable": USAGE,
-    "SchemaMismatch": USAGE,
-    "UnsafeTable": USAGE,
-    "GapInTable": REFUSED,
-    "TableReplaced": REFUSED,
-    "TableRestored": REFUSED,
-    "RestoreOvertaken": REFUSED,
-    "WriteContended": UNAVAILABLE,
-    "RangeUnreadable": UNAVAILABLE,
+_MODULES = (waltz_log.errors, pyspark_waltz.errors, waltz_delta.errors)
+_CLASSES: dict[str, type[WaltzError]] = {
+    f"{module.__name__}.{name}": found
+    for module in _MODULES
+    for name in module.__all__
+    if isinstance(found := getattr(module, name), type) and issubclass(found, WaltzError)
 }
-_TOLD = re.compile(r"(?:waltz_log|waltz_delta|pyspark_waltz)\.errors\.(\w+): ([^\n]*)")
-_LOST = frozenset({"DataLost", "KeyMoved", "Undecodable", "UnsupportedDelta"})
-"""None of them passes by itself."""
+"""By the name that a Python traceback prints: Spark passes errors of its Python processes on as text."""
+_PRINTED = re.compile(r"((?:waltz_log|waltz_delta|pyspark_waltz)\.errors\.\w+): ([^\n]*)")
+_PERMANENT = (DataLost, KeyMoved, Undecodable, UnsupportedDelta)
+"""Exit code 1, and starting again does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +44,19 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        if isinstance(error, WaltzError):
-            name, line = type(error).__name__, str(error)
-            code = _CODES.get(name) or exit_code_of(error)
-        else:
-            name, code, line = _from_spark(str(error))
-        return cls(code, line, code in (USAGE, REFUSED) or name in _LOST)
+        kind, line = (type(error), str(error)) if isinstance(error, WaltzError) else _from_spark(str(error))
+        if kind is None:
+            return cls(FAILED, line, False)
+        return cls(kind.exit_code, line, kind.exit_code in (USAGE, REFUSED) or issubclass(kind, _PERMANENT))
 
 
-def _from_spark(text: str) -> tuple[str, int, str]:
-    """The innermost of our errors, which comes last; otherwise Spark's first line."""
-    found = _TOLD.findall(text)
+def _from_spark(text: str) -> tuple[type[WaltzError] | None, str]:
+    """The innermost of our errors, which comes last, and its message; otherwise None and Spark's first line."""
+    found = _PRINTED.findall(text)
     if not found:
-        return "", FAILED, text.strip().split("\n")[0]
+        return None, text.strip().split("\n")[0]
     name, line = found[-1]
-    if name in _CODES:
-        return name, _CODES[name], line
-    kind = getattr(waltz_log.errors, name, None)
-    return name, (exit_code_of(kind.__new__(kind)) if kind is not None else FAILED), line
+    return _CLASSES.get(name), line
 
 
 def run_job(name: str, arguments: Sequence[str], run: Callable[[Sequence[str]], int | None]) -> int:

@@ -33,8 +33,8 @@ from waltz_delta.positions_given import checked_position
 from waltz_delta.positions_log import TableLog
 from waltz_delta.table import is_table
 from waltz_delta.upsert import DeltaUpsert
-from waltz_log.cli.exit_codes import FAILED
 from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.exit_codes import FAILED
 
 __all__ = ["Maintained", "Needs", "maintain", "maintain_table", "needs_of"]
 

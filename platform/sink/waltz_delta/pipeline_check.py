@@ -14,8 +14,8 @@ from pathlib import Path
 from waltz_delta.pipeline import PipelineSettings
 from waltz_delta.pipeline_file import Problem, check_pipeline_file, pipeline_files
 from waltz_delta.settings import LandingSettings, OutputSettings
-from waltz_log.cli.exit_codes import OK, USAGE
 from waltz_log.errors import InvalidSetting
+from waltz_log.exit_codes import OK, USAGE
 
 __all__ = ["declared_columns", "print_schema", "run"]
 

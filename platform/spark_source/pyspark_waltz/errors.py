@@ -1,22 +1,25 @@
-"""What the source adds to the platform's errors; both say what a data engineer can do.
+"""The errors that the Spark source adds.
 
-They survive pickling like all `WaltzError`s: Spark carries them from executors and planner processes to the driver as text and as objects.
+They survive pickling like every `WaltzError`: Spark carries them from executors and planner processes to the driver as text and as objects.
 """
 
 from __future__ import annotations
 
 from waltz_log.errors import WaltzError
+from waltz_log.exit_codes import FAILED, UNAVAILABLE
 
 __all__ = ["DataLost", "RangeUnreadable"]
 
 
 class DataLost(WaltzError):
-    """Transactions that the query still had to read are no longer in the log (trimmed), or never were (a log that was reset).
+    """Transactions that the query still had to read are no longer in the log (trimmed), or never were (a log that was reset). The rows are lost to
+    this query.
 
-    The rows are gone for this query. Set `failOnDataLoss` to false to go on without them, or start a new query where the log begins."""
+    To do: set `failOnDataLoss` to false to continue without them, or start a new query where the log begins."""
 
     text = "transactions lost to this query"
     advice = "option failOnDataLoss=false goes on without them"
+    exit_code = FAILED
     partition: int
     first: int
     last: int
@@ -24,10 +27,13 @@ class DataLost(WaltzError):
 
 
 class RangeUnreadable(WaltzError):
-    """No replica could serve a range within `fetchTimeoutMs`. Nothing is lost; the query goes on from here when it is started again."""
+    """No replica could serve a range within `fetchTimeoutMs`. Nothing is lost.
+
+    To do: start the query again; it continues from here."""
 
     text = "no replica could serve the range"
     retriable = True
+    exit_code = UNAVAILABLE
     partition: int
     first: int
     last: int

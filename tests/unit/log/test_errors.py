@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import traceback
 
 import pytest
 
@@ -75,11 +76,74 @@ def test_the_tree_is_the_one_in_the_docstring(error: WaltzError) -> None:
     assert type(error).__mro__[1].__name__ == drawn[type(error).__name__]
 
 
-def test_facts_that_are_missing_or_foreign_are_a_defect() -> None:
-    with pytest.raises(TypeError):
-        errors.LockConflict(partition=1)
-    with pytest.raises(TypeError):
-        errors.LockConflict(partition=1, winner=2, more=3)
+def test_a_missing_or_unknown_field_is_a_type_error() -> None:
+    """At run time, and for mypy: an ignored error that does not occur fails `make check`, because mypy's strict mode reports unused ignores."""
+    with pytest.raises(TypeError, match="winner"):
+        errors.LockConflict(partition=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="more"):
+        errors.LockConflict(partition=1, winner=2, more=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="positional"):
+        errors.LockConflict(1, 2)  # type: ignore[call-arg]
+
+
+def test_a_field_that_the_class_fixes_cannot_be_passed() -> None:
+    with pytest.raises(TypeError, match="reason"):
+        errors.TransactionTooLarge(what="data", size=3, limit=2, reason="no")  # type: ignore[call-arg]
+    assert errors.TransactionTooLarge(what="data", size=3, limit=2).reason == "above a limit"
+    with pytest.raises(TypeError, match="partition"):
+        errors.OutboxTaken(client_id=1, mine=2, newer=3, reason="no", partition=4)  # type: ignore[call-arg]
+
+
+def test_mypy_refuses_a_field_of_the_wrong_type_and_a_changed_field() -> None:
+    """Nothing to assert at run time: what mypy does not refuse, it reports as an unused ignore."""
+    error = errors.LockConflict(partition="1", winner=2)  # type: ignore[arg-type]
+    error = errors.GaveUpOnConflict(partition=1, winner=None, attempts=5, elapsed_s=0.25, limit="attempts")  # type: ignore[arg-type]
+    error.winner = 3  # type: ignore[misc]
+
+
+class Refined(errors.NotOwner):
+    """An error of an application."""
+
+    text = "refined"
+    hint: str
+    reason: str
+
+
+def test_a_subclass_elsewhere_is_checked_too_and_survives_pickling() -> None:
+    with pytest.raises(TypeError, match="hint"):
+        Refined(partition=1, reason="moved")  # type: ignore[call-arg]
+    error = Refined(partition=1, hint="up", reason="moved")
+    assert str(error) == "refined: moved: partition=1 hint=up"
+    assert isinstance(error, errors.Unavailable)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.facts, again.exit_code) == (Refined, error.facts, errors.NotOwner.exit_code)
+
+
+def test_causes_notes_and_tracebacks_are_kept() -> None:
+    error = errors.Unavailable(reason="no")
+    error.add_note("a note")
+    cause = OSError("disk")
+    with pytest.raises(errors.Unavailable) as caught:
+        raise error from cause
+    assert caught.value is error
+    assert error.__cause__ is cause
+    assert error.__traceback__ is not None
+    assert error.__notes__ == pickle.loads(pickle.dumps(error)).__notes__ == ["a note"]
+    assert not hasattr(pickle.loads(pickle.dumps(errors.Unavailable(reason="no"))), "__notes__")
+
+
+def test_a_traceback_shows_the_name_that_users_import() -> None:
+    """`waltz_delta.job_outcome` finds errors by it in what Spark reports."""
+    for error in SAMPLES:
+        (line,) = traceback.format_exception_only(error)
+        assert line == f"waltz_log.errors.{type(error).__name__}: {error}\n"
+
+
+def test_a_searched_outcome_is_searched_from_there_on_after_pickling_too() -> None:
+    error = errors.OutcomeUnknown(partition=1, client_id=2, sequence=3, since=4, reason="deadline")
+    for searched, since in ((9, 9), (7, 9)):
+        error.searched(searched)
+        assert (error.since, error.facts["since"], pickle.loads(pickle.dumps(error)).since) == (since, since, since)
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:

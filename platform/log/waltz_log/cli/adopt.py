@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from waltz_log.cli.exit_codes import OK
 from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.adoption import DirectoryFacts, adopt
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting
+from waltz_log.exit_codes import OK
 from waltz_log.filesystem import ReadOnlyFileSystemDisk
 from waltz_log.storage.offline.describe import describe
 

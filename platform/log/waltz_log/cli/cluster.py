@@ -10,13 +10,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from waltz_log.cli.exit_codes import OK, UNAVAILABLE
 from waltz_log.cli.fills import describe_fill, fill_of
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.exit_codes import OK, UNAVAILABLE
 from waltz_log.transport.grpc import GrpcNetwork
 
 if TYPE_CHECKING:

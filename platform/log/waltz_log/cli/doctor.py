@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from waltz_log.cli import checks
-from waltz_log.cli.exit_codes import LACKING, OK
+from waltz_log.exit_codes import LACKING, OK
 
 __all__ = ["run"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from waltz_log.cli.exit_codes import OK
 from waltz_log.coordination.cluster import grow_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.errors import InvalidRequest
+from waltz_log.exit_codes import OK
 
 __all__ = ["run"]
 

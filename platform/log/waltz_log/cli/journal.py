@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from waltz_log.cli.exit_codes import FAILED, OK
 from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
 from waltz_log.journal.codec import ADD, ADD_TX, COMMIT, DELETE_TX, PREPARE, ROLLBACK, UNHEALTHY, UPDATE, UPDATE_TX

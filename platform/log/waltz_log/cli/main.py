@@ -19,7 +19,6 @@ os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 import typer
 from typer.exceptions import TyperException
 
-from waltz_log.cli.exit_codes import CLOSED_PIPE, DEFECT, USAGE, exit_code_of
 from waltz_log.cli.journal_app import journal_app
 from waltz_log.cli.outputs import Output, checked_output
 from waltz_log.cli.plugins import PluginGroup
@@ -28,7 +27,8 @@ from waltz_log.cli.storage_app import storage_app
 from waltz_log.cli.subscribers_app import subscribers_app
 from waltz_log.cli.topics_app import topics_app
 from waltz_log.cli.transactions_app import add_transactions
-from waltz_log.errors import WaltzError
+from waltz_log.errors import WaltzError, exit_code_of
+from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, USAGE
 
 __all__ = ["app", "main"]
 

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from waltz_log.cli.exit_codes import OK
 from waltz_log.cli.fills import describe_fill, fill_of
 from waltz_log.coordination.cluster import expect_known
 from waltz_log.coordination.survey import Survey, survey
@@ -17,6 +16,7 @@ from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignme
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.replica_change import ReplicaChange, next_assignment, risk_of, settled
 from waltz_log.errors import InvalidRequest, Unavailable
+from waltz_log.exit_codes import OK
 
 __all__ = ["change_replicas", "run"]
 

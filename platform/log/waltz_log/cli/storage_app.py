@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.exit_codes import OK
 from waltz_log.cli.outputs import Output, checked_output
 from waltz_log.errors import InvalidSetting
+from waltz_log.exit_codes import OK
 
 __all__ = ["storage_app"]
 

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from waltz_log.cli.exit_codes import FAILED, OK
 from waltz_log.core.formats.backup_manifest import MANIFEST
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.formats.segment_format import DATA, first_id_of
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting
+from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import ReadOnlyFileSystemDisk
 from waltz_log.storage.control.directory import ControlEntry, StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.integrity.verify import Finding, SegmentCheck

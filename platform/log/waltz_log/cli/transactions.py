@@ -14,9 +14,9 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from waltz_log.cli.exit_codes import OK
 from waltz_log.client import ClientSettings, TopicHandle, WaltzClient
 from waltz_log.errors import InvalidSetting, OutOfRange
+from waltz_log.exit_codes import OK
 
 __all__ = ["Place", "append", "read"]
 

@@ -26,11 +26,11 @@ os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 import structlog
 
 from waltz_log.cli.clock import WallClock
-from waltz_log.cli.exit_codes import OK, exit_code_of
 from waltz_log.cli.logs import configure_logs
 from waltz_log.cli.serving import either, run
 from waltz_log.cli.worker_link import READY, ROOM, Link, Orders
-from waltz_log.errors import ClusterUnavailable, WaltzError
+from waltz_log.errors import ClusterUnavailable, WaltzError, exit_code_of
+from waltz_log.exit_codes import OK
 from waltz_log.transport.forwarding import WorkerNetwork
 
 __all__ = ["main"]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from waltz_log.coordination.java import find_java
 from waltz_log.errors import ClusterUnavailable, WaltzError
+from waltz_log.exit_codes import LACKING
 
 __all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "find_jars", "prepare", "wait_until_answering"]
 
@@ -52,9 +53,12 @@ rootLogger.appenderRef.console.ref = console
 
 
 class ZooKeeperJarsMissing(WaltzError):
-    """The jars that hold ZooKeeper are not there. Nothing was started; install the extra, or use an ensemble of your own."""
+    """The jars that hold ZooKeeper are not installed. Nothing was started.
+
+    To do: install the extra `spark`, or name an external ensemble."""
 
     text = "no zookeeper jars"
+    exit_code = LACKING
     advice = "pip install 'waltz-platform[spark]', or name an external ensemble"
     reason: str
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from waltz_log.errors import WaltzError
+from waltz_log.exit_codes import LACKING
 
 __all__ = ["SUPPORTED_JAVA", "JavaMissing", "find_java", "parse_version"]
 
@@ -18,9 +19,12 @@ INSTALL = "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headles
 
 
 class JavaMissing(WaltzError):
-    """There is no usable Java. Nothing was started; install one."""
+    """There is no usable Java. Nothing was started.
+
+    To do: install Java 17 or 21, or set `JAVA_HOME`."""
 
     text = "no usable java"
+    exit_code = LACKING
     advice = INSTALL
     reason: str
 

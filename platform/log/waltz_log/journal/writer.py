@@ -8,6 +8,7 @@ sync, because what frees them must be sure; after a failed write or sync nothing
 
 from __future__ import annotations
 
+import copy
 from typing import Final, NoReturn
 
 from waltz_log.core.ports import Disk, DiskFile
@@ -74,7 +75,7 @@ class Writer:
 
     def usable(self) -> None:
         if self._failure is not None:
-            raise type(self._failure)(**self._failure.facts)
+            raise copy.copy(self._failure)  # a new one: each raise has its own traceback
 
     @property
     def failed(self) -> bool:

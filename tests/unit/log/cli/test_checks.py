@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from waltz_log.cli import checks
-from waltz_log.cli.exit_codes import LACKING
 from waltz_log.cli.main import run
 from waltz_log.coordination.java import JavaMissing, find_java, parse_version
+from waltz_log.exit_codes import LACKING
 
 LOG_ROOT = Path(checks.__file__).parents[2]
 

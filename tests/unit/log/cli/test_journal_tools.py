@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from waltz_log.cli.exit_codes import FAILED, MACHINE, OK, USAGE
 from waltz_log.cli.main import run
+from waltz_log.exit_codes import FAILED, MACHINE, OK, USAGE
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
 from waltz_log.testing.disk import SimulatedDisk

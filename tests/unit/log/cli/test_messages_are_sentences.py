@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from waltz_log.cli.exit_codes import USAGE
 from waltz_log.cli.main import run
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.errors import InvalidRequest, InvalidSetting
+from waltz_log.exit_codes import USAGE
 
 DUMPED = re.compile(r"\b(reason|name|nearest)=(?!value|NAME|DIRECTORY)")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from waltz_log.cli.exit_codes import FAILED, MACHINE, OK, USAGE
 from waltz_log.cli.main import run
 from waltz_log.client import Intent
 from waltz_log.client.outbox.ledger import Kind, Ledger
@@ -16,6 +15,7 @@ from waltz_log.client.outbox.offline import OutboxDirectory
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.store import open_journal, write_statistics
 from waltz_log.client.outbox.writer import apply
+from waltz_log.exit_codes import FAILED, MACHINE, OK, USAGE
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from waltz_log.cli import cluster
-from waltz_log.cli.exit_codes import OK, UNAVAILABLE
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, ServerState, Survey
+from waltz_log.exit_codes import OK, UNAVAILABLE
 
 
 class Coordinator:

@@ -542,7 +542,7 @@ def test_a_defect_in_one_repair_postpones_that_segment_and_no_other(monkeypatch:
             node = found.nodes[0]
             node.start_scrub(PeerReplicas(found.network, found.find))
             for path in (broken, other):
-                node.corruption.report(CorruptData(where=path, offset=0, reason="planted", transaction_id=None))
+                node.corruption.report(CorruptData(where=path, offset=0, reason="planted", transaction_id=-1))
             async with asyncio.timeout(600):
                 while meaning(found.files()) != meaning(before):
                     await asyncio.sleep(0.1)

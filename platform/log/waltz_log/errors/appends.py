@@ -1,0 +1,79 @@
+"""Appends that did not succeed: what became of the transaction."""
+
+from __future__ import annotations
+
+from waltz_log.errors.base import WaltzError
+from waltz_log.exit_codes import REFUSED, UNAVAILABLE
+
+__all__ = ["GaveUp", "GaveUpOnConflict", "LockConflict", "NotAppended", "OutcomeUnknown"]
+
+
+class LockConflict(WaltzError):
+    """Decided: the transaction is not in the log. Transaction `winner` wrote one of its locks first.
+
+    To do: read the feed up to `winner`, and decide again."""
+
+    text = "lock conflict: a newer transaction wrote one of the locks; read up to the winner and decide again"
+    retriable = True
+    exit_code = REFUSED
+    partition: int
+    winner: int
+
+
+class GaveUpOnConflict(LockConflict):
+    """A transactional function, a context or an intent met a conflict at its last attempt. It is not in the log. `winner` is the transaction that won
+    last. `limit` is what ended the retries: `attempts`, `timeout_s` or `closed` (the client).
+
+    To do: if `attempts` is high and `elapsed_s` is short, many clients write the same locks: lock less, or let clients take turns. Otherwise raise
+    the limit."""
+
+    text = "gave up: newer transactions wrote the locks at each attempt; raise the limit, or name fewer locks that others write"
+    attempts: int
+    elapsed_s: float
+    limit: str
+
+
+class NotAppended(WaltzError):
+    """Decided: the transaction is not in the log, for a reason that is not a lock.
+
+    To do: append it again if it still makes sense."""
+
+    text = "not appended"
+    retriable = True
+    exit_code = UNAVAILABLE
+    partition: int
+    reason: str
+
+
+class GaveUp(NotAppended):
+    """A transactional function, a context or an intent was not appended after `attempts` attempts. It is not in the log. `reason` is of the last
+    attempt. `winner` is the transaction that won the last conflict; None if there was none. `limit` is what ended the retries: `attempts`,
+    `timeout_s`, `retry_budget` or `closed` (the client).
+
+    To do: append it again if it still makes sense, or raise the limit."""
+
+    text = "gave up: not appended"
+    attempts: int
+    elapsed_s: float
+    winner: int | None
+    limit: str
+
+
+class OutcomeUnknown(WaltzError):
+    """The transaction may be in the log or not. `since` is the transaction id above which the log has to be searched for it.
+
+    To do: call `client.resolve`, which reads the outcome from the log. Do not guess."""
+
+    text = "outcome unknown"
+    outcome = "unknown"
+    advice = "ask resolve, which reads it from the log"
+    exit_code = UNAVAILABLE
+    partition: int
+    client_id: int
+    sequence: int
+    since: int
+    reason: str
+
+    def searched(self, transaction_id: int) -> None:
+        """The log was searched up to this transaction, and the append was not found: the next search begins above it."""
+        vars(self)["since"] = max(self.since, transaction_id)  # the only change to a field: fields are read-only for everybody else

@@ -1,0 +1,32 @@
+"""What the exit code of a command says, so that scripts and supervisors can decide what to do.
+
+| code | meaning | what to do |
+|---|---|---|
+| 0 | done, or ended as asked by a signal | |
+| 1 | a defect, or a check that found something | read the message |
+| 2 | the command line or a setting is wrong; nothing was done | fix it |
+| 3 | nobody answers, or not in time | try again |
+| 4 | refused: another cluster or owner, a newer session, a topic's partition, a restored coordinator, not allowed | look at who runs what |
+| 5 | a disk failed, is full or holds corrupt data; an address cannot be bound; a worker process does not stay up | look after this machine |
+| 6 | something is not installed | run `waltz doctor` |
+| 141 | the reader of the output closed it, as with `| head` | |
+
+Each error class declares its code, or inherits it (`WaltzError.exit_code`). docs/reference/errors.md lists them all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["CLOSED_PIPE", "DEFECT", "FAILED", "LACKING", "MACHINE", "OK", "REFUSED", "UNAVAILABLE", "USAGE"]
+
+OK: Final = 0
+DEFECT: Final = 1
+FAILED: Final = 1
+USAGE: Final = 2
+UNAVAILABLE: Final = 3
+REFUSED: Final = 4
+MACHINE: Final = 5
+LACKING: Final = 6
+CLOSED_PIPE: Final = 141
+"""128 + SIGPIPE, as shells report it of other programs."""
