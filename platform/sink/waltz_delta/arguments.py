@@ -194,7 +194,7 @@ def _parser(job: str, upsert: bool) -> JobParser:
     parser.add_argument("--checkpoint", **text, help="directory for Spark's progress; may be deleted, the table knows better")
     if upsert:
         parser.add_argument("--keys", **text, help="columns that identify a row, comma between them")
-        parser.add_argument("--sequence", default="transaction_id", **text, help="column that tells which of two rows is newer (transaction_id)")
+        parser.add_argument("--sequence", default="transaction_id", **text, help="column that decides which of two rows is newer (transaction_id)")
     parser.add_argument("--partitions", **text, help="log partitions, as 0-3,7 (all)")
     parser.add_argument("--starting", **text, help="earliest, latest or JSON of ids, for partitions that the table holds nothing of (earliest)")
     parser.add_argument("--max-transactions-per-trigger", **text, help="most transactions of one commit (no limit)")
@@ -217,7 +217,7 @@ def _parser(job: str, upsert: bool) -> JobParser:
         choices=("strict", "lossless"),
         help='a string where a number is declared, as "5" for an INT: strict, it does not decode; lossless, it counts where nothing is lost (strict)',
     )
-    parser.add_argument("--headers", **text, help="take transactions with these headers alone, as 1,2 (all)")
+    parser.add_argument("--headers", **text, help="read only transactions with these headers, as 1,2 (all)")
     parser.add_argument("--dead-letters", **text, help="path of the Delta table for transactions that do not decode; with it they stop nothing")
     parser.add_argument(
         "--undecodable",
@@ -239,7 +239,7 @@ def _parser(job: str, upsert: bool) -> JobParser:
         "--metrics-host",
         default=METRICS_HOST,
         metavar="ADDRESS",
-        help="address that the metrics are served at, 0.0.0.0 for all; anybody who reaches it reads them (default: this machine alone)",
+        help="address that the metrics are served at, 0.0.0.0 for all; every host that reaches it can read them (default: this machine alone)",
     )
     parser.add_argument("--metrics-file", metavar="FILE", help="write metrics for Prometheus there, every five seconds")
     return parser

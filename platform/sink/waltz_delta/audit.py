@@ -56,7 +56,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     parser.add_argument("--pipeline", metavar="FILE", help="the pipeline file that the streaming job has")
     parser.add_argument("--from", dest="first", metavar="JSON", help='first id of each partition, {"0": 17} (the first in the log)')
     parser.add_argument("--to", dest="last", metavar="JSON", help='last id of each partition, {"0": 42} (what the table holds)')
-    parser.add_argument("--output", default="table", metavar="table|json", help="how the result is told (table)")
+    parser.add_argument("--output", default="table", metavar="table|json", help="format of the result (table)")
     found = parser.parse(arguments)
     settings = load_job_pipeline(found.pipeline)
     if found.output not in ("table", "json"):

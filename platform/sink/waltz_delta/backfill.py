@@ -97,7 +97,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     parser.add_argument(
         "--transactions-per-commit", type=int, default=TRANSACTIONS_PER_COMMIT, metavar="N", help=f"most of one commit ({TRANSACTIONS_PER_COMMIT:,})"
     )
-    parser.add_argument("--dry-run", action="store_true", help="tell what would be read, and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be read, and write nothing")
     found = parser.parse(arguments)
     settings = load_job_pipeline(found.pipeline)
     if found.transactions_per_commit < 1:

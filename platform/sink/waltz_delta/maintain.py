@@ -93,12 +93,12 @@ def _run(arguments: Sequence[str]) -> int | None:
     parser.add_argument(
         "--reader", action="append", default=[], metavar="CHECKPOINT", help="of a Spark stream that reads some of the tables; may be repeated"
     )
-    parser.add_argument("--dry-run", action="store_true", help="tell what there is and what would be done, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the current state and what would be done, and change nothing")
     found = parser.parse(arguments)
     if not found.pipeline and not found.table:
         raise InvalidSetting(name="--table", reason="is required, or --pipeline", nearest=None)
     if found.retain_hours is not None and found.retain_hours < MARGIN_HOURS:
-        raise InvalidSetting(name="--retain-hours", reason=f"below {MARGIN_HOURS:g} takes files that a batch is writing", nearest=None)
+        raise InvalidSetting(name="--retain-hours", reason=f"below {MARGIN_HOURS:g} hours removes files of a running batch", nearest=None)
     settings = load_job_pipeline(found.pipeline) if found.pipeline else None
     for name, given in (("--keep-version", found.keep_version), ("--cluster-by", found.cluster_by)):
         if given and (settings is not None or len(found.table) > 1):
@@ -305,7 +305,7 @@ def _age_hours(spark: SparkSession, path: str, version: int) -> float:
 
     rows = DeltaTable.forPath(spark, path).history().where(f"version = {version}").selectExpr("unix_millis(timestamp)").collect()
     if not rows:
-        raise InvalidSetting(name="--keep-version", reason=f"the log of {path} does not tell of version {version} any more", nearest=None)
+        raise InvalidSetting(name="--keep-version", reason=f"the log of {path} no longer has version {version}", nearest=None)
     return max(0.0, (time.time() - int(rows[0][0]) / 1000) / 3600)
 
 

@@ -11,7 +11,7 @@ from waltz_log.cli.outputs import Output, checked_output
 
 __all__ = ["pipeline_app"]
 
-pipeline_app = typer.Typer(help="Look at pipeline files before they run.", no_args_is_help=True, add_completion=False)
+pipeline_app = typer.Typer(help="Check pipeline files before they run.", no_args_is_help=True, add_completion=False)
 
 Files = Annotated[list[Path], typer.Argument(help="Pipeline files, or directories of them.")]
 
@@ -19,7 +19,7 @@ Files = Annotated[list[Path], typer.Argument(help="Pipeline files, or directorie
 @pipeline_app.command()
 def check(
     files: Files,
-    spark: Annotated[bool, typer.Option("--spark", help="Ask a Spark of its own (ten seconds) for columns that only Spark can tell.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Start a local Spark (ten seconds) for columns that only Spark can resolve.")] = False,
     output: Output = "table",
 ) -> int:
     """Say what is wrong, with lines, or which tables get which columns. Runs nothing and asks no cluster. Exit code 2 where something is wrong."""

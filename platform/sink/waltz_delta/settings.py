@@ -173,7 +173,7 @@ class DeleteSettings(Settings):
     @model_validator(mode="after")
     def _one_rule(self) -> DeleteSettings:
         if bool(self.headers) == (self.where is not None):
-            raise ValueError("deletes are told by headers or by where, one of them")
+            raise ValueError("deletes are identified by headers or by where: give one of them")
         if self.kind == "soft" and self.tombstones is not None:
             raise ValueError("tombstones are for hard deletes; a soft delete keeps the row itself")
         if self.kind == "soft" and self.deleted.lower() == self.deleted_at.lower():

@@ -122,5 +122,5 @@ def _binary(lengths: bytes, data: bytes) -> pa.Array:
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     if offsets[-1] != len(data) or (sizes < 0).any():
-        raise ProtocolViolation(reason=f"keys or values of a view's page do not fit: bytes={len(data)} told={offsets[-1]}")
+        raise ProtocolViolation(reason=f"keys or values of a view's page do not fit: bytes={len(data)} expected={offsets[-1]}")
     return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)])

@@ -234,7 +234,7 @@ class TestStorageNodeRefuses:
     def test_a_directory_that_runs_already(self, cluster: LocalCluster, settings: dict[str, Any]) -> None:
         refused = self._run(settings | {"name": "storage-0"}, "--directory", str(cluster.directory / "storage-0"))
         assert refused.returncode == 2
-        assert "taken by another process" in refused.stderr
+        assert "in use by another process" in refused.stderr
 
     def test_an_address_that_is_taken(self, settings: dict[str, Any]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -55,7 +55,7 @@ def _facts(place: Path) -> DirectoryFacts:
     except OSError as error:
         raise InvalidSetting(name="node", reason=f"cannot be read: {place}: {error.strerror}", nearest=None) from None
     except (ValueError, KeyError, TypeError):
-        raise InvalidSetting(name="node", reason=f"is not what `waltz storage describe` tells: {place}", nearest=None) from None
+        raise InvalidSetting(name="node", reason=f"is not what `waltz storage describe` prints: {place}", nearest=None) from None
 
 
 def _described(directory: Path) -> DirectoryFacts:

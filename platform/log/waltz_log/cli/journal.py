@@ -39,7 +39,7 @@ def _held(directory: Path) -> ReadOnlyFileSystemDisk:
     try:
         disk.lock()
     except BlockingIOError:
-        raise InvalidSetting(name="directory", reason=f"is taken by another process: {directory}", nearest=None) from None
+        raise InvalidSetting(name="directory", reason=f"is in use by another process: {directory}", nearest=None) from None
     return disk
 
 

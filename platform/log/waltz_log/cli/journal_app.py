@@ -15,7 +15,7 @@ from waltz_log.cli.outputs import Output, checked_output
 
 __all__ = ["journal_app"]
 
-journal_app = typer.Typer(help="Look at a circular journal, carry it over, measure a disk for one.", no_args_is_help=True)
+journal_app = typer.Typer(help="Inspect, copy and measure circular journals.", no_args_is_help=True)
 
 Config = Annotated[
     Path | None,
@@ -47,7 +47,7 @@ def stats(directory: Directory, config: Config = None, output: Output = "table")
 
 @journal_app.command()
 def verify(directory: Directory, output: Output = "table") -> int:
-    """Read everything and tell what is damaged. Exit code 1 where something is."""
+    """Read everything and list what is damaged. Exit code 1 if something is."""
     from waltz_log.cli import journal as command
 
     return command.verify(directory, output=checked_output(output))

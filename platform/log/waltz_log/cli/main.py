@@ -42,7 +42,7 @@ app = typer.Typer(
 cluster_app = typer.Typer(help="Make a cluster; see what it does.", no_args_is_help=True)
 app.add_typer(cluster_app, name="cluster")
 cluster_app.add_typer(replicas_app, name="replicas")
-outbox_app = typer.Typer(help="Look into a service's outbox; decide about its dead letters.", no_args_is_help=True)
+outbox_app = typer.Typer(help="Inspect a service's outbox; retry or drop its dead letters.", no_args_is_help=True)
 app.add_typer(outbox_app, name="outbox")
 app.add_typer(storage_app, name="storage")
 app.add_typer(journal_app, name="journal")
@@ -113,7 +113,7 @@ def doctor(output: Output = "table") -> int:
 @cluster_app.command()
 def create(
     cluster: Cluster,
-    name: Annotated[str, typer.Option(help="For people; the key tells clusters apart.")],
+    name: Annotated[str, typer.Option(help="A name for people; the cluster key identifies the cluster.")],
     partitions: Annotated[int, typer.Option(min=1, help="How many; `waltz cluster grow` adds more.")],
     storages: Annotated[str, typer.Option(help="Names of the storage nodes, separated by commas.")],
     replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
@@ -133,7 +133,7 @@ def create(
 def grow(
     cluster: Cluster,
     partitions: Annotated[int, typer.Option(min=1, help="How many there shall be.")],
-    storages: Annotated[str | None, typer.Option(help="Storage nodes that take the new ones, separated by commas; all by default.")] = None,
+    storages: Annotated[str | None, typer.Option(help="Storage nodes for the new partitions, separated by commas; all by default.")] = None,
     replication: Annotated[int | None, typer.Option(min=1, help="Replicas of each new one; as many as others have by default.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be, change nothing.")] = False,
     timeout: Timeout = 10.0,
@@ -149,7 +149,8 @@ def grow(
 def adopt(
     cluster: Cluster,
     nodes: Annotated[
-        list[str], typer.Argument(metavar="NAME=DIRECTORY...", help="Each storage node with its directory, or what describe told of it.")
+        list[str],
+        typer.Argument(metavar="NAME=DIRECTORY...", help="Each node with its directory, or the output of `waltz storage describe`."),
     ],
     name: Annotated[str, typer.Option(help="For people; the key is that of the directories.")],
     missing: Annotated[list[str] | None, typer.Option(help="A node that held every partition and is not here; the vote waits for it.")] = None,
@@ -172,7 +173,7 @@ def status(
     complete: Annotated[bool, typer.Option("--complete", help="Ask for more: every node and every worker answers.")] = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Show owners, replicas and nodes. Exit code 3 if a partition has no owner, or no majority of replicas that can take appends."""
+    """Show owners, replicas and nodes. Exit code 3 if a partition has no owner, or no majority of replicas that accept appends."""
     from waltz_log.cli import cluster as command
 
     return asyncio.run(command.status(cluster, output=checked_output(output), wait_s=wait, complete=complete, timeout_s=timeout))
@@ -180,7 +181,7 @@ def status(
 
 @outbox_app.command(name="status")
 def outbox_status(directory: OutboxDirectory, output: Output = "table") -> int:
-    """Show what is owed, in doubt and dead, also of a running service. Exit code 1 where somebody should look at it."""
+    """Show pending, undecided and dead intents, also of a running service. Exit code 1 if an operator should inspect it."""
     from waltz_log.cli import outbox as command
 
     return command.status(directory, output=checked_output(output))

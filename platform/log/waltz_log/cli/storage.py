@@ -166,7 +166,7 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
     try:
         disk.lock()
     except OSError as error:
-        raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+        raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
     try:
         found = read_directory(disk)
         start = -1 if found.fence is None or found.fence.start is None else found.fence.start
@@ -178,7 +178,7 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
             if not replace:
                 raise _behind(start + 1, recorded)
             disown(disk, WallClock().now_ms())
-            log.warning("directory is behind and taken as restored", start=start, recorded=recorded)
+            log.warning("directory is behind and treated as restored", start=start, recorded=recorded)
         return recorded
     finally:
         disk.unlock()

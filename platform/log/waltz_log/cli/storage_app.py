@@ -17,7 +17,7 @@ from waltz_log.exit_codes import OK
 
 __all__ = ["storage_app"]
 
-storage_app = typer.Typer(help="Run a storage node; look at, copy and convert storage directories.", invoke_without_command=True)
+storage_app = typer.Typer(help="Run a storage node; inspect, copy and convert storage directories.", invoke_without_command=True)
 
 Directory = Annotated[Path, typer.Argument(help="A storage directory, the one that holds waltz-storage.ctl.")]
 Segment = Annotated[Path, typer.Argument(help="A segment's data file, <first id>.seg.")]
@@ -43,7 +43,7 @@ def run_node(
     if context.invoked_subcommand is not None:
         given = [config, name, directory, listen, cluster, log_level]
         if replace or any(each is not None for each in given):
-            raise InvalidSetting(name=context.invoked_subcommand, reason="takes its options behind its name, and none of a node", nearest=None)
+            raise InvalidSetting(name=context.invoked_subcommand, reason="has options of its own, after its name, and none of a node's", nearest=None)
         return OK
     from waltz_log.cli import storage as command
     from waltz_log.cli.logs import configure_logs
@@ -129,7 +129,7 @@ def copy_partition(
 
 @storage_app.command("describe")
 def describe(directory: Directory) -> int:
-    """Tell, as JSON, what `waltz cluster adopt` must know of a directory on another machine."""
+    """Print, as JSON, what `waltz cluster adopt` needs of a directory on another machine."""
     from waltz_log.cli import adopt
 
     return adopt.describe_directory(directory)

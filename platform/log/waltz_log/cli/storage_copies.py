@@ -49,7 +49,7 @@ def _refuse_the_originals(control_file: Path) -> None:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise InvalidSetting(name="directory", reason=f"is taken by a storage of Java Waltz: {error.strerror}", nearest=None) from None
+        raise InvalidSetting(name="directory", reason=f"is in use by a storage node of Java Waltz: {error.strerror}", nearest=None) from None
     finally:
         os.close(descriptor)
 

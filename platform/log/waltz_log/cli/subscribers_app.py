@@ -11,7 +11,7 @@ from waltz_log.cli.outputs import Output, checked_output
 
 __all__ = ["subscribers_app"]
 
-subscribers_app = typer.Typer(help="Who reads the log, how far behind, and what is kept for them.", no_args_is_help=True)
+subscribers_app = typer.Typer(help="List the subscribers of the log, their lag, and what is kept for them.", no_args_is_help=True)
 
 Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
 Name = Annotated[str, typer.Argument(help="As `waltz subscribers list` shows it.")]

@@ -15,7 +15,7 @@ Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
 TopicOption = Annotated[str | None, typer.Option("--topic", help="namespace/name; without it --partition is of the log.")]
 Key = Annotated[str | None, typer.Option(help="In a keyed topic; says which partition.")]
 Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Of the topic, or of the log.")]
-Principal = Annotated[str | None, typer.Option(help="Who you are, for topics that name who may.")]
+Principal = Annotated[str | None, typer.Option(help="The principal, for topics that restrict access.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")]
 
 

@@ -87,7 +87,7 @@ async def fetch_transactions(
         damaged = 0
         size += sum(len(each.data) for each in transactions)
         if size > BYTES_MAX:
-            raise InvalidRequest(reason=f"the transactions asked for take more than {BYTES_MAX} bytes: ask for fewer at a time")
+            raise InvalidRequest(reason=f"the requested transactions have more than {BYTES_MAX} bytes: ask for fewer at a time")
         found.update((each.transaction_id, each) for each in transactions)
         at += len(transactions)
     return [found[each] for each in transaction_ids]

@@ -97,4 +97,4 @@ async def _ask(
             break
         await asyncio.sleep(min(PAUSE_S, max(0.0, deadline - loop.time())))
     told = "; ".join(f"{address}: {reason}" for address, reason in said.items()) or "no replica is registered"
-    raise Unavailable(reason=f"no replica tells where something is: partition={partition} {told}")
+    raise Unavailable(reason=f"no replica could locate it: partition={partition} {told}")

@@ -110,7 +110,7 @@ class Owners:
         while (address := self.address(partition)) is None:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
-                raise Unavailable(reason=f"nobody owns the partition: partition={partition}")
+                raise Unavailable(reason=f"the partition has no owner: partition={partition}")
             await self.wait_changed(left)
         return address
 
@@ -183,7 +183,7 @@ class Owners:
         deadline = asyncio.get_running_loop().time() + self._settings.request_timeout_s
         while partition >= self.parameters.partitions:
             if asyncio.get_running_loop().time() >= deadline:
-                raise Unavailable(reason=f"nobody owns the partition yet: partition={partition}")
+                raise Unavailable(reason=f"the partition has no owner yet: partition={partition}")
             await self.wait_changed(self._settings.retry_cap_s)
 
     # ---- channels ------------------------------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class TopicPlan:
 
     def __post_init__(self) -> None:
         if self.existing is not None and self.log_partitions is None:
-            raise InvalidRequest(reason="partitions that hold data are only taken where they are named: say which with --log-partitions")
+            raise InvalidRequest(reason="partitions that hold data are used only if they are named: name them with --log-partitions")
         if self.discards is not None and self.existing != "discard":
             raise InvalidRequest(reason="a number of transactions to discard goes with --existing-data discard")
 
@@ -160,7 +160,7 @@ async def _withdraw(coordinator: Coordinator, name: TopicName, reserved: Sequenc
             raise cause from error
         raise Unavailable(
             reason=f"it is not known whether topic {name} was created: {cause}; it could not be withdrawn either: {error}. Repeat the command. If "
-            "the topic is pending, its log partitions take no appends until a server withdraws it, about a minute later"
+            "the topic is pending, its log partitions refuse appends until a server withdraws it, about a minute later"
         ) from cause
     return made
 
@@ -173,7 +173,7 @@ async def _all_bounds(asked: PartitionsAsked, chosen: Sequence[int], closed_in: 
     bounds = await asked.bounds(chosen, closed_in=closed_in)
     missing = [each for each in chosen if each not in bounds]
     if missing:
-        raise Unavailable(reason=f"no owner of these log partitions answers, so nobody knows what they hold: {', '.join(map(str, missing))}")
+        raise Unavailable(reason=f"no owner of these log partitions answers, so their contents are unknown: {', '.join(map(str, missing))}")
     return bounds
 
 
@@ -191,7 +191,7 @@ async def _empty_ones(asked: PartitionsAsked, catalogue: Catalogue, pool: Sequen
         + (f"; these hold data: {_listed(full)}" if full else "")
         + (f"; of these no owner answers: {', '.join(map(str, silent))}" if silent else "")
         + f". `waltz cluster grow --partitions {len(pool) + plan.partitions - len(empty)}` adds empty ones"
-        + ("; to take partitions that hold data, name them with --log-partitions and say what becomes of it with --existing-data" if full else "")
+        + ("; to use partitions that hold data, name them with --log-partitions and give --existing-data" if full else "")
     )
 
 
@@ -203,13 +203,13 @@ async def _judge(asked: PartitionsAsked, plan: TopicPlan, bounds: Mapping[int, A
     held = sum(full.values())
     if plan.existing is None:
         raise InvalidRequest(
-            reason=f"log partitions hold data that no topic has: {_listed(full)}. A topic takes empty partitions; --existing-data keep leaves the "
+            reason=f"log partitions hold data that no topic has: {_listed(full)}. A topic needs empty partitions; --existing-data keep leaves the "
             "data there, and retention removes nothing from these partitions; --existing-data discard removes it"
         )
     if plan.discards != held:
         said = "nothing" if plan.discards is None else str(plan.discards)
         raise InvalidRequest(
-            reason=f"{held} transactions would be removed for good, and {said} was confirmed: {_listed(full)}. Look at them with --dry-run, then "
+            reason=f"{held} transactions would be removed for good, and {said} was confirmed: {_listed(full)}. Show them with --dry-run, then "
             f"confirm with --discard-transactions {held}"
         )
 

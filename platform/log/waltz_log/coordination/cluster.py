@@ -171,10 +171,10 @@ async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption,
     parameters = ClusterParameters(name, found.key, len(found.replicas))
     if restored and there is not None:
         if await coordinator.set(CLUSTER, parameters.to_bytes(), there.version) is None:
-            raise InvalidRequest(reason="somebody else changed the cluster at the same time: try again")
+            raise InvalidRequest(reason="another process changed the cluster at the same time: try again")
         return parameters
     if not await coordinator.create(CLUSTER, parameters.to_bytes()):
-        raise InvalidRequest(reason="somebody else made a cluster there at the same time")
+        raise InvalidRequest(reason="another process created a cluster there at the same time")
     return parameters
 
 

@@ -105,4 +105,4 @@ def _expect_possible(
     needed = min(majority(len(wanted)), len(assigned))
     if len(able) < needed:
         told = f"partition={change.partition} replicas={','.join(wanted)} able={','.join(able) or 'none'} needed={needed}"
-        raise Unavailable(reason=f"the partition would have no majority that can take appends: {told}")
+        raise Unavailable(reason=f"the partition would have no majority that accepts appends: {told}")

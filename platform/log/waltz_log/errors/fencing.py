@@ -39,7 +39,7 @@ class OutboxTaken(Fenced):
 
     To do: find the other copy, and keep only one."""
 
-    text = "outbox taken over"
+    text = "outbox fenced by a newer epoch"
     prose = "reason"
     client_id: int
     mine: int

@@ -44,7 +44,7 @@ def open_directory(disk: Disk, settings: JournalSettings, entropy: Callable[[int
     try:
         disk.lock()
     except OSError as error:
-        raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+        raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
     try:
         return _open(disk, settings, entropy)
     except OSError as error:

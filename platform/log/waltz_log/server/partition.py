@@ -235,7 +235,7 @@ class Partition:
                 for mount in list(serving.mounts):
                     await mount.drained()
         except TimeoutError:
-            log.warning("partition handed over before all was told", partition=self.partition)
+            log.warning("partition handed over before all outcomes were sent", partition=self.partition)
         except NotOwner:
             return  # the session ended by itself
         await self._conclude(serving, timeout_s)

@@ -256,7 +256,7 @@ class ReplicaSession:
         try:
             while not (await asyncio.wait([waiting], timeout=self._store.settings.replica_retry_max_s))[0]:
                 if int((await self._open_again()).last_transaction_id) != last:
-                    raise ConnectionLost(address=self.name, reason="replica was started anew")
+                    raise ConnectionLost(address=self.name, reason="storage node was restarted")
             waiting.result()
         finally:
             waiting.cancel()
@@ -332,7 +332,7 @@ class ReplicaSession:
         try:
             await self._open_again()
         except WaltzError as error:
-            log.info("replica was not told of its topic", partition=self._store.partition, replica=self.name, error=str(error))
+            log.info("replica was not informed of its topic", partition=self._store.partition, replica=self.name, error=str(error))
             return False
         return True
 
@@ -506,7 +506,7 @@ class ReplicaSession:
     async def _begin(self, first: int) -> int:
         """What the replica lacks is not kept by anybody any more, all of it committed: it goes on where the log begins, without what it has."""
         store = self._store
-        log.info("replica begins anew", partition=store.partition, replica=self.name, first=first)
+        log.info("replica starts empty at a new first id", partition=store.partition, replica=self.name, first=first)
         request = pb.BeginRequest(cluster_key=self._key, partition=store.partition, session=store.session, first_transaction_id=first)
         self._reached = int((await self._call(methods.BEGIN, request)).last_transaction_id)
         return self._reached

@@ -547,7 +547,7 @@ class StoreSession:
         except WaltzError as failed:
             self.fail(failed)
             return
-        log.warning("taking a session number above the fence", partition=self.partition, replica=replica, session=self.session, fence=error.newer)
+        log.warning("raising the session number above the fence", partition=self.partition, replica=replica, session=self.session, fence=error.newer)
 
     async def close_behind(self, error: CoordinatorBehind) -> None:
         """Ends the session, for good where the metadata still is what this session made of it: a session that somebody else took since would explain

@@ -102,7 +102,7 @@ class LocalCluster:
         if asked is not None and asked < 1:
             raise InvalidRequest(reason=f"{what} must be at least 1, not {asked}")
         if asked is not None and found is not None and asked != found:
-            raise InvalidRequest(reason=f"{self.directory} holds a cluster of {what}={found}, not {asked}; take another directory")
+            raise InvalidRequest(reason=f"{self.directory} holds a cluster of {what}={found}, not {asked}; choose another directory")
         return int(asked or found or default)
 
     # ---- the file ------------------------------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class LocalCluster:
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError):
-            raise InvalidRequest(reason=f"{self._file} is not what waltz dev writes; take another directory, or remove this one") from None
+            raise InvalidRequest(reason=f"{self._file} is not what waltz dev writes; choose another directory, or remove this one") from None
 
     def _write(self) -> None:
         told = {

@@ -153,7 +153,7 @@ async def flip(sound: Sound, kind: str, path: str, bit: int, **settings: Any) ->
     if outcome is None and kind in ("control", "fence") and bit // 8 >= CONTROL_HEADER_BYTES:
         outcome = "outvoted"
     if outcome is None:
-        raise RotFound(path, bit, "nobody noticed")
+        raise RotFound(path, bit, "no check noticed")
     return outcome
 
 

@@ -220,7 +220,7 @@ def test_a_directory_that_cannot_be_one_journal_is_one_finding(directory: Path, 
 def test_a_journal_in_use_is_refused(arguments: list[str], directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Journal.open(FileSystemDisk(directory), SETTINGS):
         before = snapshot(directory)
-        assert "taken by another process" in told([*arguments, str(directory)], capsys, USAGE)
+        assert "in use by another process" in told([*arguments, str(directory)], capsys, USAGE)
         assert snapshot(directory) == before
 
 
@@ -233,7 +233,7 @@ def test_another_process_has_the_directory_for_itself(directory: Path, capsys: p
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        assert "taken by another process" in told(["stats", str(directory)], capsys, USAGE)
+        assert "in use by another process" in told(["stats", str(directory)], capsys, USAGE)
         other.stdin.close()
         assert other.wait(timeout=30) == 0
     told(["stats", str(directory)], capsys)

@@ -27,7 +27,7 @@ MISUSES = {
     "server --config {missing}": "{missing} cannot be read: No such file or directory",
     "storage --cluster {here} --name a/b --directory x": "name must match pattern '^[A-Za-z0-9._-]+$', not 'a/b'",
     "storage verify {missing}": "directory must be an existing directory, not {missing}",
-    "storage --name a verify {missing}": "verify takes its options behind its name, and none of a node",
+    "storage --name a verify {missing}": "verify has options of its own, after its name, and none of a node's",
     "zookeeper --listen 2181": "listen must be host:port, not '2181'",
     "topic alter-policy {here} a/b": "--policy is required: name=value",
     "topic create {here} a/b --policy retention": "--policy wants name=value, each name once, got 'retention'",

@@ -544,7 +544,7 @@ def test_a_directory_that_is_open_cannot_be_opened_again_until_it_is_closed() ->
     """1, and for us: two processes; across real processes in `test_journal_tools.py`."""
     disk = SimulatedDisk()
     journal = open_journal(disk)
-    with pytest.raises(InvalidSetting, match="taken"):
+    with pytest.raises(InvalidSetting, match="in use"):
         open_journal(disk)
     journal.add(1, 0, b"")
     journal.close()

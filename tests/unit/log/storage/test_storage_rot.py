@@ -48,7 +48,7 @@ async def test_what_is_called_padding_is_what_nothing_looks_at() -> None:
 
 async def test_a_bit_that_nobody_notices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PADDING, "seg", lambda offset: False)
-    with silent_logs(), pytest.raises(RotFound, match="nobody noticed"):
+    with silent_logs(), pytest.raises(RotFound, match="no check noticed"):
         before = await sound()
         await flip(before, "seg", before.paths("seg")[0], 8 * 100)
 

@@ -217,7 +217,7 @@ class Engine:
             try:
                 await self.session.run()
             except OutboxTaken as error:
-                log.error("outbox taken over", client_id=error.client_id, mine=error.mine, newer=error.newer)
+                log.error("outbox fenced by a newer epoch", client_id=error.client_id, mine=error.mine, newer=error.newer)
                 self._error, self._failure = str(error), error
                 self.room.refuse_all(error)
                 self._tell_all(error)

@@ -42,7 +42,7 @@ class OutboxDirectory:
         try:
             disk.lock()
         except OSError:
-            raise InvalidSetting(name="directory", reason="is taken by another process", nearest=None) from None
+            raise InvalidSetting(name="directory", reason="is in use by another process", nearest=None) from None
         try:
             _expect_outbox(disk)
             self._ledger = read_ledger(disk, OutboxSettings(), now_ms)
@@ -101,7 +101,7 @@ class OutboxDirectory:
 
     def _write(self, change: Change) -> None:
         if self._journal is None:
-            raise InvalidRequest(reason="the outbox was opened to look only")
+            raise InvalidRequest(reason="the outbox was opened read-only")
         apply(self._journal, change)
         self._journal.sync()
 

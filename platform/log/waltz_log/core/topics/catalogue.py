@@ -231,7 +231,7 @@ class Catalogue:
         if there is not None and there.epoch == topic.epoch:
             return self, there
         if self.pending.get(topic.name) != topic:
-            raise InvalidRequest(reason=f"somebody else made, changed or gave up {topic.name} at the same time: look at it and repeat the command")
+            raise InvalidRequest(reason=f"another process changed {topic.name} at the same time: describe it and repeat the command")
         left = {name: each for name, each in self.pending.items() if name != topic.name}
         made = replace(topic, begins_at=tuple(begins_at) if any(begins_at) else ())
         return replace(self, topics={**self.topics, topic.name: made}, pending=left), made
@@ -270,7 +270,7 @@ class Catalogue:
         for other in self.topics:
             for mine, theirs in ((name.namespace, other.namespace), (name.topic, other.topic)):
                 if mine != theirs and name_id(mine) == name_id(theirs):
-                    raise InvalidRequest(reason=f"the id of {mine} is that of {theirs}, which stands in the catalogue: choose another name")
+                    raise InvalidRequest(reason=f"the id of {mine} is that of {theirs}, which the catalog already has: choose another name")
 
     def to_bytes(self) -> bytes:
         value: dict[str, Any] = {"topics": _rows(self.topics), "retired": list(self.retired)}

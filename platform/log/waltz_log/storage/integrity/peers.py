@@ -49,7 +49,7 @@ class PeerReplicas:
                     return
                 refusals.append(f"{address}: ends at {first - 1}")
             except WaltzError as error:
-                log.warning("peer could not mend", partition=partition, peer=address, transaction_id=first, error=str(error))
+                log.warning("peer could not repair a range", partition=partition, peer=address, transaction_id=first, error=str(error))
                 refusals.append(f"{address}: {error}")
         raise Unavailable(reason=f"no peer serves partition={partition} ids={first}..{last} session={session}: {'; '.join(refusals) or 'none known'}")
 

@@ -74,7 +74,7 @@ class SegmentRepair:
                 for block in await self._offload(files.read, reader, replacement.next_id, high, LOCAL_BYTES):
                     await self._add(replacement, block)
         except CorruptData as error:
-            log.warning("rest of a range is taken from peers", partition=self._store.partition, error=str(error))
+            log.warning("rest of a range is copied from peers", partition=self._store.partition, error=str(error))
 
     async def _add(self, replacement: Replacement, block: Block) -> None:
         await self._offload(replacement.add, [block])
@@ -82,7 +82,7 @@ class SegmentRepair:
 
     async def _fetched(self, session: int, first: int, last: int) -> AsyncGenerator[Block, None]:
         if self._peers is None:
-            raise Unavailable(reason="no peers are known to mend from")
+            raise Unavailable(reason="no peers are known to repair from")
         async with aclosing(self._peers.read(self._store.log.key, self._store.partition, session, first, last)) as blocks:
             async for block in blocks:
                 yield block

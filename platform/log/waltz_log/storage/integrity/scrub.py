@@ -168,7 +168,7 @@ class Scrub:
             self._counted[store.partition].add(first)
             self._found += len(check.findings)
         for finding in check.findings:
-            log.error("rot found", **asdict(finding))
+            log.error("corruption found", **asdict(finding))
         self._corruption.add(store.partition, first, check.findings[0].reason)
         try:
             if last is None:
@@ -180,12 +180,12 @@ class Scrub:
                 raise Unavailable(reason=f"still corrupt after the repair: {again.findings[0].reason}")
         except (OSError, WaltzError) as error:
             self._corruption.postpone(store.partition, first, str(error))
-            log.error("rot stays", partition=store.partition, segment=first, error=str(error))
+            log.error("corruption not repaired", partition=store.partition, segment=first, error=str(error))
             return
         self._corruption.forget(store.partition, first)
         self._counted[store.partition].discard(first)
         self._repaired += len(check.findings)
-        log.warning("rot mended", partition=store.partition, segment=first, findings=len(check.findings))
+        log.warning("corruption repaired", partition=store.partition, segment=first, findings=len(check.findings))
 
     async def _look(self, store: PartitionStore, first: int, last: int | None, paced: Callable[[int], Awaitable[None]]) -> SegmentCheck:
         files = store.log

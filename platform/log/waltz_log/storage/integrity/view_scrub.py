@@ -76,12 +76,12 @@ class ViewScrub:
         if findings and view.folder not in self._waiting:
             self.found += len(findings)
         for finding in findings:
-            log.error("rot found", **asdict(finding))
+            log.error("corruption found", **asdict(finding))
         if findings and all(finding.part != "data" for finding in findings):
             if not await self._remake(partition, view, files):
                 return
             self._repaired += len(findings)
-            log.warning("rot mended", view=view.folder, findings=len(findings))
+            log.warning("corruption repaired", view=view.folder, findings=len(findings))
             findings = []
         elif findings:
             self._waiting[view.folder] = len(findings)

@@ -110,7 +110,7 @@ class StorageNode:
         try:
             self._disk.lock()
         except OSError as error:
-            raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+            raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
         try:
             control = await self._offload(ControlFiles.open, self._disk)
             if cluster_key is not None and control.header.cluster_key != cluster_key:

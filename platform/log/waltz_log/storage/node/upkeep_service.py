@@ -68,7 +68,7 @@ class _UpkeepService:
         except FileNotFoundError:
             raise Unavailable(reason=f"the log is just being trimmed: partition={request.partition}") from None
         except OSError as error:
-            raise StorageFailed(partition=request.partition, reason=f"cannot look at the segments: {error}") from None
+            raise StorageFailed(partition=request.partition, reason=f"cannot read the segments: {error}") from None
         told = segments[: min(request.segments_max or SEGMENTS_MAX, SEGMENTS_MAX)]
         return pb.DescribeResponse(
             first_transaction_id=segments[0].first,

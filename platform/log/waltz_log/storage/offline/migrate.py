@@ -52,7 +52,7 @@ def migrate(disk: Disk, told: Callable[[int], None] = _nothing) -> Migration:
     try:
         disk.lock()
     except OSError as error:
-        raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+        raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
     try:
         return _migrate(disk, told)
     except OSError as error:

@@ -49,7 +49,7 @@ def copy_partition(source: Disk, target: Disk, partition: int, clock: Clock, tol
     try:
         target.lock()
     except OSError as error:
-        raise InvalidSetting(name="directory", reason=f"is taken by another process: {error.strerror}", nearest=None) from None
+        raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
     try:
         return _copy(source, target, partition, clean, clock, told)
     except OSError as error:

@@ -317,7 +317,7 @@ class PartitionStore:
             await self._admit(session)
             await self._rounds.sync()
             if self._mark.session == session:
-                raise ProtocolViolation(reason=f"a clean replica does not begin anew in its session partition={self.partition} session={session}")
+                raise ProtocolViolation(reason=f"a clean replica cannot start empty in its own session: partition={self.partition} session={session}")
             if self._log.tail.last_id < first_id - 1:
                 await self._guarded(self._offload(self._log.begin, first_id))
                 self._rounds.drop(lambda _: OutOfRange(partition=self.partition, asked=first_id, first=first_id, last=first_id - 1))

@@ -65,5 +65,5 @@ def _told(disk: Disk, directory: str) -> int | None:
     finally:
         file.close()
     if len(content) != _CONTENT.size or crc32(content[:8]) != _CONTENT.unpack(content)[1]:
-        raise CorruptData(where=path, offset=0, transaction_id=-1, reason=f"does not tell where the log begins: bytes={len(content)}")
+        raise CorruptData(where=path, offset=0, transaction_id=-1, reason=f"does not record where the log begins: bytes={len(content)}")
     return int(_CONTENT.unpack(content)[0])

@@ -152,7 +152,7 @@ class SegmentLog:
             try:
                 self._make_good()
             except NoSpace:
-                log.warning("a full disk does not even let go", partition=self.partition)
+                log.warning("a full disk cannot truncate the failed write", partition=self.partition)
             except OSError as worse:
                 raise self._stop(worse) from None
             raise StorageFull(partition=self.partition, reason=str(error), free_bytes=self.files.disk.free_bytes()) from None
@@ -308,7 +308,7 @@ class SegmentLog:
                 self._repairs.clear()
             self._firsts = (first_id,)
             self._advance()
-            log.info("log begins anew", partition=self.partition, first=first_id)
+            log.info("log starts empty at a new first id", partition=self.partition, first=first_id)
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 

@@ -354,7 +354,7 @@ class Views:
             finally:
                 await self._offload(loading.close)
             entry.error = entry.damage = ""
-            log.info("compacted view taken over", topic=str(of.topic), partition=of.partition, bound=bound)
+            log.info("compacted view replaced by another replica's", topic=str(of.topic), partition=of.partition, bound=bound)
         except StorageFailed:
             await self._open_anew(entry, partition)
             raise

@@ -1,6 +1,6 @@
 """The simulator: one seed is one cluster with its clients, its weather and its faults, under virtual time (docs/internals/simulator.md).
 
-    make sim SEED=7                     one run, told line by line
+    make sim SEED=7                     one run, with its trace
     make sim SEEDS=1000 FIRST_SEED=500  a range, on every core
     make mutants                        planted bugs, each of which must be caught
 

@@ -11,7 +11,7 @@ from waltz_log.testing.simulation.run import run
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make sim", description="runs whole clusters under faults, in virtual time")
-    parser.add_argument("--seed", type=int, help="one run, told line by line")
+    parser.add_argument("--seed", type=int, help="one run, with its trace")
     parser.add_argument("--seeds", type=int, default=100, help="how many runs")
     parser.add_argument("--first", type=int, default=0, help="the first seed of the range")
     parser.add_argument("--jobs", type=int, help="processes at once; one a core by default")

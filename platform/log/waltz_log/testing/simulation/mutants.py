@@ -92,7 +92,7 @@ def hunt_all(bugs: Iterable[str], seeds_max: int = SEEDS_MAX, jobs: int | None =
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description="plants bugs in the cluster, which the simulator must notice")
     parser.add_argument("bugs", nargs="*", help="which to plant; all by default")
-    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="how many seeds each may take")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="the most seeds for each mutant")
     parser.add_argument("--jobs", type=int, help="processes at once; one a core by default")
     given = parser.parse_args()
     unknown = [name for name in given.bugs if name not in BUGS]

@@ -93,7 +93,7 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
                     world.history.complaints.append(f"13: a fence went back: {path} of {name} partition={partition} at {world.now_s:.3f}")
             return
         if not await world.storages[name].process.spawn(_is_noticed(node, world, name, path, at, content[at])):
-            world.history.complaints.append(f"13: nobody noticed a bit that flipped: {path} of {name} offset={at} at {world.now_s:.3f}")
+            world.history.complaints.append(f"13: no check noticed a bit that flipped: {path} of {name} offset={at} at {world.now_s:.3f}")
 
 
 async def _is_noticed(node: StorageNode, world: World, name: str, path: str, at: int, rotten: int) -> bool:

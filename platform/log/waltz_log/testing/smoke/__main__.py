@@ -20,7 +20,7 @@ def main() -> int:
         prog="make smoke", description="kills and stops the processes of a real cluster under load, and checks everything"
     )
     parser.add_argument("--transactions", type=int, default=plan.transactions, help="to be committed; 0: as many as go in the time")
-    parser.add_argument("--seconds", type=float, default=plan.seconds, help="the load may take at most")
+    parser.add_argument("--seconds", type=float, default=plan.seconds, help="the longest duration of the load")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1_000_000), help="of the outages; another one each time by default")
     parser.add_argument("--pace", type=float, default=plan.pace, help="everything so much faster, outages shorter")
     given = parser.parse_args()

@@ -12,7 +12,7 @@ __all__ = ["SmokePlan"]
 class SmokePlan(Settings):
     seed: int = Field(default=0, description="Of outages and of what clients draw. What the machine makes of it differs from run to run.")
     transactions: int = Field(default=2_000_000, ge=0, description="To be committed. 0: as many as go in the time.")
-    seconds: float = Field(default=1200.0, gt=0, description="How long the load may take at most; a run that has committed less by then has failed.")
+    seconds: float = Field(default=1200.0, gt=0, description="How long the most seconds of load; a run that has committed less by then has failed.")
     partitions: int = Field(default=4, ge=1, le=255, description="Each client appends to all of them and follows one.")
     servers: int = Field(default=3, ge=1, description="Log servers.")
     storages: int = Field(default=3, ge=1, description="Storage nodes; a partition has three replicas where there are as many.")

@@ -146,7 +146,7 @@ class Engine(RuleBasedStateMachine):
     def begin_anew(self, beyond: int) -> None:
         first = self.last + beyond
         if self.mark.session == self.fence:
-            with pytest.raises(ProtocolViolation, match="does not begin anew"):
+            with pytest.raises(ProtocolViolation, match="cannot start empty in its own session"):
                 self.run(self.store.begin(self.fence, first))
             return
         assert self.run(self.store.begin(self.fence, first)) == first - 1

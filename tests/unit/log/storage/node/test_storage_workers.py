@@ -49,7 +49,7 @@ async def test_the_supervisor_counts_the_start_and_workers_join_it_as_often_as_t
         await worker.join(KEY)
         assert worker.start == 1
         await worker.close()
-    with pytest.raises(InvalidSetting, match="taken by another process"):
+    with pytest.raises(InvalidSetting, match="in use by another process"):
         await node(disk, SUPERVISOR).open(KEY)  # a worker that closes does not give the directory back
     await supervisor.close()
     again = node(disk, SUPERVISOR)

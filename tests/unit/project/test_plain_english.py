@@ -1,0 +1,82 @@
+"""What people read is plain English: docs, log events, error messages and the help of commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools.plain_english import AVOID, page_findings, pages, source_findings, words
+
+ROOT = Path(__file__).parents[3]
+NOT_YET = ROOT / "tests/unit/project/not_yet_plain.txt"
+"""Pages that were not rewritten yet. Remove a page when it passes; a page that is not listed must pass."""
+LISTED = set(NOT_YET.read_text().split())
+SOURCES = sorted(path for path in (ROOT / "platform").rglob("*.py") if not path.name.endswith("_pb2.py"))
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_a_page_is_plain_or_listed_as_not_rewritten(page: Path) -> None:
+    findings = page_findings((ROOT / page).read_text())
+    if str(page) in LISTED:
+        assert findings, f"{page} passes now: remove it from {NOT_YET.name}"
+    else:
+        assert not findings, "\n".join(f"{page}:{found.line}: {found.found}: {found.instead}" for found in findings)
+
+
+def test_every_listed_page_exists() -> None:
+    assert {page for page in LISTED if not (ROOT / page).is_file()} == set()
+
+
+def test_log_events_error_messages_and_help_are_plain() -> None:
+    found = [f"{path.relative_to(ROOT)}:{each.line}: {each.found}: {each.instead}" for path in SOURCES for each in source_findings(path.read_text())]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the client is told",
+        "the owner takes it",
+        "It is tested. Who finds no place waits.",
+        "rot found",
+        "look at the disk",
+        "whoever comes second",
+        "it stands in the file",
+        "done so that it ends, so that it begins",
+    ],
+)
+def test_a_word_to_avoid_is_found(text: str) -> None:
+    assert list(words(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["it takes 3 s", "a sync takes up to 2 ms", "the change takes effect at once", "Who may append?", "clients who read", "it does not take effect"],
+)
+def test_standard_english_is_not_reported(text: str) -> None:
+    assert not list(words(text))
+
+
+def test_code_is_not_checked_and_its_length_is() -> None:
+    assert page_findings("`rot found`\n```\ntold\n```\n| " + "x" * 200 + " |\n") == []
+    assert [found.line for found in page_findings("```\n" + "x" * 161 + "\n```\ntold\n")] == [2, 4]
+
+
+def test_events_messages_and_help_are_read_from_source() -> None:
+    source = '''
+def f():
+    """A docstring that is told to nobody."""
+    log.warning("rot found", told=1)
+    raise StorageFailed(f"directory {path} is taken")
+option(help="Tell what there is")
+@app.command()
+def g():
+    """Look at it."""
+'''
+    assert sorted(found.line for found in source_findings(source)) == [4, 5, 6, 8]
+
+
+def test_every_pattern_names_what_to_write_instead() -> None:
+    assert all(instead and re.compile(pattern) for pattern, instead in AVOID.items())
