@@ -237,11 +237,11 @@ async def _cut_on_the_way() -> None:
     make_clean = store._set_low_water_mark
     cut: list[int] = []
 
-    async def late_truncation_first(session: int, mark: int) -> int:
+    async def late_truncation_first(session: int, mark: int, stream_epoch: int) -> int:
         if not cut:
             cut.append(mark)
             await store._truncate(session, EARLY - 1)
-        return await make_clean(session, mark)
+        return await make_clean(session, mark, stream_epoch)
 
     store._set_low_water_mark = late_truncation_first  # type: ignore[method-assign, assignment]
     for name in list(cluster.servers):

@@ -66,6 +66,9 @@ class ReplicaSession:
         self._told_topic: tuple[str, tuple[str, ...]] | None = None
         self._fill: Fill | None = None
         """While it lacks what others hold; it outlasts sessions."""
+        self._stream_epoch = 0
+        """Raised when a connection begins anew and when the replica becomes clean: the node refuses a stream that was opened before and arrives
+        later."""
         self._received = -1
         """The last id of this stream of blocks that the replica has, on disk or in memory."""
         self._acknowledging = Pulse()
@@ -160,6 +163,7 @@ class ReplicaSession:
         """Brings the replica to the resolved mark, clean, and returns the next id it needs."""
         store, recovery = self._store, self._recovery
         self._state = ReplicaStatus.RECOVERING
+        self._stream_epoch += 1
         opened = await self._open_again()
         self.reached = True
         if opened.full and not self.full:
@@ -210,10 +214,11 @@ class ReplicaSession:
                 last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
         store.made_clean[self.name] = store.session
-        answer = await self._call(
-            methods.SET_LOW_WATER_MARK,
-            pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark),
+        self._stream_epoch += 1
+        request = pb.LowWaterMarkRequest(
+            cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark, stream_epoch=self._stream_epoch
         )
+        answer = await self._call(methods.SET_LOW_WATER_MARK, request)
         if answer.last_transaction_id != last:
             # A call of ours that was given up and came late after all. What it cut must not be counted.
             raise Unavailable(reason=f"replica holds other than was copied to it: last={answer.last_transaction_id} copied={last}")
@@ -276,6 +281,7 @@ class ReplicaSession:
                 if tried >= 2 * len(sources):
                     raise
                 log.warning("copy interrupted", partition=self._store.partition, source=source, replica=self.name, error=str(error))
+                self._stream_epoch += 1
                 last = int((await self._open_again()).last_transaction_id)
         return last
 
@@ -306,6 +312,7 @@ class ReplicaSession:
             topic=topic,
             readers=readers,
             owner_token=store.owner_token,
+            stream_epoch=self._stream_epoch,
         )
         try:
             answer = await self._call(methods.OPEN, request)
@@ -491,7 +498,9 @@ class ReplicaSession:
 
     async def _open_stream(self, acknowledged: Callable[[int], None], received: Callable[[int], None] | None = None) -> BlockStream:
         stream = self._connected().open(methods.REPLICATE)
-        opening = pb.ReplicateOpen(cluster_key=self._key, partition=self._store.partition, session=self._store.session)
+        opening = pb.ReplicateOpen(
+            cluster_key=self._key, partition=self._store.partition, session=self._store.session, stream_epoch=self._stream_epoch
+        )
         await stream.send(pb.ReplicateRequest(open=opening))
         bytes_max = self._store.settings.replica_bytes_in_flight
         several, encodings = self._takes_several, self._store.encodings

@@ -718,6 +718,7 @@ class OpenRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     READERS_FIELD_NUMBER: _builtins.int
     OWNER_TOKEN_FIELD_NUMBER: _builtins.int
+    STREAM_EPOCH_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
@@ -728,6 +729,8 @@ class OpenRequest(_message.Message):
     """that the partition belongs to, empty: to none; with who may read it, for all who do not write: empty: everybody"""
     owner_token: _builtins.bytes
     """reads of this session show it too; whoever opens the same session with another one is refused"""
+    stream_epoch: _builtins.int
+    """from here on, Replicate streams of the session with a lower one are refused; 0 in an older owner"""
     @_builtins.property
     def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -740,10 +743,11 @@ class OpenRequest(_message.Message):
         topic: _builtins.str = ...,
         readers: _abc.Iterable[_builtins.str] | None = ...,
         owner_token: _builtins.bytes = ...,
+        stream_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "owner_token", b"owner_token", "partition", b"partition", "partitions", b"partitions", "readers", b"readers", "session", b"session", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "owner_token", b"owner_token", "partition", b"partition", "partitions", b"partitions", "readers", b"readers", "session", b"session", "stream_epoch", b"stream_epoch", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -818,11 +822,13 @@ class LowWaterMarkRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     LOW_WATER_MARK_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    STREAM_EPOCH_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
     low_water_mark: _builtins.int
     kept: _builtins.int
+    stream_epoch: _builtins.int
     def __init__(
         self,
         *,
@@ -831,10 +837,11 @@ class LowWaterMarkRequest(_message.Message):
         session: _builtins.int = ...,
         low_water_mark: _builtins.int = ...,
         kept: _builtins.int = ...,
+        stream_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "kept", b"kept", "low_water_mark", b"low_water_mark", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "kept", b"kept", "low_water_mark", b"low_water_mark", "partition", b"partition", "session", b"session", "stream_epoch", b"stream_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -908,26 +915,32 @@ Global___TruncateResponse: _TypeAlias = TruncateResponse  # noqa: Y015
 
 @_typing.final
 class ReplicateOpen(_message.Message):
-    """First message of a Replicate stream: names what all its blocks are for."""
+    """First message of a Replicate stream: names what all its blocks are for.
+    stream_epoch: that of the owner's last Open or SetLowWaterMark. A stream that was opened before one of those and arrives after it is refused:
+    its blocks may have been copied in vain.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_KEY_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    STREAM_EPOCH_FIELD_NUMBER: _builtins.int
     cluster_key: _builtins.bytes
     partition: _builtins.int
     session: _builtins.int
+    stream_epoch: _builtins.int
     def __init__(
         self,
         *,
         cluster_key: _builtins.bytes = ...,
         partition: _builtins.int = ...,
         session: _builtins.int = ...,
+        stream_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_key", b"cluster_key", "partition", b"partition", "session", b"session", "stream_epoch", b"stream_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -77,7 +77,7 @@ class _Service:
         await self._node.make_room(request.partitions)
         store = await self.partition(request)
         self._node.access.expect_same_owner(request.partition, request.session, request.owner_token, store.clean_session)
-        state = await store.open_session(request.session)
+        state = await store.open_session(request.session, request.stream_epoch)
         opened = OpenedBy(request.session, request.owner_token, request.topic, tuple(request.readers))
         self._node.access.record(request.partition, opened, store.clean_session)
         return pb.OpenResponse(
@@ -96,7 +96,9 @@ class _Service:
 
     async def set_low_water_mark(self, request: Any) -> Any:
         store = await self.partition(request)
-        return pb.LowWaterMarkResponse(last_transaction_id=await store.set_low_water_mark(request.session, request.low_water_mark))
+        return pb.LowWaterMarkResponse(
+            last_transaction_id=await store.set_low_water_mark(request.session, request.low_water_mark, request.stream_epoch)
+        )
 
     async def keep_progress(self, request: Any) -> Any:
         store = await self.partition(request)
@@ -136,7 +138,7 @@ class _Service:
         if opening.WhichOneof("kind") != "open":
             raise ProtocolViolation(reason="a replicate stream begins with open")
         store = await self.partition(opening.open)
-        appender = await store.attach(opening.open.session, self._node.settings.pending_bytes_max)
+        appender = await store.attach(opening.open.session, self._node.settings.pending_bytes_max, opening.open.stream_epoch)
         try:
             await _both(_receive_blocks(stream, store, appender), _acknowledge(stream, store, appender))
         finally:

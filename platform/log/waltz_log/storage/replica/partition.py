@@ -99,6 +99,8 @@ class PartitionStore:
         self._grew_as_member = False
         """The log grew in the session in which this replica is clean. No newer session changes that, until one makes the replica clean."""
         self._note_growth()
+        self._stream_epoch = 0
+        """Of the newest session: streams of blocks with a lower one are refused."""
         self._filled_to: int | None = None
         """While the newest session fills this replica: the mark up to which all that it appends is committed."""
         self._failed: WaltzError | None = None
@@ -158,7 +160,7 @@ class PartitionStore:
         self._note_growth()
         async with self._control_turn:
             await self._guarded(self._offload(self._control.raise_fence, self.partition, session))
-        self._fence = session
+        self._fence, self._stream_epoch = session, 0
         # Every queued block came through a stream of an older session.
         dropped = self._rounds.drop(lambda appender: self._fenced(appender.session))
         for appender in self._rounds.appenders:
@@ -185,22 +187,23 @@ class PartitionStore:
             self._failed = error
         self._rounds.end(error)
 
-    async def open_session(self, session: int) -> ReplicaState:
-        """Fences older sessions, then tells what is here. Raises `Fenced`."""
-        return await self._tasks.whole(self._open_session(session))
+    async def open_session(self, session: int, stream_epoch: int = 0) -> ReplicaState:
+        """Fences older sessions, and streams of this session with a lower epoch; then returns what is here. Raises `Fenced`."""
+        return await self._tasks.whole(self._open_session(session, stream_epoch))
 
-    async def _open_session(self, session: int) -> ReplicaState:
+    async def _open_session(self, session: int, stream_epoch: int = 0) -> ReplicaState:
         async with self._turn:
             await self._admit(session)
+            self._stream_epoch = max(self._stream_epoch, stream_epoch)
             await self._rounds.sync()
             return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack, self._grew_as_member)
 
-    async def set_low_water_mark(self, session: int, low_water_mark: int) -> int:
+    async def set_low_water_mark(self, session: int, low_water_mark: int, stream_epoch: int = 0) -> int:
         """Makes the replica a clean member of the session: all it holds is committed. Gives its last id. Raises `ProtocolViolation` where the
         mark goes back, `OutOfRange` where there is more than the mark."""
-        return await self._tasks.whole(self._set_low_water_mark(session, low_water_mark))
+        return await self._tasks.whole(self._set_low_water_mark(session, low_water_mark, stream_epoch))
 
-    async def _set_low_water_mark(self, session: int, low_water_mark: int) -> int:
+    async def _set_low_water_mark(self, session: int, low_water_mark: int, stream_epoch: int) -> int:
         async with self._turn:
             await self._admit(session)
             await self._rounds.sync()
@@ -211,6 +214,7 @@ class PartitionStore:
             if last > low_water_mark or self._rounds.pending:
                 queued_last = self._rounds.queued_last
                 raise OutOfRange(partition=self.partition, asked=low_water_mark, first=queued_last, last=queued_last)
+            self._stream_epoch = max(self._stream_epoch, stream_epoch)
             mark = SessionMark(session, low_water_mark, last)
             if mark != self._mark:
                 # From here on the log grows by what the session orders. A stream of its recovery may still hold a block that was copied in vain.
@@ -325,9 +329,13 @@ class PartitionStore:
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
-    async def attach(self, session: int, pending_bytes_max: int) -> Appender:
-        """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`."""
+    async def attach(self, session: int, pending_bytes_max: int, stream_epoch: int = 0) -> Appender:
+        """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`; `ProtocolViolation` for a stream
+        that arrives after the replica was opened again or became clean: it may bring blocks that were copied in vain."""
         await self._admit_apart(session)
+        if stream_epoch < self._stream_epoch:
+            reason = f"the stream is late: partition={self.partition} session={session} stream_epoch={stream_epoch} newest={self._stream_epoch}"
+            raise ProtocolViolation(reason=reason)
         appender = Appender(session, pending_bytes_max, self._memory)
         self._rounds.appenders[appender] = None
         return appender

@@ -566,6 +566,21 @@ async def test_a_stream_of_the_recovery_brings_nothing_once_the_replica_is_clean
     assert [part.records for part in await bench.read(1, 5, 5)] == [ordered.records]
 
 
+async def test_a_stream_of_the_recovery_that_arrives_after_the_replica_became_clean_is_refused(bench: Bench) -> None:
+    store = await bench.node.partition(0)
+    await store.open_session(1, stream_epoch=1)
+    await store.attach(1, 1 << 20, stream_epoch=1)
+    await store.set_low_water_mark(1, -1, stream_epoch=2)
+    with pytest.raises(ProtocolViolation, match=r"the stream is late: .* stream_epoch=1 newest=2"):
+        await store.attach(1, 1 << 20, stream_epoch=1)
+    await store.attach(1, 1 << 20, stream_epoch=2)
+    await store.open_session(1, stream_epoch=3)
+    with pytest.raises(ProtocolViolation, match="late"):
+        await store.attach(1, 1 << 20, stream_epoch=2)
+    await store.open_session(2, stream_epoch=1)  # another owner counts from the start
+    await store.attach(2, 1 << 20, stream_epoch=1)
+
+
 async def test_segments_are_trimmed_up_to_what_is_known_to_be_committed() -> None:
     bench, blocks = await rolled()
     store = await bench.node.partition(0)
