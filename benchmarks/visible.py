@@ -2,6 +2,8 @@
 
 Single transactions at times that the trigger knows nothing of; the table is looked at with deltalake, over and over, and a transaction is visible
 once the table's mark of its partition reaches its id: rows and mark come in one commit. The job is `jobs/ingest.py` as anybody submits it.
+
+Then the driver is started again on its checkpoint, with one new transaction in the log: the time from the start of `spark-submit` to that row.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ PAUSES_S = (0.1, 0.7)
 
 APPENDS, APPENDS_QUICK = 80, 10
 WARM_UP = 10
+RESTARTS, RESTARTS_QUICK = 5, 1
 LOOK_EVERY_S = 0.03
 START_TIMEOUT_S, TIMEOUT_S = 180.0, 60.0
 _HERE = Path(__file__).resolve().parent
@@ -58,33 +62,58 @@ class _Table:
         found = self._table.transaction_version(app_id(self._key, partition))
         return -1 if found is None else int(found)
 
+    def wait(self, partition: int, transaction_id: int, driver: subprocess.Popen[bytes], folder: Path) -> None:
+        """Until the table's mark reaches the transaction. `RuntimeError` where the driver ends or does not get there."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self.mark(partition) < transaction_id:
+            if driver.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the Spark driver does not run: code={driver.poll()}\n{(folder / 'driver.log').read_text()[-2000:]}")
+            time.sleep(LOOK_EVERY_S)
+
 
 def run(directory: Path, conditions: Mapping[str, Any], *, quick: bool) -> list[Measurement]:
     appends = APPENDS_QUICK if quick else APPENDS
     with LocalCluster(directory / "visible-log", partitions=PARTITIONS, storages=3, servers=2) as cluster:
-        latencies_s = _measure(cluster.cluster, directory / "visible", appends)
+        latencies_s, first_rows_s = _measure(cluster.cluster, directory / "visible", appends, RESTARTS_QUICK if quick else RESTARTS)
     own = {**conditions, "trigger": TRIGGER, "partitions": PARTITIONS, "transactions": appends, "looked_every_ms": round(LOOK_EVERY_S * 1000)}
     return [
         Measurement("delta.visible_p50_s", percentile(latencies_s, 0.5), "s", own),
         Measurement("delta.visible_p95_s", percentile(latencies_s, 0.95), "s", {**own, "max_s": round(max(latencies_s), 2)}),
+        Measurement(
+            "delta.first_row_s",
+            percentile(first_rows_s, 0.5),
+            "s",
+            {**conditions, "trigger": TRIGGER, "starts": len(first_rows_s), "max_s": round(max(first_rows_s), 2), "from": "spark-submit"},
+        ),
     ]
 
 
-def _measure(cluster: str, folder: Path, appends: int) -> list[float]:
+def _measure(cluster: str, folder: Path, appends: int, restarts: int) -> tuple[list[float], list[float]]:
     folder.mkdir(parents=True)
     with ClusterInspector(cluster) as inspector:
         key = str(inspector.parameters.key)
-    with SyncWaltzClient(cluster) as client, (folder / "driver.log").open("wb") as told:
+    table = _Table(folder / "table", key)
+    with SyncWaltzClient(cluster) as client:
         client.append(0, b"the first makes the table")
-        driver = subprocess.Popen(_command(cluster, folder), cwd=_HERE.parent, env=_environment(), stdout=told, stderr=told)
+        with _driver(cluster, folder) as driver:
+            table.wait(0, 0, driver, folder)
+            latencies_s = _latencies(client, table, WARM_UP + appends)[WARM_UP:]
+        first_rows_s = []
+        for _ in range(restarts):
+            receipt = client.append(0, b"appended while no driver runs")
+            start_s = time.perf_counter()
+            with _driver(cluster, folder) as driver:
+                table.wait(0, receipt.transaction_id, driver, folder)
+                first_rows_s.append(time.perf_counter() - start_s)
+    return latencies_s, first_rows_s
+
+
+@contextmanager
+def _driver(cluster: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / "driver.log").open("ab") as output:
+        driver = subprocess.Popen(_command(cluster, folder), cwd=_HERE.parent, env=_environment(), stdout=output, stderr=output)
         try:
-            table = _Table(folder / "table", key)
-            deadline = time.monotonic() + START_TIMEOUT_S
-            while table.mark(0) < 0:
-                if driver.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the Spark driver does not run: code={driver.poll()}\n{(folder / 'driver.log').read_text()[-2000:]}")
-                time.sleep(LOOK_EVERY_S)
-            return _latencies(client, table, WARM_UP + appends)[WARM_UP:]
+            yield driver
         finally:
             driver.terminate()
             try:
