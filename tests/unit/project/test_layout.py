@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, PINNED
-from waltz_log.server.settings import ServerSettings
+from waltz_log.server.base.settings import ServerSettings
 from waltz_log.storage.base.settings import StorageSettings
 
 ROOT = Path(__file__).resolve().parents[3]

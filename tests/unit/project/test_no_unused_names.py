@@ -41,13 +41,13 @@ def test_every_function_of_the_core_and_the_journal_has_a_caller() -> None:
 
 
 def test_every_refusal_of_the_protocol_has_a_sender() -> None:
-    senders = "".join(path.read_text() for path in sorted((LOG / "server").glob("*.py")))
+    senders = "".join(path.read_text() for path in sorted((LOG / "server").rglob("*.py")))
     assert [name for name, number in pb.RefusalReason.items() if number and f"pb.{name}" not in senders] == []
     assert len(pb.RefusalReason.items()) > 5
 
 
 def test_every_field_of_a_mount_is_read_by_the_server_and_every_field_of_its_answer_by_the_client() -> None:
     for message, folder in ((pb.MountRequest, "server"), (pb.MountResponse, "client")):
-        readers = "".join(path.read_text() for path in sorted((LOG / folder).glob("*.py")))
+        readers = "".join(path.read_text() for path in sorted((LOG / folder).rglob("*.py")))
         fields = [field.name for field in message.DESCRIPTOR.fields]
         assert [name for name in fields if not re.search(rf"\b(request|mounted|answer)\.{name}\b", readers)] == []

@@ -19,7 +19,7 @@ from waltz_log.cli.workers import NodeAddresses, Workers, orders_of
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.server import LogServer, ServerSettings
-from waltz_log.server.membership import Membership, read_cluster
+from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["run", "share_of"]

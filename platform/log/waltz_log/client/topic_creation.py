@@ -8,8 +8,8 @@ Whether a partition is empty is the log's to say, and safe from appends meanwhil
 3. The topic becomes one of the catalogue's, its partitions beginning above those bounds, or is given up, and appends go on as before.
 
 A creation that fails in between withdraws its topic. One that dies leaves it pending; repeating it or deleting the topic ends that, and so do the
-servers by themselves after a while (`server.pending_topics`). The activation is a compare-and-set that needs the very entry of this creation, so a
-topic that somebody else withdrew never becomes active.
+servers by themselves after a while (`server.node.pending_topics`). The activation is a compare-and-set that needs the very entry of this creation,
+so a topic that somebody else withdrew never becomes active.
 """
 
 from __future__ import annotations

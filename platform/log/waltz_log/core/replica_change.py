@@ -4,7 +4,7 @@ replicas).
 One replica at a time, and the next only when the one before has become clean: two at once can leave nobody who must know what was acknowledged.
 Nothing is changed that would leave the partition without a majority that can take appends now, and nothing that leaves it fewer than three replicas
 unless the change says `force`. Beside a single replica the added one would raise the majority before it can be part of it: the owner fills it first,
-and goes on over both when it holds everything (`server.renewal`). Pure; asked again after each step, and after an
+and goes on over both when it holds everything (`server.partition.renewal`). Pure; asked again after each step, and after an
 interruption, it goes on where things stand.
 """
 

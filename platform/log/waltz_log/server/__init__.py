@@ -1,6 +1,6 @@
 """The log server."""
 
-from waltz_log.server.server import LogServer
-from waltz_log.server.settings import ServerSettings
+from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.node.server import LogServer
 
 __all__ = ["LogServer", "ServerSettings"]

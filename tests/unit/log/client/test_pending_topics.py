@@ -16,7 +16,7 @@ from waltz_log.coordination.topics import read_catalogue, write_catalogue
 from waltz_log.core.topics.catalogue import Catalogue, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable
-from waltz_log.server.pending_topics import PENDING_MAX_S
+from waltz_log.server.node.pending_topics import PENDING_MAX_S
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltz_log.core.hand_over import majority_of
 from waltz_log.core.metadata import ASSIGNMENT, MANAGER, Assignment, Ownership
-from waltz_log.server.node_probes import PROBE_TIMEOUT_S
+from waltz_log.server.base.node_probes import PROBE_TIMEOUT_S
 from waltz_log.testing.simulation.faults import fault
 
 if TYPE_CHECKING:

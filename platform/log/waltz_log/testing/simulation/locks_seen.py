@@ -15,11 +15,11 @@ from weakref import WeakKeyDictionary
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.locks.locks import unpack_i8
-from waltz_log.server import partition as partition_module
-from waltz_log.server.append import AppendTask
-from waltz_log.server.mount import Mount
-from waltz_log.server.sequencer import Answers, Frame, Sequenced, Sequencer
-from waltz_log.server.store import StoreSession
+from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.ordering.sequencer import Answers, Frame, Sequenced, Sequencer
+from waltz_log.server.partition import partition as partition_module
+from waltz_log.server.partition.append import AppendTask
+from waltz_log.server.replication.store import StoreSession
 from waltz_log.testing.simulation.history import History
 from waltz_log.testing.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
 from waltz_log.testing.virtual_time import world_time_s

@@ -16,13 +16,13 @@ from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.locks.own_writes import OwnWrites
 from waltz_log.core.recovery import Classification
 from waltz_log.errors import NotAppended
-from waltz_log.server import recovery, store
-from waltz_log.server.mount import Mount
-from waltz_log.server.partition import Partition
-from waltz_log.server.sequencer import Answers, Frame, Sequenced, Sequencer
-from waltz_log.server.store import StoreSession
-from waltz_log.server.upkeep import Upkeep
-from waltz_log.server.view_upkeep import ViewUpkeep
+from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.ordering.sequencer import Answers, Frame, Sequenced, Sequencer
+from waltz_log.server.partition.partition import Partition
+from waltz_log.server.replication import recovery, store
+from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.upkeep.upkeep import Upkeep
+from waltz_log.server.upkeep.view_upkeep import ViewUpkeep
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.node.service import _Service
 from waltz_log.storage.replica.partition import PartitionStore

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from waltz_log.server.append import AppendTask
-from waltz_log.server.store import StoreSession
+from waltz_log.server.partition.append import AppendTask
+from waltz_log.server.replication.store import StoreSession
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

@@ -9,9 +9,10 @@ from typing import Any
 from waltz_log.core.metadata import CLUSTER, Assignment, ServerEntry
 from waltz_log.core.ports import Node
 from waltz_log.errors import Fenced
-from waltz_log.server import manager, recovery
-from waltz_log.server.manager import ClusterManager
-from waltz_log.server.store import StoreSession
+from waltz_log.server.node import manager
+from waltz_log.server.node.manager import ClusterManager
+from waltz_log.server.replication import recovery
+from waltz_log.server.replication.store import StoreSession
 from waltz_log.testing.coordinator import MemoryCoordinator
 from waltz_log.testing.simulation.planting import bug, change
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from waltz_log.errors import StorageFailed
-from waltz_log.server import store
+from waltz_log.server.replication import store
 from waltz_log.storage.replica.ranges import RangeReads
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing import disk

@@ -6,7 +6,7 @@ from typing import Any
 
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.locks.own_writes import CLIENT_MASK, OwnWrites
-from waltz_log.server.lines import Lines
+from waltz_log.server.ordering.lines import Lines
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

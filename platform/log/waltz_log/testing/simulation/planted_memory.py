@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from waltz_log.server.store import StoreSession
+from waltz_log.server.replication.store import StoreSession
 from waltz_log.storage.replica.write_rounds import WriteRounds
 from waltz_log.testing.simulation.planting import bug, change
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from waltz_log.core.hand_over import Reach, Stranded
 from waltz_log.core.metadata import Assignment
-from waltz_log.server import hand_overs
+from waltz_log.server.node import hand_overs
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

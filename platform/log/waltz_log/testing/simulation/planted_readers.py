@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from waltz_log.client import decode
-from waltz_log.server.sequencer import Sequencer
+from waltz_log.server.ordering.sequencer import Sequencer
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

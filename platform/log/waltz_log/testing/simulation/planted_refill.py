@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from waltz_log.core.formats.control_format import SessionMark
-from waltz_log.server.replica import ReplicaSession
+from waltz_log.server.replication.replica import ReplicaSession
 from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.testing.simulation.planting import bug, change
 

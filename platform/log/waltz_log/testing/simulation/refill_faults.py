@@ -17,7 +17,7 @@ from waltz_log.testing.simulation.history import Attempt
 from waltz_log.testing.simulation.mix import Mix
 
 if TYPE_CHECKING:
-    from waltz_log.server.store import StoreSession
+    from waltz_log.server.replication.store import StoreSession
     from waltz_log.testing.simulation.world import World
 
 __all__ = ["REFILL", "fill_over_many_sessions", "with_slow_fills"]

@@ -1,0 +1,84 @@
+"""The catalogue of topics as a log server knows it: which topic a log partition belongs to, and what follows from that.
+
+Read before the server serves anybody, and again whenever it changes; in between the last one known holds. Decides nothing itself: the rules are
+`core.topics.catalogue` and `core.topics.access`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from waltz_log.core.ports import Coordinator
+from waltz_log.core.topics.access import Action, allowed, expect_allowed
+from waltz_log.core.topics.catalogue import CATALOGUE, Catalogue, Topic, TopicEpoch
+from waltz_log.errors import BelongsToTopic, NotOwner, TopicDeleted
+from waltz_log.server.base.pulse import Pulse
+
+__all__ = ["ServedTopics"]
+
+
+class ServedTopics:
+    """`read` once, then `run`. `changed` tells that the catalogue is another one."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.catalogue = Catalogue()
+        self.changed = Pulse()
+        self.version: int | None = None
+        """Of the catalogue in the coordinator; None: no topic was ever made."""
+        self._coordinator = coordinator
+        self._owners: dict[int, tuple[Topic, int]] = {}
+        self._judged: dict[int, Topic] = {}
+
+    async def read(self, *, latest: bool = False) -> None:
+        """`latest`: before anybody is served by it; afterwards a watch says when there is something new."""
+        node = await self._coordinator.get(CATALOGUE, latest=latest)
+        found = None if node is None else node.version
+        if found == self.version or (self.version is not None and found is not None and found < self.version):
+            return
+        self.version = found
+        self.catalogue = Catalogue() if node is None else Catalogue.from_bytes(node.data)
+        self._owners = {each: (topic, at) for topic in self.catalogue.topics.values() for at, each in enumerate(topic.partitions)}
+        self._judged = self.catalogue.being_judged()
+        self.changed.notify()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._coordinator.wait_changed(CATALOGUE, self.version)
+            await self.read()
+
+    async def wait_beyond(self, version: int | None) -> None:
+        """Returns when another version of the catalogue than that is known."""
+        await self.changed.wait_for(lambda: self.version != version)
+
+    async def wait_for(self, version: int) -> None:
+        """Returns when that version of the catalogue, or a later one, is known."""
+        await self.changed.wait_for(lambda: self.version is not None and self.version >= version)
+
+    def expect_addressed(self, log_partition: int, wanted: TopicEpoch | None, *, appends: bool, by_number: Collection[str] = ()) -> None:
+        """Whether the partition is what somebody takes it for who mounts it for a topic, or, with None, by its number. `by_number`: topics whose
+        partitions may be appended to all the same. Raises `BelongsToTopic`, `TopicDeleted`, and `NotOwner` where that is about to change."""
+        found = self._owners.get(log_partition)
+        if wanted is not None and wanted.epoch > self.catalogue.epochs:
+            raise NotOwner(partition=log_partition, reason=f"{wanted.name} is not known here yet")
+        if log_partition in self._judged and (appends or wanted is not None):
+            raise NotOwner(partition=log_partition, reason=f"it is being judged whether it can be a partition of {self._judged[log_partition].name}")
+        if wanted is not None:
+            there = None if found is None else found[0].identity
+            if there is None or there.name != wanted.name or wanted.epoch not in (0, there.epoch):
+                raise TopicDeleted(topic=wanted.name)
+        elif appends and found is not None and str(found[0].name) not in by_number:
+            raise BelongsToTopic(partition=log_partition, topic=str(found[0].name))
+        elif appends and found is None and log_partition in self.catalogue.retired:
+            raise NotOwner(partition=log_partition, reason="what a deleted topic left there is being removed")
+
+    def of(self, log_partition: int) -> tuple[Topic, int] | None:
+        """The topic that a log partition belongs to, and as which of its partitions; None: to no topic."""
+        return self._owners.get(log_partition)
+
+    def expect_allowed(self, log_partition: int, action: Action, principal: str) -> None:
+        """Raises `NotAllowed`."""
+        found = self._owners.get(log_partition)
+        if found is not None:
+            topic, partition = found
+            expect_allowed(topic.name, allowed(topic.properties_of(partition), action), action, principal)

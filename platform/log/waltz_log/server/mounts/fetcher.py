@@ -1,0 +1,141 @@
+"""Reads runs of stored transactions of a partition from its replicas; equal reads that meet are made once (the original's transaction fetcher).
+
+Each run is one bounded answer of one replica. So many reads at once and no more: those beyond wait their turn, in this partition alone. A replica
+that does not answer in time counts as failed for the read, which goes on at another. Decides no bound: what may be read is the caller's to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import verify_records
+from waltz_log.errors import ConnectionLost, CorruptData, Fenced, NotOwner, Unavailable, WaltzError
+from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.replication.memory import Run
+from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.store import StoreSession
+
+__all__ = ["Fetcher"]
+
+log = structlog.get_logger(__name__)
+
+
+class Fetcher:
+    """Of one store session; `close` it with that. `remember` is given every run that was read, and whether it is one of headers."""
+
+    def __init__(self, store: StoreSession, settings: ServerSettings, remember: Callable[[Run, bool], None]) -> None:
+        self._store = store
+        self._remember = remember
+        self._settings = settings
+        self._places = asyncio.Semaphore(settings.fetches_max)
+        self._reads: dict[tuple[int, bool, int | None], asyncio.Task[Run]] = {}
+        self._closed = False
+        self.reads = 0
+        self.joined = 0
+        """Reads that found an equal one under way."""
+
+    async def fetch(self, first: int, *, headers_only: bool, last: int | None = None) -> Run:
+        """Committed transactions from `first` on, up to `last` if that is given, one answer of about `feed_bytes_max`. Raises what ended the session,
+        `NotOwner` where that was closed meanwhile, or `Unavailable` where no replica serves them."""
+        if self._closed:
+            raise self._over()
+        read = self.start(first, headers_only=headers_only, last=last)
+        await asyncio.wait([read])
+        if read.cancelled():
+            raise self._over()
+        return read.result()
+
+    def _over(self) -> NotOwner:
+        return NotOwner(partition=self._store.partition, reason="store session ended")
+
+    def start(self, first: int, *, headers_only: bool, last: int | None = None) -> asyncio.Task[Run]:
+        """The read under way, begun here if there was none."""
+        key = (first, headers_only, last)
+        task = self._reads.get(key)
+        if task is not None:
+            self.joined += 1
+            return task
+        task = asyncio.get_running_loop().create_task(self._read(first, headers_only, last))
+        self._reads[key] = task
+        task.add_done_callback(lambda ended: self._ended(key, ended))
+        self.reads += 1
+        return task
+
+    def ahead(self, first: int, *, headers_only: bool) -> None:
+        """Begins a read that somebody will want, and waits for nothing."""
+        if not self._closed:
+            self.start(first, headers_only=headers_only)
+
+    def _ended(self, key: tuple[int, bool, int | None], task: asyncio.Task[Run]) -> None:
+        self._reads.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # has been seen, also where nobody waits for it any more
+
+    async def _read(self, first: int, headers_only: bool, last: int | None) -> Run:
+        async with self._places:
+            run = await self._from_some_replica(first, headers_only, last)
+        self._remember(run, headers_only)
+        return run
+
+    async def _from_some_replica(self, first: int, headers_only: bool, last: int | None) -> Run:
+        store, settings = self._store, self._settings
+        failed: Counter[str] = Counter()
+        while True:
+            store.expect_retained(first)
+            sources = await store.sources(first)
+            source = min(sources, key=lambda replica: failed[replica.name])
+            try:
+                async with asyncio.timeout(settings.rpc_timeout_s):
+                    run = await self._one(source, first, headers_only, last)
+                if run is not None:
+                    return run
+            except TimeoutError:
+                log.warning("replica does not serve a read in time", partition=store.partition, replica=source.name, transaction_id=first)
+            except Fenced as error:
+                store.fenced(error)
+                if store.failed is not None:
+                    raise store.failed from None
+            except WaltzError as error:
+                log.warning("read failed", partition=store.partition, replica=source.name, transaction_id=first, error=str(error))
+                if isinstance(error, CorruptData):
+                    source.corrupt_reads += 1
+            failed[source.name] += 1
+            if failed.total() > 2 * len(store.assigned):
+                raise Unavailable(reason=f"no replica could serve partition={store.partition} transaction_id={first}")
+            await asyncio.sleep(0 if failed.total() < len(sources) else settings.replica_retry_s)
+
+    async def _one(self, source: ReplicaSession, first: int, headers_only: bool, last: int | None) -> Run | None:
+        committed = self._store.committed
+        blocks = await source.read_run(first, committed if last is None else min(last, committed), headers_only=headers_only)
+        if not headers_only:
+            self._expect_whole(source.name, blocks)
+        return Run(tuple(blocks)) if blocks else None
+
+    def _expect_whole(self, name: str, blocks: Iterable[Block]) -> None:
+        """The replica verified them before it sent them: what does not verify now changed on its way. It must not stay in a cache, from which every
+        reader would get it again. Raises `ConnectionLost`."""
+        partition = self._store.partition
+        for block in blocks:
+            try:
+                verify_records(
+                    block.records, block.lengths, first_transaction_id=block.first_transaction_id, partition=partition, where=f"block from {name}"
+                )
+            except CorruptData as error:
+                raise ConnectionLost(address=name, reason=f"a block changed on its way: {error}") from None
+
+    def statistics(self) -> dict[str, Any]:
+        return {"reads": self.reads, "joined": self.joined}
+
+    async def close(self) -> None:
+        """Who waits for a read is told that it is over."""
+        self._closed = True
+        reads, self._reads = list(self._reads.values()), {}
+        for task in reads:
+            task.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)

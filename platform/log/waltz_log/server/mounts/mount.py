@@ -1,0 +1,176 @@
+"""One mounted client of a partition: its answers and its feed, sent by one writer (seeds/client_server_communication.txt, Mounting a partition).
+
+Answers go before feed, so that an append is not held up by a reader that lags behind, also while its next frame is read from a replica. A client that
+does not read stops only its own writer: one frame waits for it, and of answers so many that nothing more is taken from it (`room`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+
+from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import TopicEpoch
+from waltz_log.errors import OutOfRange, WaltzError
+from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.mounts.feed import Feed
+from waltz_log.server.mounts.frames import Frame, Kind
+from waltz_log.server.ordering.sequencer import Answers
+from waltz_log.server.replication.store import StoreSession
+from waltz_log.transport import waltz_pb2 as pb
+
+__all__ = ["Mount"]
+
+
+class Mount:
+    """`client_id` 0 is a reader: it may not append and fences nobody."""
+
+    def __init__(self, request: pb.MountRequest, stream: Stream, store: StoreSession, feed: Feed, generation: int, version: int) -> None:
+        self.client_id = request.client_id
+        self.mount_sequence = request.mount_sequence
+        self.feed = request.feed
+        self.principal = request.principal
+        self.on_disk = request.on_disk
+        self.topic = TopicEpoch(request.topic, request.topic_epoch) if request.topic else None
+        self.topics = frozenset(request.topics)
+        self.appends = bool(request.client_id) and not request.appends_nothing
+        self.last_sequence = -1
+        self.failed: WaltzError | None = None
+        self.ready = False
+        self._fed = request.client_high_water_mark
+        self._stream = stream
+        self._store = store
+        self._source = feed
+        self._kind = Kind.of(request.feed, version)
+        self._generation = generation
+        self._version = version
+        self._outgoing: deque[pb.ServerMessage] = deque()
+        self._wake = Pulse()
+        self._drained = Pulse()
+        self._flushes = 0
+
+    # ---- what others tell it -------------------------------------------------------------------------------------------------------------------
+
+    def answer(self, answers: Answers, append_time_ms: int) -> None:
+        message = pb.ServerMessage(
+            result=pb.AppendResult(
+                committed=_pack(answers.committed),
+                rejected=_pack(answers.rejected),
+                refused=_pack(answers.refused),
+                above_log=_pack(answers.above_log),
+                append_time_ms=append_time_ms,
+                in_memory=answers.in_memory,
+                high_water_mark=self._store.committed if answers.in_memory else 0,
+            )
+        )
+        self._outgoing.append(message)
+        self._wake.notify()
+
+    def flushing(self) -> None:
+        """A flush was asked for; `flushed` answers it."""
+        self._flushes += 1
+
+    def flushed(self, flush_id: int, high_water_mark: int) -> None:
+        self._flushes -= 1
+        self._outgoing.append(pb.ServerMessage(flushed=pb.FlushResponse(flush_id=flush_id, high_water_mark=high_water_mark)))
+        self._wake.notify()
+
+    def fail(self, error: WaltzError) -> None:
+        """Ends the stream with the error, which the client receives."""
+        if self.failed is None:
+            self.failed = error
+            self._wake.notify()
+
+    def committed(self) -> None:
+        """The committed mark rose: there may be something to feed."""
+        if self.feed != pb.FEED_NONE:
+            self._wake.notify()
+
+    async def drained(self) -> None:
+        """Returns when every answer was handed to the stream."""
+        await self._drained.wait_for(lambda: not self._outgoing)
+
+    async def room(self, answers_max: int) -> None:
+        """Returns when fewer answers than so many wait to be read, flushes in the queue counted; raises what ended the mount."""
+        await self._drained.wait_for(lambda: len(self._outgoing) + self._flushes < answers_max or self.failed is not None)
+        if self.failed is not None:
+            raise self.failed
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether what it is fed next must be read from a replica."""
+        return self.feed != pb.FEED_NONE and not self._source.near(self._fed + 1)
+
+    # ---- the writer ----------------------------------------------------------------------------------------------------------------------------
+
+    async def write(self, target: int) -> None:
+        """Feeds up to `target`, says that the partition is ready, and goes on with answers and feed until it is cancelled."""
+        store = self._store
+        if self._fed > target or (self.feed != pb.FEED_NONE and self._fed < store.first_transaction_id - 1):
+            raise OutOfRange(partition=store.partition, asked=self._fed + 1, first=store.first_transaction_id, last=target)
+        if self.feed != pb.FEED_NONE:
+            while self._fed < target:
+                await self._feed(target)
+        response = pb.MountResponse(
+            generation=self._generation,
+            high_water_mark=target,
+            protocol_version=self._version,
+        )
+        self.ready = True  # before it is told: the client's first append may be here before this task knows that the answer is out
+        await self._stream.send(pb.ServerMessage(mounted=response))
+        while True:
+            await self._wake.wait_for(self._has_work)
+            await self._send_answers()
+            if self.feed != pb.FEED_NONE and self._fed < store.committed:
+                await self._feed(store.committed)
+
+    def _has_work(self) -> bool:
+        return self._has_answers() or (self.feed != pb.FEED_NONE and self._fed < self._store.committed)
+
+    def _has_answers(self) -> bool:
+        return self.failed is not None or bool(self._outgoing)
+
+    async def _send_answers(self) -> None:
+        """All that wait. Raises what ended the mount."""
+        if self.failed is not None:
+            raise self.failed
+        while self._outgoing:
+            await self._stream.send(self._outgoing[0])
+            self._outgoing.popleft()
+            self._drained.notify()
+        self._drained.notify()
+
+    async def _feed(self, target: int) -> None:
+        """One frame of the feed. Between two, and while one is read from a replica, answers go out."""
+        frame = self._source.ready(self._kind, self._fed + 1, target)
+        if frame is None:
+            frame = await self._fetched(target)
+        await self._send_frame(frame)
+
+    async def _fetched(self, target: int) -> Frame:
+        fetching = asyncio.ensure_future(self._source.fetch(self._kind, self._fed + 1, target))
+        answering: asyncio.Future[None] | None = None
+        try:
+            while not fetching.done():
+                answering = asyncio.ensure_future(self._wake.wait_for(self._has_answers))
+                await asyncio.wait([fetching, answering], return_when=asyncio.FIRST_COMPLETED)
+                if answering.done():
+                    answering.result()
+                    await self._send_answers()
+                answering.cancel()
+            return fetching.result()
+        finally:
+            fetching.cancel()
+            if answering is not None:
+                answering.cancel()
+            await asyncio.gather(fetching, *([] if answering is None else [answering]), return_exceptions=True)
+
+    async def _send_frame(self, frame: Frame) -> None:
+        await self._stream.send(frame.message)
+        self._fed = frame.last
+
+
+def _pack(rows: list[tuple[int, int, int]] | list[tuple[int, int]]) -> bytes:
+    flat = [value for row in rows for value in row]
+    return struct.pack(f">{len(flat)}q", *flat)

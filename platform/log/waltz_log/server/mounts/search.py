@@ -1,0 +1,98 @@
+"""Looks through the headers of the log for sequences of a client (docs/internals/protocol.md, After a break).
+
+In runs, from memory where they are there and from a replica elsewhere, never above the mark it is given. What was searched is kept when a run fails
+or is cut off by a deadline: committed transactions never change. Decides nothing about whether an answer is final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import numpy as np
+import numpy.typing as npt
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import HEADER_DTYPE, headers_array
+from waltz_log.errors import OutOfRange
+from waltz_log.server.replication.store import StoreSession
+from waltz_log.transport import waltz_pb2 as pb
+
+__all__ = ["Search"]
+
+BLOCKS_A_TURN = 16
+"""Looked through before everybody else has a turn, some 2 ms where they are small. Blocks of memory need no wait, so a search of thousands of them
+would keep the event loop from all other work of the server for as long as it takes."""
+
+
+class Search:
+    """`searched_to`: all above the request's `since` up to here was looked at. `trimmed`: the log begins later than that."""
+
+    def __init__(self, request: pb.ResolveRequest, first_transaction_id: int) -> None:
+        self._request = request
+        self._first = max(request.since + 1, first_transaction_id)
+        self._found: list[tuple[int, int, int]] = []
+        self.trimmed = self._first != request.since + 1
+        self.searched_to = self._first - 1
+
+    @property
+    def advanced(self) -> bool:
+        return self.searched_to >= self._first
+
+    async def run(self, store: StoreSession, mark: int, until: float) -> None:
+        """Up to the mark, or for one run at least where the time is over before that."""
+        while True:
+            try:
+                return await self._run(store, mark, until)
+            except OutOfRange:
+                if self.searched_to + 1 >= store.first_transaction_id:
+                    raise
+                # It was trimmed while it was searched. What is gone may have held what is asked for.
+                self.trimmed, self.searched_to = True, store.first_transaction_id - 1
+
+    async def _run(self, store: StoreSession, mark: int, until: float) -> None:
+        loop = asyncio.get_running_loop()
+        looked = 0
+        async with aclosing(_headers(store, self.searched_to + 1, mark)) as runs:
+            async for first_id, headers in runs:
+                self._take(first_id, headers)
+                if loop.time() >= until:
+                    break
+                looked += 1
+                if looked % BLOCKS_A_TURN == 0:
+                    await asyncio.sleep(0)
+
+    def _take(self, first_id: int, headers: npt.NDArray[np.void]) -> None:
+        asked, found = self._request, self._found
+        sequences = headers["sequence"]
+        mine = (headers["client_id"] == asked.client_id) & (sequences >= asked.first_sequence) & (sequences <= asked.last_sequence)
+        for at in np.flatnonzero(mine).tolist():
+            sequence, transaction_id = int(sequences[at]), first_id + at
+            if found and found[-1][0] + found[-1][1] == sequence and found[-1][2] + found[-1][1] == transaction_id:
+                found[-1] = (found[-1][0], found[-1][1] + 1, found[-1][2])
+            else:
+                found.append((sequence, 1, transaction_id))
+        self.searched_to = first_id + len(headers) - 1
+
+    def committed(self) -> bytes:
+        """Rows of first sequence, count, first transaction id."""
+        return np.array([value for row in self._found for value in row], dtype=">i8").tobytes()
+
+
+async def _headers(store: StoreSession, first: int, last: int) -> AsyncGenerator[tuple[int, npt.NDArray[np.void]], None]:
+    """Runs of record headers with the id of each run's first, from memory where they are there, else from a replica."""
+    position = first
+    while position <= last:
+        block: Block | None = store.window.find(position)
+        if block is not None:
+            # A block of memory may begin below what is asked for, and end above what is committed.
+            start, stop = position - block.first_transaction_id, min(last, block.last_transaction_id) + 1 - block.first_transaction_id
+            yield position, headers_array(block.records, block.lengths)[start:stop]
+            position = block.first_transaction_id + stop
+            continue
+        end = min(last, store.window.first_transaction_id - 1)
+        async with aclosing(store.read(position, end, headers_only=True)) as blocks:
+            async for older in blocks:
+                yield older.first_transaction_id, np.frombuffer(older.records, dtype=HEADER_DTYPE)
+                position = older.last_transaction_id + 1

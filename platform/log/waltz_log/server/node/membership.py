@@ -1,0 +1,112 @@
+"""A log server's place in the cluster: its number, its entry, and its turn as the cluster manager.
+
+One for each server, however many processes it runs: partitions are assigned to servers, and which of a server's workers serves a partition is nobody
+else's affair. The entry goes with the coordinator session that made it; a server whose session ended must be made anew, under a new number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import ClusterParameters, ServerEntry
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import ClusterUnavailable
+from waltz_log.server.base.lasting import lasting
+from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.node.manager import ClusterManager
+
+__all__ = ["Membership", "read_cluster"]
+
+log = structlog.get_logger(__name__)
+
+
+async def read_cluster(coordinator: Coordinator, address: str) -> ClusterParameters:
+    """Raises `ClusterUnavailable` where there is none at the address."""
+    node = await coordinator.get(paths.CLUSTER, latest=True)
+    if node is None:
+        raise ClusterUnavailable(address=address, reason="no cluster was created there")
+    return ClusterParameters.from_bytes(node.data)
+
+
+LEAVE_TIMEOUT_S = 2.0
+"""A server that was asked to stop must not wait for a coordinator that is away."""
+
+
+class Membership:
+    """`register`, then `announce` once it answers; `leave` or `end`."""
+
+    def __init__(self, settings: ServerSettings, coordinator: Coordinator) -> None:
+        self._settings = settings
+        self._coordinator = coordinator
+        self._manager: ClusterManager | None = None
+        self._governing: asyncio.Task[None] | None = None
+        self.server_id = -1
+
+    @property
+    def in_office(self) -> bool:
+        return self._manager is not None and self._manager.in_office
+
+    async def register(self) -> int:
+        """Takes the server's number, which nobody had before."""
+        self.server_id = await self._next_server_id()
+        return self.server_id
+
+    async def announce(self, cluster: ClusterParameters, address: str, workers: tuple[str, ...] = ()) -> None:
+        """From here on partitions are assigned to the server. `workers`: where each can be reached by itself, where they can."""
+        await self._remove_predecessor(address)
+        entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions, workers)
+        await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
+        self._manager = ClusterManager(self.server_id, cluster, self._coordinator, self._settings.hand_over_after_s)
+        self._governing = asyncio.ensure_future(lasting("manager", self._manager.run))
+
+    async def _remove_predecessor(self, address: str) -> None:
+        """Removes the entry of the process that had this address before. That one is dead, since this process listens there now, but its coordinator
+        session may last for seconds more, and its partitions would wait as long: longer than `session_timeout_s` where ZooKeeper restarted
+        meanwhile, because each session then begins its timeout again. Safety does not depend on this: generations and fences hold."""
+        for name in await self._coordinator.children(paths.SERVERS):
+            node = await self._coordinator.get(f"{paths.SERVERS}/{name}")
+            if node is None:
+                continue
+            entry = ServerEntry.from_bytes(node.data)
+            if entry.address != address or entry.server_id == self.server_id:
+                continue
+            log.info("removing the entry of the previous process at this address", address=address, server_id=entry.server_id)
+            await self._coordinator.delete(f"{paths.SERVERS}/{name}", node.version)
+            manager = await self._coordinator.get(paths.MANAGER)
+            if manager is not None and manager.data == str(entry.server_id).encode():
+                await self._coordinator.delete(paths.MANAGER, manager.version)
+
+    async def leave(self) -> None:
+        """Gives everything back, for others to take at once. Where the coordinator does not answer they take it when the session ends."""
+        await self.end()
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._coordinator.delete(self._entry_path)
+                if self.in_office:
+                    await self._coordinator.delete(paths.MANAGER)
+        except (TimeoutError, ClusterUnavailable) as error:
+            log.warning("left without a word to the coordinator", server_id=self.server_id, reason=str(error) or "no answer in time")
+
+    async def end(self) -> None:
+        """Without a word to the coordinator."""
+        if self._governing is not None:
+            self._governing.cancel()
+            await asyncio.gather(self._governing, return_exceptions=True)
+            self._governing = None
+
+    @property
+    def _entry_path(self) -> str:
+        return f"{paths.SERVERS}/{self.server_id:010d}"
+
+    async def _next_server_id(self) -> int:
+        while True:
+            node = await self._coordinator.get(paths.SERVER_IDS)
+            if node is None:
+                await self._coordinator.create(paths.SERVER_IDS, b"0")
+                continue
+            taken = int(node.data) + 1
+            if await self._coordinator.set(paths.SERVER_IDS, str(taken).encode(), node.version) is not None:
+                return taken

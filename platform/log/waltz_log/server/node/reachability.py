@@ -1,0 +1,172 @@
+"""What a log server publishes of the storage nodes that it reaches, while a partition needs it: a partition that has no majority of its replicas
+(`core.hand_over`), its own or another server's, and one that avoids this server until it reaches a majority again.
+
+In peace nothing is pinged and nothing is written: one watch waits for the first partition that is stranded anywhere. Otherwise each round pings the
+replicas in question once and writes what changed, so that the rate is bounded by nodes and rounds. The coordinator carries it, because every
+server whose session lives reaches the coordinator. Decides nothing: the cluster manager does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.hand_over import Stranded, parse_stranded, reach_to_bytes, stranded_to_bytes
+from waltz_log.core.metadata import Assignment, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.topics.sharding import Shard
+from waltz_log.errors import WaltzError
+from waltz_log.server.base.node_probes import answers
+
+__all__ = ["ROUNDS", "Reachability", "read_stranded"]
+
+log = structlog.get_logger(__name__)
+
+ROUNDS = 10
+"""Rounds within `hand_over_after_s`, of a second at most."""
+
+
+async def read_stranded(coordinator: Coordinator) -> dict[int, Stranded]:
+    """Of all servers; of two reports of one partition the one of the newer generation."""
+    found: dict[int, Stranded] = {}
+    for name in await coordinator.children(paths.STRANDED):
+        node = await coordinator.get(f"{paths.STRANDED}/{name}")
+        for partition, report in ({} if node is None else parse_stranded(node.data)).items():
+            if partition not in found or found[partition].generation < report.generation:
+                found[partition] = report
+    return found
+
+
+class Reachability:
+    """Of one process of a server: run `report` and `scout` as long as it serves."""
+
+    def __init__(
+        self,
+        server_id: int,
+        shard: Shard,
+        coordinator: Coordinator,
+        network: Network,
+        cluster_key: bytes,
+        after_s: float,
+        lacking: Callable[[], Mapping[int, Stranded | None]],
+    ) -> None:
+        """`lacking`: by partition that this process owns what to publish of it, None where it has a majority of its replicas."""
+        self._server_id = server_id
+        self._shard = shard
+        self._coordinator = coordinator
+        self._network = network
+        self._key = cluster_key
+        self._after_s = after_s
+        self._lacking = lacking
+        self._good_s: dict[int, float] = {}
+        """By partition, when it was last found with a majority, or found at all."""
+        name = f"{server_id:010d}-{shard.worker}"
+        self._stranded_path, self._reach_path = f"{paths.STRANDED}/{name}", f"{paths.REACH}/{name}"
+
+    @property
+    def _round_s(self) -> float:
+        return min(1.0, self._after_s / ROUNDS)
+
+    # ---- what this server lacks ------------------------------------------------------------------------------------------------------------------
+
+    async def report(self) -> None:
+        """Until cancelled: publishes owned partitions that have had no majority of their replicas for `hand_over_after_s`."""
+        published: bytes | None = None
+        while True:
+            await asyncio.sleep(self._round_s)
+            stranded = self._overdue()
+            wanted = stranded_to_bytes(stranded) if stranded else None
+            if wanted != published:
+                (log.warning if stranded else log.info)("partitions without a majority of their replicas", partitions=sorted(stranded))
+            try:
+                await self._publish(self._stranded_path, wanted, published)
+                published = wanted
+            except WaltzError as error:
+                log.info("partitions without a majority were not published", error=str(error))
+
+    def _overdue(self) -> dict[int, Stranded]:
+        now_s = asyncio.get_running_loop().time()
+        lacking = self._lacking()
+        good_s = {partition: now_s if each is None else self._good_s.get(partition, now_s) for partition, each in lacking.items()}
+        self._good_s = good_s
+        return {partition: each for partition, each in lacking.items() if each is not None and now_s - good_s[partition] >= self._after_s}
+
+    # ---- what this server reaches ----------------------------------------------------------------------------------------------------------------
+
+    async def scout(self) -> None:
+        """Until cancelled: publishes which replicas answer this server, of the partitions that somebody needs it of."""
+        published: bytes | None = None
+        while True:
+            try:
+                wanted = await self._wanted()
+                reached = await self._reached(wanted) if wanted else {}
+                found = reach_to_bytes(self._server_id, reached) if wanted else None
+                await self._publish(self._reach_path, found, published)
+                published = found
+                if not wanted:
+                    await self._wait_needed()
+            except WaltzError as error:
+                log.info("reachable replicas were not published", error=str(error))
+            await asyncio.sleep(self._round_s)
+
+    async def _wait_needed(self) -> None:
+        """Until a partition is stranded somewhere, or the assignment changes: it says whom a partition avoids."""
+        node = await self._coordinator.get(paths.ASSIGNMENT)
+        if node is not None and self._avoiding(Assignment.from_bytes(node.data)):
+            return
+        waits = [
+            asyncio.ensure_future(self._coordinator.wait_children(paths.STRANDED, [])),
+            asyncio.ensure_future(self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version)),
+        ]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def _avoiding(self, assignment: Assignment) -> list[int]:
+        return [partition for partition, each in assignment.handed_over.items() if self._server_id in each.avoids and self._shard.owns(partition)]
+
+    async def _wanted(self) -> dict[int, set[str]]:
+        """By partition the replicas to ping."""
+        stranded = await read_stranded(self._coordinator)
+        wanted = {partition: set(report.replicas) for partition, report in stranded.items() if self._shard.owns(partition)}
+        node = await self._coordinator.get(paths.ASSIGNMENT)
+        avoiding = [] if node is None else self._avoiding(Assignment.from_bytes(node.data))
+        if avoiding:
+            node = await self._coordinator.get(paths.REPLICAS)
+            assigned = {} if node is None else ReplicaAssignment.from_bytes(node.data).replicas
+            for partition in avoiding:
+                wanted.setdefault(partition, set()).update(assigned.get(partition, ()))
+        return wanted
+
+    async def _reached(self, wanted: Mapping[int, set[str]]) -> dict[int, list[str]]:
+        """One ping for each address, however many partitions it is of."""
+        addresses: dict[tuple[int, str], str] = {}
+        entries = {name: await self._coordinator.get(f"{paths.STORAGE_NODES}/{name}") for name in sorted(set().union(*wanted.values()))}
+        for partition, names in wanted.items():
+            for name in sorted(names):
+                if (entry := entries[name]) is not None:
+                    addresses[partition, name] = StorageNodeEntry.from_bytes(entry.data).address_for(partition)
+        partition_of = {address: partition for (partition, _), address in addresses.items()}
+        pings = {address: answers(self._network, address, self._key, partition) for address, partition in sorted(partition_of.items())}
+        answered = dict(zip(pings, await asyncio.gather(*pings.values()), strict=True))
+        return {
+            partition: [name for name in sorted(names) if answered.get(addresses.get((partition, name), ""))] for partition, names in wanted.items()
+        }
+
+    # ---- publishing ------------------------------------------------------------------------------------------------------------------------------
+
+    async def _publish(self, path: str, wanted: bytes | None, published: bytes | None) -> None:
+        """Written again each round while there is something: the node may be one of an earlier session of this process's place, which ends."""
+        if wanted is None:
+            if published is not None:
+                await self._coordinator.delete(path)
+        elif await self._coordinator.set(path, wanted, -1) is None:
+            await self._coordinator.create(path, wanted, ephemeral=True)

@@ -1,0 +1,277 @@
+"""The log server: joins the cluster, owns what is assigned to it, answers clients (seeds/waltz_server.md).
+
+Stateless: everything it knows is in the coordinator or on storage nodes. `stop` hands partitions over in good order; those of a killed server move
+when its coordinator session ends. As one worker of a server it serves those of the server's partitions that fall to it, and its supervisor is the
+member of the cluster: a worker that starts again goes on with the generation that the server has, in new store sessions, which fence what its
+predecessor may have left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import structlog
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.hand_over import Stranded
+from waltz_log.core.metadata import Assignment, ClusterParameters
+from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
+from waltz_log.core.topics.catalogue import TopicEpoch
+from waltz_log.core.topics.sharding import WHOLE, Shard
+from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
+from waltz_log.server.base.caches import Caches
+from waltz_log.server.base.lasting import lasting
+from waltz_log.server.base.node_probes import NodeProbes
+from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.base.topics import ServedTopics
+from waltz_log.server.node.membership import Membership, read_cluster
+from waltz_log.server.node.pending_topics import PendingTopics
+from waltz_log.server.node.reachability import Reachability
+from waltz_log.server.partition.partition import Partition
+from waltz_log.transport import methods, versions
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.versions import Versions, agreed
+
+__all__ = ["LogServer"]
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+HAND_OVER_TIMEOUT_S = 2.0
+"""How long a stopping server waits for blocks in flight. What is not decided by then, the next owner's recovery decides."""
+
+
+class LogServer:
+    """`owner_secret`: 16 to 64 random bytes that no other process knows; storage nodes recognize the owner of a session by what it makes of them.
+    `server_id`: of the server whose worker this is, -1: it is a server of its own."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        coordinator: Coordinator,
+        network: Network,
+        clock: Clock,
+        *,
+        owner_secret: bytes,
+        shard: Shard = WHOLE,
+        server_id: int = -1,
+    ) -> None:
+        self._owner_secret = owner_secret
+        self._settings = settings
+        self._coordinator = coordinator
+        self._network = network
+        self._clock = clock
+        self._cluster: ClusterParameters | None = None
+        self._probes: NodeProbes | None = None
+        self._listener: Listener | None = None
+        self._shard = shard
+        self._membership = Membership(settings, coordinator) if server_id < 0 else None
+        self._in_office = False
+        self._caches = Caches(settings)
+        self._topics = ServedTopics(coordinator)
+        self._fill_pace = FillPace()
+        self._partitions: dict[int, Partition] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.server_id = server_id
+
+    @property
+    def address(self) -> str:
+        if self._listener is None:
+            raise Unavailable(reason="the server is not started")
+        return self._listener.address
+
+    # ---- life ----------------------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Joins the cluster. Raises `ClusterUnavailable` where there is none at the address, `OSError` where it cannot listen."""
+        self._cluster = await read_cluster(self._coordinator, self._settings.cluster)
+        self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes)
+        await self._topics.read(latest=True)
+        if self._membership is not None:
+            self.server_id = await self._membership.register()
+        self._listener = await self._network.serve(self._settings.listen, self.service())
+        if self._membership is not None:
+            await self._membership.announce(self._cluster, self._listener.address)
+        work = {"assignment": self._follow, "topics": self._topics.run, "topics of partitions": self._tell_topics}
+        of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking)
+        reachability = Reachability(self.server_id, self._shard, *of_cluster)
+        work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
+        work["pending topics"] = PendingTopics(self._topics, self._coordinator).run
+        if self._membership is None:
+            work["office"] = self._watch_office
+        self._tasks = [asyncio.ensure_future(lasting(what, run)) for what, run in work.items()]
+        log.info("server started", server_id=self.server_id, address=self._listener.address, cluster=self._cluster.name)
+
+    async def wait_lost(self) -> None:
+        """Returns when the coordinator session has ended: others own our partitions now, and this server must be made anew."""
+        await self._coordinator.wait_session_lost()
+
+    async def stop(self) -> None:
+        """Finishes what is in flight, gives the partitions back, and leaves. The coordinator session is the caller's to close."""
+        await asyncio.gather(*(partition.drain(HAND_OVER_TIMEOUT_S) for partition in self._partitions.values()))
+        await self._halt()
+        if self._membership is not None:
+            await self._membership.leave()
+
+    async def abort(self) -> None:
+        """Ends at once, without a word to the coordinator."""
+        await self._halt()
+
+    async def _halt(self) -> None:
+        if self._membership is not None:
+            await self._membership.end()
+        for task in [*self._tasks, *self._running.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._running.values(), return_exceptions=True)
+        if self._listener is not None:
+            await self._listener.close()
+
+    # ---- ownership -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Opens and closes partitions as the assignment says."""
+        while True:
+            node = await self._coordinator.get(paths.ASSIGNMENT)
+            if node is not None:
+                await self._own(Assignment.from_bytes(node.data))
+            await self._coordinator.wait_changed(paths.ASSIGNMENT, None if node is None else node.version)
+
+    async def _watch_office(self) -> None:
+        """For a worker: whether its server governs the cluster."""
+        while True:
+            node = await self._coordinator.get(paths.MANAGER)
+            self._in_office = node is not None and node.data == str(self.server_id).encode()
+            await self._coordinator.wait_changed(paths.MANAGER, None if node is None else node.version)
+
+    async def _tell_topics(self) -> None:
+        """Mounts and replicas of owned partitions learn what the catalogue says of them now."""
+        told = self._topics.version
+        while True:
+            await self._topics.wait_beyond(told)
+            version = self._topics.version
+            if all(await asyncio.gather(*(partition.topics_changed() for partition in self._partitions.values()))):
+                told = version
+            else:
+                await asyncio.sleep(self._settings.replica_retry_max_s)
+
+    async def _own(self, assignment: Assignment) -> None:
+        assert self._cluster is not None
+        assert self._probes is not None
+        # All partitions are assigned, so the assignment tells of those that were added.
+        count = max((*assignment.partitions, self._cluster.partitions - 1)) + 1
+        self._cluster = replace(self._cluster, partitions=count)
+        owned = {number: found.generation for number, found in assignment.partitions.items() if found.server_id == self.server_id}
+        mine = {number: generation for number, generation in owned.items() if self._shard.owns(number)}
+        leaving = [number for number, partition in self._partitions.items() if mine.get(number) != partition.generation]
+        await asyncio.gather(*(self._close(number) for number in leaving))
+        for number, generation in mine.items():
+            if number not in self._partitions:
+                shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
+                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace)
+                self._partitions[number] = partition
+                self._running[number] = asyncio.ensure_future(lasting(f"partition {number}", partition.run))
+
+    async def _close(self, number: int) -> None:
+        partition = self._partitions[number]
+        log.info("closing partition", partition=number, generation=partition.generation)
+        await partition.drain(HAND_OVER_TIMEOUT_S)
+        task = self._running.pop(number)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        del self._partitions[number]
+
+    def _lacking(self) -> dict[int, Stranded | None]:
+        return {number: partition.lacks_majority() for number, partition in sorted(self._partitions.items())}
+
+    # ---- service -------------------------------------------------------------------------------------------------------------------------------
+
+    def service(self) -> Service:
+        return {
+            methods.MOUNT: self._mount,
+            methods.BOUND: self._bound,
+            methods.RESOLVE: self._resolve,
+            methods.TRANSACTIONS: self._transactions,
+            methods.SERVER_STATUS: self._status,
+        }
+
+    def _owned(self, partition: int) -> Partition:
+        found = self._partitions.get(partition)
+        if found is None:
+            raise NotOwner(partition=partition, reason="owned by another server")
+        return found
+
+    def _check_key(self, key: bytes) -> None:
+        assert self._cluster is not None
+        if key != self._cluster.key.bytes:
+            raise ClusterKeyMismatch(expected=str(self._cluster.key), got=key.hex())
+
+    async def _mount(self, stream: Stream) -> None:
+        message: pb.ClientMessage | None = await stream.receive()
+        if message is None or message.WhichOneof("kind") != "mount":
+            raise ProtocolViolation(reason="the first message of a stream must be a mount")
+        request = message.mount
+        client = Versions.named(highest=request.protocol_version, lowest=request.lowest_protocol_version)
+        version = agreed(client, versions.SPOKEN)
+        self._check_key(request.cluster_key)
+        if request.client_id:
+            self._topics.expect_allowed(request.partition, "append", request.principal)
+        if request.feed != pb.FEED_NONE:
+            self._topics.expect_allowed(request.partition, "read", request.principal)
+        await _as_owner(self._owned(request.partition).mount(request, stream, version), request.partition)
+
+    async def _bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
+        self._check_key(request.cluster_key)
+        asked = list(request.partitions) or sorted(self._partitions)
+        if request.closed_in:
+            return await self._closed_bounds([number for number in asked if number in self._partitions], request.closed_in - 1)
+        bounds = (self._partitions[number].bound() for number in asked if number in self._partitions)
+        return pb.BoundResponse(bounds=[bound for bound in bounds if bound is not None])
+
+    async def _closed_bounds(self, partitions: list[int], version: int) -> pb.BoundResponse:
+        try:
+            async with asyncio.timeout(self._settings.mount_wait_s):
+                await self._topics.wait_for(version)
+        except TimeoutError:
+            raise Unavailable(reason=f"the catalogue of topics is not known here yet: version={version}") from None
+        bounds = [await _as_owner(self._partitions[number].closed_bound(), number) for number in partitions]
+        return pb.BoundResponse(bounds=bounds)
+
+    async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+        self._check_key(request.cluster_key)
+        return await _as_owner(self._owned(request.partition).resolve(request), request.partition)
+
+    async def _transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
+        self._check_key(request.cluster_key)
+        if request.topic:
+            self._topics.expect_addressed(request.partition, TopicEpoch(request.topic, request.topic_epoch), appends=False)
+        self._topics.expect_allowed(request.partition, "read", request.principal)
+        return await _as_owner(self._owned(request.partition).transactions(request), request.partition)
+
+    async def _status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
+        return pb.ServerStatusResponse(json=json.dumps(self.statistics()))
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "server_id": self.server_id,
+            "cluster_key": None if self._cluster is None else str(self._cluster.key),
+            "manager": self._in_office if self._membership is None else self._membership.in_office,
+            "caches": self._caches.statistics(),
+            "partitions": {str(number): partition.statistics() for number, partition in sorted(self._partitions.items())},
+        }
+
+
+async def _as_owner(work: Awaitable[T], partition: int) -> T:
+    """A fenced owner is none: its clients look for the one that fenced it. Only a fenced mount is theirs to know."""
+    try:
+        return await work
+    except Fenced as error:
+        if error.what == "mount":
+            raise
+        raise NotOwner(partition=partition, reason=str(error)) from None

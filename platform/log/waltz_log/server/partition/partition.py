@@ -1,0 +1,541 @@
+"""A partition that this server owns: opens store sessions, serves the mounted clients, closes (seeds/waltz_server.md, Partition Object).
+
+`run` lives as long as the ownership. A store session that was fenced is followed by a new one with a higher number while the generation is ours.
+Every mount belongs to one store session: when that ends, its clients are sent away with `NotOwner` and mount again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.formats.block import Block
+from waltz_log.core.hand_over import Stranded
+from waltz_log.core.locks.locks import LockStatistics
+from waltz_log.core.metadata import ClusterParameters
+from waltz_log.core.ports import Clock, Coordinator, Network, Stream
+from waltz_log.core.recovery import closed_at
+from waltz_log.errors import (
+    BelongsToTopic,
+    Fenced,
+    InvalidRequest,
+    NotAllowed,
+    NotOwner,
+    OutOfRange,
+    ProtocolViolation,
+    TopicDeleted,
+    Unavailable,
+    WaltzError,
+)
+from waltz_log.server.base.caches import Caches
+from waltz_log.server.base.node_probes import NodeProbes
+from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.base.topics import ServedTopics
+from waltz_log.server.mounts.by_id import gather, rising_ids
+from waltz_log.server.mounts.feed import Feed
+from waltz_log.server.mounts.frames import PartitionFrames
+from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.mounts.search import Search
+from waltz_log.server.ordering.handed_locks import give, take
+from waltz_log.server.ordering.sequencer import Sequencer
+from waltz_log.server.partition.append import AppendTask
+from waltz_log.server.partition.renewal import Renewal
+from waltz_log.server.replication.memory import PartitionMemory
+from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.upkeep.upkeep import Upkeep
+from waltz_log.transport import waltz_pb2 as pb
+
+__all__ = ["Partition"]
+
+log = structlog.get_logger(__name__)
+
+CLIENTS_REMEMBERED_MAX = 10_000
+"""Mount sequences kept of clients that are not connected now, so that a connection that comes late is still known to be stale."""
+
+FEED_WAIT_S = 0.05
+"""Where somebody follows the feed, what is received is synced after so long at the latest, whatever the period: feeds give what is on disk."""
+
+SEARCH_GRACE = 1.5
+"""A search asked to end after a time has so many times that, with all that comes before it: a replica that stalls must not keep what was found."""
+
+
+class _Serving:
+    """What exists only while a store session is open."""
+
+    def __init__(self, store: StoreSession, append: AppendTask, feed: Feed, upkeep: Upkeep) -> None:
+        self.store = store
+        self.upkeep = upkeep
+        self.append = append
+        self.feed = feed
+        self.mounts: dict[Mount, None] = {}
+
+    def committed(self) -> None:
+        for mount in self.mounts:
+            mount.committed()
+
+    @property
+    def followed(self) -> bool:
+        return any(mount.feed != pb.FEED_NONE for mount in self.mounts)
+
+    async def sync_for_feeds(self) -> None:
+        """Has what a majority received synced, where somebody waits for it."""
+        store = self.store
+        while True:
+            await store.advanced.wait_for(lambda: store.received > store.committed and self.followed)
+            await asyncio.sleep(FEED_WAIT_S)
+            store.hurry()
+
+    def ready(self, client_id: int) -> bool:
+        """Whether the client's newest mount is ready: of older ones nothing can come any more."""
+        return any(mount.client_id == client_id and mount.ready and mount.failed is None for mount in self.mounts)
+
+
+class Partition:
+    def __init__(
+        self,
+        server_id: int,
+        partition: int,
+        generation: int,
+        cluster: ClusterParameters,
+        coordinator: Coordinator,
+        network: Network,
+        clock: Clock,
+        settings: ServerSettings,
+        caches: Caches,
+        topics: ServedTopics,
+        probes: NodeProbes,
+        owner_secret: bytes,
+        fill_pace: FillPace,
+    ) -> None:
+        self._owner_secret = owner_secret
+        self._server_id = server_id
+        self.partition = partition
+        self.generation = generation
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._network = network
+        self._clock = clock
+        self._settings = settings
+        self._caches = caches
+        self._topics = topics
+        self._probes = probes
+        self._fill_pace = fill_pace
+        self._serving: _Serving | None = None
+        self._store: StoreSession | None = None
+        self._changed = Pulse()
+        self._clients: OrderedDict[int, int] = OrderedDict()
+        self._closing = False
+        self._committed = -1
+        self._error: str | None = None
+
+    # ---- the life of the partition -------------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled or deposed. A deposed partition stays closed; the assignment will say so soon."""
+        pause = self._settings.replica_retry_s
+        while not self._closing:
+            memory = PartitionMemory(self._caches.transactions)
+            shared = (self._cluster, self._coordinator, self._network, self._settings, memory, self._topics, self._probes)
+            store = StoreSession(self.partition, self.generation, *shared, self._owner_secret, self._fill_pace)
+            self._store = store
+            watching = asyncio.ensure_future(self._watch_space(store))
+            try:
+                high_water_mark = await store.open()
+                # After the metadata of this session was written: what was closed by an owner before is closed here too.
+                await self._topics.read(latest=True)
+                pause = self._settings.replica_retry_s
+                await self._serve(store, high_water_mark)
+            except Fenced as error:
+                self._error = str(error)
+                if error.what == "generation":
+                    log.warning("partition is owned by a newer generation", partition=self.partition, error=str(error))
+                    return
+            except WaltzError as error:
+                self._error = str(error)
+                log.warning("partition closed", partition=self.partition, generation=self.generation, error=str(error))
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await store.close()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._settings.replica_retry_max_s)
+
+    async def _watch_space(self, store: StoreSession) -> None:
+        """Wakes mounts that wait for the partition to open when its replicas turn out to be full."""
+        while True:
+            await store.advanced.wait_for(lambda: store.full)
+            self._changed.notify()
+            await store.advanced.wait_for(lambda: not store.full)
+
+    async def _serve(self, store: StoreSession, high_water_mark: int) -> None:
+        sequencer = Sequencer(
+            self.partition,
+            self.generation,
+            high_water_mark,
+            lock_entries_max=self._settings.lock_entries_max,
+            record_bytes_max=self._settings.record_bytes_max,
+        )
+        if closed_at(store.before) == high_water_mark:
+            left = await take(self._coordinator, self.partition, store.before.session, high_water_mark)
+            if left is not None:
+                sequencer.locks.know(left.floor, left.writers)
+        append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark))
+        feed = Feed(store, PartitionFrames(self._caches.frames), self._settings)
+        upkeep = Upkeep(store, self._topics, self._clock, self._settings)
+        serving = _Serving(store, append, feed, upkeep)
+        self._serving, self._error = serving, None
+        self._changed.notify()
+        tasks = [
+            asyncio.ensure_future(append.order()),
+            asyncio.ensure_future(append.settle(serving.committed)),
+            asyncio.ensure_future(append.settle_received()),
+            asyncio.ensure_future(serving.sync_for_feeds()),
+            asyncio.ensure_future(append.usher()),
+            asyncio.ensure_future(append.watch_space()),
+            asyncio.ensure_future(append.refuse_marks()),
+            asyncio.ensure_future(Renewal(store, append, self._settings).run()),
+            asyncio.ensure_future(upkeep.run()),
+            asyncio.ensure_future(_until_failed(store)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self._serving = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for mount in list(serving.mounts):
+                mount.fail(NotOwner(partition=self.partition, reason="store session ended"))
+            append.mount_failed()
+            await feed.close()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Stops ordering, waits until what is in flight is decided and told, or the time is over, and records where the session closed."""
+        self._closing = True
+        self._changed.notify()  # who waits for it to open waits in vain
+        serving = self._serving
+        if serving is None:
+            return
+        serving.append.moving = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._decided(serving)
+                serving.append.leave_lines(None)
+                for mount in list(serving.mounts):
+                    await mount.drained()
+        except TimeoutError:
+            log.warning("partition handed over before all outcomes were sent", partition=self.partition)
+        except NotOwner:
+            return  # the session ended by itself
+        await self._conclude(serving, timeout_s)
+
+    async def _conclude(self, serving: _Serving, timeout_s: float) -> None:
+        """Records where the session closed. A coordinator that does not answer must not hold up the end: without the mark the next owner votes."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                store = serving.store
+                if store.idle:
+                    await give(self._coordinator, self.partition, store.session, store.committed, serving.append.lock_table)
+                if not await store.conclude():
+                    log.warning("partition handed over with appends in flight", partition=self.partition)
+        except (TimeoutError, WaltzError) as error:
+            log.warning("closing mark not recorded", partition=self.partition, error=str(error) or type(error).__name__)
+
+    async def topics_changed(self) -> bool:
+        """Clients that may not go on are sent away, and replicas told who may read. False: not every replica knows it yet."""
+        serving = self._serving
+        if serving is None:
+            return True
+        self._send_away(serving)
+        return await serving.store.tell_topic()
+
+    def _send_away(self, serving: _Serving) -> None:
+        """Ends mounts that the catalogue does not let go on."""
+        for mount in list(serving.mounts):
+            try:
+                self._judge(mount)
+            except (BelongsToTopic, NotAllowed, NotOwner, TopicDeleted) as error:
+                mount.fail(error)
+                serving.append.mount_failed()
+
+    def _judge(self, mount: Mount) -> None:
+        """Raises what the catalogue has against the mount."""
+        self._topics.expect_addressed(self.partition, mount.topic, appends=mount.appends, by_number=mount.topics)
+        if mount.client_id:
+            self._topics.expect_allowed(self.partition, "append", mount.principal)
+        if mount.feed != pb.FEED_NONE:
+            self._topics.expect_allowed(self.partition, "read", mount.principal)
+
+    def lacks_majority(self) -> Stranded | None:
+        """What to publish where no majority of the replicas answers, or blocks in flight have not got on since this was asked last; None otherwise.
+        Full disks are no reason: another owner would meet the same."""
+        store = self._store
+        if store is None or self._closing or store.full:
+            self._committed = -1
+            return None
+        stuck = store.window.last_transaction_id > store.committed and store.committed == self._committed
+        self._committed = store.committed
+        if store.reaches_majority and not stuck:
+            return None
+        return Stranded(self._server_id, self.generation, store.assigned)
+
+    # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
+
+    async def mount(self, request: pb.MountRequest, stream: Stream, version: int) -> None:
+        """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends. Raises `StorageFull` to a
+        client that wants to append and would wait for room on the replicas."""
+        serving = await self._open_for_service(appends=bool(request.client_id))
+        store = serving.store
+        mount = Mount(request, stream, store, serving.feed, self.generation, version)
+        if store.committed < request.client_high_water_mark <= store.received:
+            await self._decided(serving)  # the client knows it from its own receipts; it is on disk in a moment
+        if request.client_high_water_mark > store.committed:
+            raise OutOfRange(partition=self.partition, asked=request.client_high_water_mark, first=store.first_transaction_id, last=store.committed)
+        # Judged after all that was waited for, and before a topic's first append nobody is left who means another topic.
+        self._judge(mount)
+        if mount.topic is not None:
+            self._send_away(serving)
+        if mount.client_id:
+            self._fence_older(serving, mount)
+        serving.mounts[mount] = None
+        if mount.feed != pb.FEED_NONE:
+            store.hurry()
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            # Everything this client had in flight over earlier connections is decided first: at "ready" it is in the log or never will be.
+            target = await self._decided_or_full(serving) if mount.client_id else store.committed
+            if mount.failed is not None:
+                raise mount.failed
+            tasks = [asyncio.ensure_future(mount.write(target)), asyncio.ensure_future(self._receive(serving, mount, stream))]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            serving.mounts.pop(mount, None)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fence_older(self, serving: _Serving, mount: Mount) -> None:
+        mounted = [other.mount_sequence for other in serving.mounts if other.client_id == mount.client_id]
+        newest = max([self._clients.get(mount.client_id, -1), *mounted])  # who is connected may be forgotten among the others
+        if newest >= mount.mount_sequence:
+            raise Fenced(what="mount", partition=self.partition, mine=mount.mount_sequence, newer=newest)
+        self._clients[mount.client_id] = mount.mount_sequence
+        self._clients.move_to_end(mount.client_id)
+        while len(self._clients) > CLIENTS_REMEMBERED_MAX:
+            self._clients.popitem(last=False)
+        for other in serving.mounts:
+            if other.client_id == mount.client_id:
+                mount.last_sequence = max(mount.last_sequence, other.last_sequence)
+                other.fail(Fenced(what="mount", partition=self.partition, mine=other.mount_sequence, newer=mount.mount_sequence))
+        serving.append.mount_failed()
+
+    async def _receive(self, serving: _Serving, mount: Mount, stream: Stream) -> None:
+        while (message := await stream.receive()) is not None:
+            await mount.room(self._settings.answers_max)
+            kind = message.WhichOneof("kind")
+            if kind == "append":
+                if not mount.appends or not mount.ready:
+                    raise ProtocolViolation(reason="append on a stream that is not mounted for appends")
+                await serving.append.submit(mount, message.append)
+            elif kind == "flush":
+                flush_id = message.flush.flush_id
+                mount.flushing()
+                serving.append.barrier(lambda mark, flush_id=flush_id: mount.flushed(flush_id, mark))  # type: ignore[misc]
+            else:
+                raise ProtocolViolation(reason=f"unexpected message on a mounted stream kind={kind}")
+        if not mount.client_id:
+            # A reader has nothing more to say; it goes on reading.
+            await asyncio.get_running_loop().create_future()
+        await self._decided(serving)
+        serving.append.leave_lines(mount)
+        await serving.append.marks_refused()
+        await mount.drained()
+
+    async def _decided(self, serving: _Serving) -> int:
+        """The high-water mark once all that is queued now is decided. Raises what ended the session before that."""
+        decided: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        serving.append.barrier(lambda mark: None if decided.done() else decided.set_result(mark))
+        ended = asyncio.ensure_future(_until_failed(serving.store))
+        either: list[asyncio.Future[Any]] = [decided, ended]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        if not decided.done():
+            raise NotOwner(partition=self.partition, reason="store session ended")
+        return decided.result()
+
+    async def _decided_or_full(self, serving: _Serving) -> int:
+        """As `_decided`. Raises `StorageFull` where blocks in flight wait for room: nobody can say when they are decided."""
+        deciding = asyncio.ensure_future(self._decided(serving))
+        stuck = asyncio.ensure_future(serving.store.advanced.wait_for(lambda: serving.append.stuck))
+        try:
+            await asyncio.wait([deciding, stuck], return_when=asyncio.FIRST_COMPLETED)
+            if deciding.done():
+                return deciding.result()
+            raise serving.store.storage_full()
+        finally:
+            for task in (deciding, stuck):
+                task.cancel()
+            await asyncio.gather(deciding, stuck, return_exceptions=True)
+
+    async def _open_for_service(self, *, appends: bool = False) -> _Serving:
+        def full() -> bool:
+            return appends and self._serving is None and self._store is not None and self._store.full
+
+        try:
+            async with asyncio.timeout(self._settings.mount_wait_s):
+                await self._changed.wait_for(lambda: self._serving is not None or self._closing or full())
+        except TimeoutError:
+            raise NotOwner(partition=self.partition, reason=f"recovering: {self._error or 'waiting for replicas'}") from None
+        if full() and not self._closing and self._store is not None:
+            raise self._store.storage_full()
+        if self._closing or self._serving is None:
+            raise NotOwner(partition=self.partition, reason="moving")
+        return self._serving
+
+    def bound(self) -> pb.Bound | None:
+        """How far the log is committed, as this owner knows it: for readers, an older answer is harmless."""
+        serving = self._serving
+        if serving is None:
+            return None
+        store = serving.store
+        return pb.Bound(
+            partition=self.partition,
+            generation=self.generation,
+            session=store.session,
+            high_water_mark=store.committed,
+            first_transaction_id=store.first_transaction_id,
+        )
+
+    async def closed_bound(self) -> pb.Bound:
+        """The bound once nobody is left whose appends the catalogue refuses now, and all they sent is decided; by an owner that is the owner then."""
+        serving = await self._open_for_service()
+        self._send_away(serving)
+        await self._decided(serving)
+        await serving.store.confirm()
+        found = self.bound()
+        if found is None or self._serving is not serving:
+            raise NotOwner(partition=self.partition, reason="store session ended")
+        return found
+
+    async def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+        """Which of a client's sequences are in the log. Final where the client's newest mount is ready: nothing of an older one can come any more.
+
+        A search that takes longer than the client waits is answered in parts, and each part goes further than the one before."""
+        began, search_s = asyncio.get_running_loop().time(), request.search_ms / 1000
+        serving = await self._open_for_service()
+        store = serving.store
+        search = Search(request, store.first_transaction_id)
+        mark = -1
+        ready = serving.ready(request.client_id)
+        try:
+            async with asyncio.timeout_at(began + SEARCH_GRACE * search_s if search_s else None):
+                mark = await self._decided(serving)
+                await store.confirm()
+                await search.run(store, mark, began + search_s if search_s else math.inf)
+        except TimeoutError:
+            if not search.advanced:
+                raise Unavailable(reason=f"nothing searched in time: partition={self.partition} since={request.since}") from None
+        more = search.searched_to < mark
+        return pb.ResolveResponse(
+            committed=search.committed(),
+            final=ready and serving.ready(request.client_id) and not search.trimmed and not more,
+            high_water_mark=mark,
+            more=more,
+            searched_to=search.searched_to,
+            trimmed=search.trimmed,
+        )
+
+    async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
+        """Records by id, within one frame: of the range, or the first of `transaction_ids`. Raises `OutOfRange` where one is not in the log."""
+        serving = await self._open_for_service()
+        if request.transaction_ids:
+            return _transaction_response(await self._by_id(serving, rising_ids(request.transaction_ids)))
+        store = serving.store
+        first, last = request.first_transaction_id, request.first_transaction_id + request.count - 1
+        if request.count < 1:
+            raise InvalidRequest(reason=f"count must be positive count={request.count}")
+        if store.committed < last <= store.received:
+            await self._decided(serving)
+        if first < store.first_transaction_id or last > store.committed:
+            raise OutOfRange(partition=self.partition, asked=first, first=store.first_transaction_id, last=store.committed)
+        return _transaction_response(await serving.feed.blocks(first, last))
+
+    async def _by_id(self, serving: _Serving, ids: Sequence[int]) -> list[Block]:
+        store = serving.store
+        if store.committed < ids[-1] <= store.received:
+            await self._decided(serving)
+        if ids[-1] > store.committed:
+            await store.confirm()  # the id may be one of a newer owner that this one does not know of
+        if ids[-1] > store.committed:
+            beyond = next(each for each in ids if each > store.committed)
+            raise OutOfRange(partition=self.partition, asked=beyond, first=store.first_transaction_id, last=store.committed)
+        store.expect_retained(ids[0])
+        return await gather(serving.feed, ids, self._settings.feed_bytes_max)
+
+    def statistics(self) -> dict[str, Any]:
+        serving = self._serving
+        if serving is None:
+            return {"generation": self.generation, "state": "recovering", "error": self._error}
+        append = serving.append
+        return {
+            "generation": self.generation,
+            "state": "open",
+            "mounts": len(serving.mounts),
+            "catching_up": sum(mount.catching_up for mount in serving.mounts),
+            "feed": serving.feed.statistics(),
+            "appended": append.appended,
+            "rejected": append.rejected,
+            "refused": append.refused,
+            "blocks": append.blocks,
+            "queued_bytes": append.queued_bytes,
+            "locks": _locks(append.locks) | {"waiting": append.waiting},
+            "upkeep": serving.upkeep.statistics(),
+            **serving.store.statistics(),
+        }
+
+
+def _transaction_response(blocks: list[Block]) -> pb.TransactionResponse:
+    response = pb.TransactionResponse()
+    for block in blocks:
+        response.blocks.add(
+            first_transaction_id=block.first_transaction_id,
+            lengths=block.lengths,
+            records=block.records,
+            append_time_ms=block.append_time_ms,
+        )
+    return response
+
+
+def _locks(found: LockStatistics) -> dict[str, Any]:
+    """Locks as the sixteen digits that `lock_hash` of the client gives."""
+    hottest = [{"lock": f"{hot.key & (1 << 64) - 1:016x}", "conflicts": hot.times, "error": hot.error} for hot in found.hottest]
+    return asdict(found) | {"hottest": hottest}
+
+
+async def _until_failed(store: StoreSession) -> None:
+    await store.advanced.wait_for(lambda: store.failed is not None)
+
+
+async def _last_append_time_ms(store: StoreSession, high_water_mark: int) -> int:
+    """The time of the newest block, below which no later one may be dated."""
+    if high_water_mark < store.first_transaction_id:
+        return 0
+    async with aclosing(store.read(high_water_mark, high_water_mark)) as blocks:
+        async for block in blocks:
+            return block.append_time_ms
+    return 0

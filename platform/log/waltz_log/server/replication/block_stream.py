@@ -1,0 +1,144 @@
+"""Blocks on their way to one replica: sent ahead of the acknowledgements up to a bound in bytes, several in a message where they are small.
+
+The bound is what a slow replica can hold up, and no more than that is sent before it says that it has it, on disk or, where it was told so, in
+memory. Decides nothing about what is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.ports import Stream
+from waltz_log.errors import ConnectionLost
+from waltz_log.server.base.pulse import Pulse
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.encoded import Encoded
+
+__all__ = ["BlockStream", "Encodings"]
+
+ENCODINGS_KEPT = 4
+"""Blocks that replicas which keep up may be apart. Each is kept twice in memory for that long."""
+
+SMALL_BYTES = 64 * 1024
+"""Blocks below this are sent together where several wait: a message costs more than copying them once for each replica."""
+
+
+class Encodings:
+    """The newest blocks as replicas are sent them, encoded once for all replicas of a partition."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[Block, Encoded]] = deque(maxlen=ENCODINGS_KEPT)
+
+    def of(self, block: Block) -> Encoded:
+        for kept, encoded in self._kept:
+            if kept is block:
+                return encoded
+        request = pb.ReplicateRequest()
+        _fill(request.block, block)  # in place: a block that is handed over whole would be copied once more
+        encoded = Encoded(request)
+        self._kept.append((block, encoded))
+        return encoded
+
+
+class BlockStream:
+    """Over a Replicate stream that is open. `several`: the replica takes messages of several blocks. `acknowledged` is told of every answer: what is
+    on disk; `received` of those that say that more is received."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: Stream,
+        encodings: Encodings,
+        *,
+        several: bool,
+        bytes_max: int,
+        acknowledged: Callable[[int], None],
+        received: Callable[[int], None] | None = None,
+    ) -> None:
+        self._encodings = encodings
+        self._name = name
+        self._stream = stream
+        self._several = several
+        self._bytes_max = bytes_max
+        self._acknowledged = acknowledged
+        self._received = received
+        self._sent: deque[tuple[int, int]] = deque()  # last id and bytes of what is not acknowledged
+        self._changed = Pulse()
+        self.bytes_in_flight = 0
+
+    async def run(self, sending: Coroutine[Any, Any, None], *, forever: bool) -> None:
+        """Counts acknowledgements while `sending` runs; then, unless it is to last `forever`, until all is acknowledged."""
+        tasks = [asyncio.ensure_future(self._receive()), asyncio.ensure_future(sending if forever else self._send_all(sending))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # The receiver meets the peer's own words; the sender often only the broken pipe.
+            for task in sorted(done, key=tasks.index):
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stream.cancel()
+
+    async def copy(self, runs: AsyncGenerator[list[Block], None]) -> None:
+        """Everything that `runs` gives; returns once it is acknowledged."""
+        await self.run(self._send_runs(runs), forever=False)
+
+    async def _send_runs(self, runs: AsyncGenerator[list[Block], None]) -> None:
+        async with aclosing(runs) as found:
+            async for run in found:
+                await self.send(run)
+
+    async def _send_all(self, sending: Coroutine[Any, Any, None]) -> None:
+        await sending
+        await self._changed.wait_for(lambda: not self._sent)
+
+    async def send(self, blocks: Sequence[Block]) -> None:
+        """Waits for room. What is sent at once is at most one message of what one read gives."""
+        if self._several and len(blocks) > 1 and sum(len(block.records) for block in blocks) < SMALL_BYTES * len(blocks):
+            await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[_message(block) for block in blocks])), blocks)
+        else:
+            for block in blocks:
+                await self._send(self._encodings.of(block), (block,))
+
+    async def _send(self, message: pb.ReplicateRequest | Encoded, blocks: Sequence[Block]) -> None:
+        await self._changed.wait_for(lambda: self.bytes_in_flight < self._bytes_max)
+        size = sum(len(block.records) for block in blocks)
+        self.bytes_in_flight += size
+        self._sent.append((blocks[-1].last_transaction_id, size))
+        await self._stream.send(message)
+
+    async def say(self, message: pb.ReplicateRequest) -> None:
+        """What is no block: after all that was sent."""
+        await self._stream.send(message)
+
+    async def _receive(self) -> None:
+        while (answer := await self._stream.receive()) is not None:
+            reached = has = int(answer.last_transaction_id)
+            if answer.HasField("received_transaction_id"):
+                has = max(reached, int(answer.received_transaction_id))
+            while self._sent and self._sent[0][0] <= has:
+                self.bytes_in_flight -= self._sent.popleft()[1]
+            self._changed.notify()
+            self._acknowledged(reached)
+            if has > reached and self._received is not None:
+                self._received(has)
+        raise ConnectionLost(address=self._name, reason="replica ended the stream")
+
+
+def _message(block: Block) -> pb.Block:
+    message = pb.Block()
+    _fill(message, block)
+    return message
+
+
+def _fill(message: pb.Block, block: Block) -> None:
+    message.first_transaction_id = block.first_transaction_id
+    message.lengths = block.lengths
+    message.records = block.records
+    message.append_time_ms = block.append_time_ms

@@ -1,0 +1,144 @@
+"""What a server keeps in memory of a partition's transactions: the newest blocks, and runs that were read from replicas for somebody who is behind
+(seeds/waltz_server.md, the transaction record cache).
+
+One share of the server's transaction budget. What is not committed yet is never given up; runs that were read go before newer blocks do once they
+take more than a quarter, because more readers are near the end than at any one place further back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.columns import slice_block
+from waltz_log.server.base.budget import Budget
+from waltz_log.server.replication.window import Window, size_of
+
+__all__ = ["PartitionMemory", "Run", "Runs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive blocks. Of a run of headers `records` of each block is 36 bytes a transaction."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def first(self) -> int:
+        return self.blocks[0].first_transaction_id
+
+    @property
+    def last(self) -> int:
+        return self.blocks[-1].last_transaction_id
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(size_of(block) for block in self.blocks)
+
+    def between(self, first: int, last: int) -> list[Block]:
+        """What the run has of the range, whole records."""
+        return cut(self.blocks, first, last)
+
+
+def cut(blocks: tuple[Block, ...] | list[Block], first: int, last: int) -> list[Block]:
+    return [
+        slice_block(block, max(first, block.first_transaction_id), min(last, block.last_transaction_id))
+        for block in blocks
+        if block.first_transaction_id <= last and block.last_transaction_id >= first
+    ]
+
+
+class Runs:
+    """Runs by the id they begin with, the longest unused given up first."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[int, Run] = OrderedDict()
+        self._firsts: list[int] = []
+        self.held_bytes = 0
+
+    def find(self, transaction_id: int) -> Run | None:
+        place = bisect_right(self._firsts, transaction_id)
+        if not place:
+            return None
+        first = self._firsts[place - 1]
+        run = self._runs[first]
+        if run.last < transaction_id:
+            return None
+        self._runs.move_to_end(first)
+        return run
+
+    def add(self, run: Run) -> int:
+        """By how many bytes more is held now. Of two runs that begin alike the longer stays."""
+        known = self._runs.get(run.first)
+        if known is not None and known.last >= run.last:
+            return 0
+        if known is None:
+            insort(self._firsts, run.first)
+        grown = run.held_bytes - (0 if known is None else known.held_bytes)
+        self._runs[run.first] = run
+        self._runs.move_to_end(run.first)
+        self.held_bytes += grown
+        return grown
+
+    def evict(self) -> int:
+        if not self._runs:
+            return 0
+        first, run = self._runs.popitem(last=False)
+        del self._firsts[bisect_right(self._firsts, first) - 1]
+        self.held_bytes -= run.held_bytes
+        return run.held_bytes
+
+
+class PartitionMemory:
+    """Of one store session; `close` it with that."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._committed = -1
+        self.window = Window(-1)
+        self.runs = Runs()
+        self.held_bytes = 0
+        self._closed = False
+        budget.join(self)
+
+    def begin(self, high_water_mark: int) -> None:
+        """The log goes on above the mark. Nothing was appended here before."""
+        assert self.window.held_bytes == 0, "the window begins anew only where it is empty"
+        self.window = Window(high_water_mark)
+        self._committed = high_water_mark
+
+    def append(self, block: Block) -> None:
+        self.window.append(block)
+        self._grew(size_of(block))
+
+    def committed(self, transaction_id: int) -> None:
+        """Up to here blocks may be given up."""
+        self._committed = transaction_id
+        self._budget.changed(0)
+
+    def remember(self, run: Run) -> None:
+        """A run that was read; somebody else may want it too."""
+        if not self._closed:
+            self._grew(self.runs.add(run))
+
+    def _grew(self, difference: int) -> None:
+        self.held_bytes += difference
+        self._budget.changed(difference)
+
+    def evict(self) -> int:
+        if 4 * self.runs.held_bytes > self.held_bytes:
+            return self.runs.evict()
+        return self.window.evict(self._committed) or self.runs.evict()
+
+    @property
+    def share(self) -> int:
+        return self._budget.share
+
+    def close(self) -> None:
+        """Nothing is counted any more, so nothing is held: a client that does not read keeps the session that it was mounted on."""
+        if not self._closed:
+            self._closed = True
+            self._budget.leave(self)
+            self.window, self.runs = Window(self.window.last_transaction_id), Runs()

@@ -1,0 +1,581 @@
+"""A replica session: the owner's side of one replica, from connecting through recovery to the stream of blocks
+(seeds/waltz_server.md, Recovery Procedure, step 5).
+
+A replica that fails is tried again with growing pauses and comes back by catching up; it never ends the store session. Only a fence does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from waltz_log.core import metadata as paths
+from waltz_log.core.formats.block import Block
+from waltz_log.core.metadata import StorageNodeEntry
+from waltz_log.core.ports import Channel, Method, Stream
+from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
+from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.topics.access import allowed
+from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
+from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.replication.block_stream import BlockStream
+from waltz_log.server.replication.fill import Fill
+from waltz_log.server.replication.patience import Patience
+from waltz_log.server.replication.recovery import Recovery
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+
+if TYPE_CHECKING:
+    from waltz_log.server.replication.store import Flushing, StoreSession
+
+__all__ = ["ReplicaSession"]
+
+log = structlog.get_logger(__name__)
+
+
+class ReplicaSession:
+    """`run` belongs to one session number; the connection, and reads over it, outlive it."""
+
+    def __init__(self, store: StoreSession, name: str) -> None:
+        self.name = name
+        self.reading = 0
+        self.patience = Patience(name, store.settings.rpc_timeout_s)
+        self.corrupt_reads = 0
+        self.full = False
+        """Its disk had no room for the last blocks; nothing of it is broken. Tried again with pauses, like any failure."""
+        self.reached = False
+        """The node answered when it was asked last."""
+        self.free_bytes = 0
+        """On its disk, when it refused the last block for want of room."""
+        self._store = store
+        self._channel: Channel | None = None
+        self._state = ReplicaStatus.CONNECTING
+        self._corrupt = False
+        """Its node refuses to open the partition: what it stores is damaged."""
+        self._error: str | None = None
+        self._classification: Classification | None = None
+        self._reached = -1
+        self._started = -1
+        self._entry_version: int | None = None
+        self._takes_several = self._takes_flushing = False
+        self._told_session: int | None = None
+        self._told_topic: tuple[str, tuple[str, ...]] | None = None
+        self._fill: Fill | None = None
+        """While it lacks what others hold; it outlasts sessions."""
+        self._stream_epoch = 0
+        """Raised when a connection begins anew and when the replica becomes clean: the node refuses a stream that was opened before and arrives
+        later."""
+        self._received = -1
+        """The last id of this stream of blocks that the replica has, on disk or in memory."""
+        self._acknowledging = Pulse()
+        self._lost = False
+        """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
+
+    # ---- the procedure -------------------------------------------------------------------------------------------------------------------------
+
+    async def run(self, recovery: Recovery) -> None:
+        """Until the store session ends."""
+        self._recovery = recovery
+        self._classification = None
+        settings = self._store.settings
+        loop = asyncio.get_running_loop()
+        pause = settings.replica_retry_s
+        while self._store.failed is None:
+            began = loop.time()
+            try:
+                await self._connect()
+                next_id = await self._recover()
+                await self._replicate(next_id)
+            except Fenced as error:
+                await self._store.expect_taken(self.name, error)
+                if self._store.failed is not None:
+                    return
+                self._fail(error)
+            except CoordinatorBehind as error:
+                found = CoordinatorBehind(partition=error.partition, replica=self.name, recorded=error.recorded, found=error.found)
+                await self._store.close_behind(found)
+            except WaltzError as error:
+                if self._store.failed is not None:
+                    return
+                self._fail(error)
+            if loop.time() - began > settings.replica_retry_max_s:
+                pause = settings.replica_retry_s
+            if await self._pause(pause):
+                pause = settings.replica_retry_s  # the node came back: what failed before says nothing about it
+                await self.close()  # a connection of gRPC's has pauses of its own
+            else:
+                pause = min(pause * 2, settings.replica_retry_max_s)
+
+    def _fail(self, error: WaltzError) -> None:
+        """Records the failure; the caller tries again."""
+        if self._recovery.resolved is None:
+            self._recovery.withdraw(self.name)
+        self.reached = not isinstance(error, ConnectionLost | Unavailable)
+        if isinstance(error, StorageFull):
+            self.free_bytes = max(0, error.free_bytes)
+        self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
+        self._state, self._error = ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED, str(error)
+        self._store.advanced.notify()
+        log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
+
+    async def _pause(self, pause_s: float) -> bool:
+        """Until the next try: for so long, or, which gives True, until the node registers anew or answers again."""
+        waits = [asyncio.ensure_future(self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._entry_version))]
+        if not self.reached:
+            waits.append(asyncio.ensure_future(self._store.probes.wait_back(self.name, self._store.partition)))
+        deadline = asyncio.get_running_loop().time() + pause_s
+        try:
+            while waits and (left := deadline - asyncio.get_running_loop().time()) > 0:
+                done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    return False  # the time is over, though what is left of it may not have come out as zero
+                waits = [wait for wait in waits if wait not in done]
+                for wait in done:
+                    try:
+                        wait.result()
+                    except WaltzError:
+                        continue  # a coordinator that does not answer wakes nobody
+                    return True
+            await asyncio.sleep(deadline - asyncio.get_running_loop().time())
+            return False
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _connect(self) -> None:
+        self._state = ReplicaStatus.CONNECTING
+        node = await self._store.coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
+        self._entry_version = None if node is None else node.version
+        if node is None:
+            raise Unavailable(reason=f"storage node has never been started name={self.name}")
+        entry = StorageNodeEntry.from_bytes(node.data)
+        address, self._started = entry.address_for(self._store.partition), entry.start
+        if self._channel is None or self._channel.address != address:
+            await self.close()
+            self._channel = self._store.network.connect(address)
+
+    async def _recover(self) -> int:
+        """Brings the replica to the resolved mark, clean, and returns the next id it needs."""
+        store, recovery = self._store, self._recovery
+        self._state = ReplicaStatus.RECOVERING
+        self._stream_epoch += 1
+        opened = await self._open_again()
+        self.reached = True
+        if opened.full and not self.full:
+            self.full = True
+            store.advanced.notify()
+        store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
+        self._takes_several, self._takes_flushing = opened.takes_several, opened.takes_flushing
+        last = int(opened.last_transaction_id)
+        # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
+        session = opened.session if opened.start >= self._started else min(opened.session, -1)
+        report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark, opened.first_transaction_id, opened.grew_as_member)
+        if store.made_clean.get(self.name) != store.session:
+            recovery.expect_recorded(self.name, store.session, report)
+        self._notice_loss(session, last)
+        if not self._lost and session == store.session and recovery.resolved is not None and last >= recovery.resolved:
+            # It was clean in this very session before the connection broke: what it holds came from us, in order.
+            return await self._take_part(last)
+        # Classified once a session: what the replica holds after that came from us, and a broken connection must not make it copy all again.
+        found = self._classification
+        if found is None:
+            found = lost(report) if self._lost else recovery.classify(self.name, report)
+            if found.truncate_to is not None:
+                # One that began anew has nothing below its first, and all of that is committed.
+                to = max(found.truncate_to, opened.first_transaction_id - 1)
+                log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=to)
+                last = await self._truncate(to)
+            self._classification, self._reached = found, last
+        if last < store.first_transaction_id - 1:
+            last = await self._begin(store.first_transaction_id)
+        recovery.report(self.name, last, found, may_lack=opened.may_lack)
+        last = await self._copy_until_resolved(last)
+        resolved = recovery.resolved
+        assert resolved is not None
+        await store.decide(recovery)
+        if store.resolved != resolved:
+            store.resolved_at(resolved)
+        # Others may have relied on what it lost: it is clean when it holds all that was committed, not only what the session began with.
+        mark = max(resolved, store.committed) if self._lost else resolved
+        if last > mark:
+            last = await self._truncate(mark)
+        if last < mark:
+            self._state = ReplicaStatus.COPYING
+            # From here on all that it holds and gets is committed, and the metadata says where the old session ended.
+            await self._keep_progress(last)
+            if last < resolved:
+                last = await self._copy_up_to(last, resolved)
+            if last < mark:
+                last = await self._copy_committed(last, mark)
+        recovery.lift(self.name, last)
+        store.made_clean[self.name] = store.session
+        self._stream_epoch += 1
+        request = pb.LowWaterMarkRequest(
+            cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark, stream_epoch=self._stream_epoch
+        )
+        answer = await self._call(methods.SET_LOW_WATER_MARK, request)
+        if answer.last_transaction_id != last:
+            # A call of ours that was given up and came late after all. What it cut must not be counted.
+            raise Unavailable(reason=f"replica holds other than was copied to it: last={answer.last_transaction_id} copied={last}")
+        self._told_session, self._lost = store.session, False
+        return await self._take_part(last)
+
+    async def _take_part(self, last: int) -> int:
+        """The replica is clean: waits until the session is open, then its acknowledgements count. Returns the next id it needs."""
+        store = self._store
+        await self._look_after(store.opened_with(self.name, self._recovery), last)
+        await store.became_clean(self.name, self._recovery, last)
+        return last + 1
+
+    def _notice_loss(self, session: int, last: int) -> None:
+        """Within a session a replica's own session only rises and its log only grows, but for what we cut. One that has less was emptied or restored
+        meanwhile: what it acknowledged counts no more, and it is classified anew."""
+        if (self._told_session is not None and session < self._told_session) or last < self._reached:
+            log.warning("replica lost what it held", partition=self._store.partition, replica=self.name, session=session, last=last)
+            self._lost, self._classification, self._reached = True, None, -1
+            self._store.forget(self.name, self._recovery)
+        self._told_session = session
+
+    async def _copy_until_resolved(self, last: int) -> int:
+        """Copies from whoever is nearest ahead while the mark is undecided: that is how two of three go on without the third."""
+        recovery = self._recovery
+        while recovery.resolved is None:
+            usher = recovery.usher(self.name, last)
+            if usher is None:
+                await self._look_after(recovery.wait(self.name, last), last)
+                continue
+            name, reach = usher
+            last = await self._copy_from(name, last, reach)
+            recovery.lift(self.name, last)
+        return last
+
+    async def _look_after(self, wait: Coroutine[Any, Any, None], last: int) -> None:
+        """Waits, and looks now and then whether the replica is still there with what it had: it is what others copy from, and one that came back at
+        another address would be waited for in vain."""
+        waiting = asyncio.ensure_future(wait)
+        try:
+            while not (await asyncio.wait([waiting], timeout=self._store.settings.replica_retry_max_s))[0]:
+                if int((await self._open_again()).last_transaction_id) != last:
+                    raise ConnectionLost(address=self.name, reason="storage node was restarted")
+            waiting.result()
+        finally:
+            waiting.cancel()
+
+    async def _copy_up_to(self, last: int, target: int) -> int:
+        """Copies from replicas that hold the target, until this one does."""
+        tried = 0
+        while last < target:
+            sources = [name for name in self._recovery.source(target) if name != self.name]
+            if not sources:
+                raise Unavailable(reason=f"no replica holds transaction {target} just now")
+            source = sources[tried % len(sources)]
+            try:
+                last = await self._copy_from(source, last, target)
+            except (ConnectionLost, CorruptData) as error:
+                tried += 1
+                if tried >= 2 * len(sources):
+                    raise
+                log.warning("copy interrupted", partition=self._store.partition, source=source, replica=self.name, error=str(error))
+                self._stream_epoch += 1
+                last = int((await self._open_again()).last_transaction_id)
+        return last
+
+    async def _copy_committed(self, last: int, target: int) -> int:
+        """Copies what was committed in this session, from the replicas that acknowledged it."""
+        return await self._copy(self._in_turns(self._store.runs(last + 1, target)), last)
+
+    async def _copy(self, runs: AsyncGenerator[list[Block], None], last: int) -> int:
+        """Sends them all and returns the last id that is on the replica's disk then. The stored bytes travel as they are; both nodes verify them."""
+        reached = last
+
+        def acknowledged(transaction_id: int) -> None:
+            nonlocal reached
+            reached = self._reached = transaction_id
+            self._acknowledging.notify()
+
+        await (await self._open_stream(acknowledged)).copy(runs)
+        return reached
+
+    async def _open_again(self) -> Any:
+        store = self._store
+        topic, readers = told = self._topic
+        request = pb.OpenRequest(
+            cluster_key=self._key,
+            partition=store.partition,
+            session=store.session,
+            partitions=store.cluster.partitions,
+            topic=topic,
+            readers=readers,
+            owner_token=store.owner_token,
+            stream_epoch=self._stream_epoch,
+        )
+        try:
+            answer = await self._call(methods.OPEN, request)
+        except CorruptData:
+            self._corrupt = True
+            raise
+        self._corrupt = False
+        self._told_topic = told
+        return answer
+
+    @property
+    def _topic(self) -> tuple[str, tuple[str, ...]]:
+        """What the partition belongs to, and who may read it."""
+        found = self._store.topics.of(self._store.partition)
+        if found is None:
+            return ("", ())
+        topic, partition = found
+        return str(topic.name), allowed(topic.properties_of(partition), "read")
+
+    async def tell_topic(self) -> bool:
+        """False where the node does not answer. One that is not connected is told when it is."""
+        if self._channel is None or self._told_topic in (None, self._topic):
+            return True
+        try:
+            await self._open_again()
+        except WaltzError as error:
+            log.info("replica was not informed of its topic", partition=self._store.partition, replica=self.name, error=str(error))
+            return False
+        return True
+
+    async def _copy_from(self, source: str, last: int, target: int) -> int:
+        """One pass of copying `last+1 .. target` from a peer through the owner."""
+        runs = self._store.replica(source).runs(last + 1, target, recovering=True)
+        reached = await self._copy(runs if self._recovery.resolved is None else self._in_turns(runs), last)
+        if reached == last:
+            raise ConnectionLost(address=source, reason=f"nothing to copy above {last}")
+        return reached
+
+    # ---- filling ---------------------------------------------------------------------------------------------------------------------------------
+
+    def _filling(self) -> Fill:
+        if self._fill is None:
+            self._fill = Fill(self._store.partition, self.name, self._store.fill_pace)
+        return self._fill
+
+    async def _in_turns(self, runs: AsyncGenerator[list[Block], None]) -> AsyncGenerator[list[Block], None]:
+        """The same runs in turns with the appends, each one's progress kept now and then. All of them are committed, and the metadata says so."""
+        store, fill = self._store, self._filling()
+
+        def has() -> int:
+            # With `quorum_memory` a replica that catches up syncs once in a flush period: a turn that waited for the disk would last that long.
+            return self._received if self._state == ReplicaStatus.CATCHING_UP else self._reached
+
+        async def acknowledged(transaction_id: int) -> None:
+            await self._acknowledging.wait_for(lambda: has() >= transaction_id)
+
+        async with aclosing(fill.in_turns(runs, lambda: store.committed, acknowledged, self._yields)) as turns:
+            async for run in turns:
+                yield run
+                if self._state == ReplicaStatus.COPYING and fill.keeps_now:
+                    await self._keep_progress(self._reached)
+
+    def _yields(self) -> bool:
+        """Whether appends have precedence: not before the session is open, nor while they wait for this very replica."""
+        return self._store.open_for_appends and len(self._store.live) >= majority(len(self._store.assigned))
+
+    async def _keep_progress(self, reached: int) -> None:
+        """Has the replica keep what it holds and still gets up to the resolved mark, which is recorded by now: no session copies that again. For
+        readers and votes it stays a replica that lacks the rest."""
+        store, resolved = self._store, self._recovery.resolved
+        assert resolved is not None
+        kept = min(reached, resolved)
+        self._filling().kept()
+        request = pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=resolved, kept=kept)
+        await self._call(methods.KEEP_PROGRESS, request)
+
+    # ---- the stream of blocks --------------------------------------------------------------------------------------------------------------------
+
+    async def _replicate(self, next_id: int) -> None:
+        """Sends blocks as they come, older ones read from a peer, and counts the acknowledgements. Ends only with an error."""
+        store = self._store
+        self._state, self._error = ReplicaStatus.LIVE, None
+        self._received = next_id - 1
+
+        def acknowledged(transaction_id: int) -> None:
+            self._reached = transaction_id
+            self._received = max(self._received, transaction_id)
+            self.full = False
+            if self._fill is not None:
+                self._acknowledging.notify()
+            store.acknowledge(self.name, transaction_id)
+
+        def received(transaction_id: int) -> None:
+            self.full = False
+            self._received = transaction_id
+            if self._fill is not None:
+                self._acknowledging.notify()
+            store.receive(self.name, transaction_id)
+
+        stream = await self._open_stream(acknowledged, received)
+        # It took all there is and may have room again. Nothing else would ever show it: what is refused is not sent.
+        asking = asyncio.ensure_future(self._ask_for_room()) if self.full and next_id > store.window.last_transaction_id else None
+        try:
+            await stream.run(self._send_on(stream, next_id), forever=True)
+        finally:
+            if asking is not None:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
+    async def _ask_for_room(self) -> None:
+        """Returns once the replica is not full any more."""
+        store = self._store
+        while self.full:
+            try:
+                answer = await self._call(methods.PING, pb.PingRequest(cluster_key=self._key, partition=store.partition))
+            except WaltzError as error:
+                log.info("replica was not asked for room", partition=store.partition, replica=self.name, error=str(error))
+            else:
+                if not answer.full:
+                    self.full = False
+                    store.advanced.notify()
+                    return
+            await asyncio.sleep(store.settings.replica_retry_max_s)
+
+    async def _send_on(self, stream: BlockStream, next_id: int) -> None:
+        store = self._store
+        flushing: Flushing | None = None
+        flushed = next_id - 1
+
+        def has_more() -> bool:
+            return store.window.last_transaction_id >= next_id or speaks()
+
+        def speaks() -> bool:
+            """Whether the node is to be told of another policy, or that somebody waits for what it has in memory."""
+            return self._takes_flushing and (flushing != store.flushing or (flushing is not None and flushed < min(store.wanted, next_id - 1)))
+
+        while True:
+            if next_id >= store.window.first_transaction_id:
+                self._fill = None
+            await store.appended.wait_for(has_more)
+            if speaks():
+                if flushing != store.flushing:
+                    flushing = store.flushing
+                    told = pb.Flushing() if flushing is None else pb.Flushing(period_ms=flushing.period_ms, bytes=flushing.bytes)
+                    await stream.say(pb.ReplicateRequest(flushing=told))
+                else:
+                    flushed = next_id - 1
+                    await stream.say(pb.ReplicateRequest(flush=pb.Flush()))
+                continue
+            blocks = store.window.blocks_from(next_id, store.window.last_transaction_id, store.settings.feed_bytes_max)
+            if blocks:
+                await stream.send(blocks)
+                next_id = blocks[-1].last_transaction_id + 1
+                continue
+            self._state = ReplicaStatus.CATCHING_UP
+            async with aclosing(self._in_turns(store.runs(next_id, store.window.first_transaction_id - 1))) as runs:
+                async for run in runs:
+                    await stream.send(run)
+                    next_id = run[-1].last_transaction_id + 1
+            self._state = ReplicaStatus.LIVE
+
+    # ---- calls -----------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> ReplicaStatus:
+        return ReplicaStatus.FULL if self.full else self._state
+
+    @property
+    def live(self) -> bool:
+        return self._state is ReplicaStatus.LIVE
+
+    @property
+    def _key(self) -> bytes:
+        return self._store.cluster.key.bytes
+
+    def _connected(self) -> Channel:
+        if self._channel is None:
+            raise ConnectionLost(address=self.name, reason="not connected yet")
+        return self._channel
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        return await self._connected().call(method, request, timeout_s=self._store.settings.rpc_timeout_s)
+
+    async def _open_stream(self, acknowledged: Callable[[int], None], received: Callable[[int], None] | None = None) -> BlockStream:
+        stream = self._connected().open(methods.REPLICATE)
+        opening = pb.ReplicateOpen(
+            cluster_key=self._key, partition=self._store.partition, session=self._store.session, stream_epoch=self._stream_epoch
+        )
+        await stream.send(pb.ReplicateRequest(open=opening))
+        bytes_max = self._store.settings.replica_bytes_in_flight
+        several, encodings = self._takes_several, self._store.encodings
+        return BlockStream(self.name, stream, encodings, several=several, bytes_max=bytes_max, acknowledged=acknowledged, received=received)
+
+    async def _truncate(self, last: int) -> int:
+        store = self._store
+        request = pb.TruncateRequest(cluster_key=self._key, partition=store.partition, session=store.session, last_transaction_id=last)
+        self._reached = int((await self._call(methods.TRUNCATE, request)).last_transaction_id)
+        return self._reached
+
+    async def _begin(self, first: int) -> int:
+        """What the replica lacks is not kept by anybody any more, all of it committed: it goes on where the log begins, without what it has."""
+        store = self._store
+        log.info("replica starts empty at a new first id", partition=store.partition, replica=self.name, first=first)
+        request = pb.BeginRequest(cluster_key=self._key, partition=store.partition, session=store.session, first_transaction_id=first)
+        self._reached = int((await self._call(methods.BEGIN, request)).last_transaction_id)
+        return self._reached
+
+    async def ask(self, method: Method, request: Any) -> Any:
+        """One call beside the stream of blocks."""
+        return await self._call(method, request)
+
+    def open(self, method: Method, request: Any | None = None) -> Stream:
+        """A stream beside that of blocks. Raises `ConnectionLost` where there is no connection."""
+        return self._connected().open(method, request)
+
+    async def probe(self) -> None:
+        """Asks whether this session is still the newest the replica has seen; `Fenced` where it is not."""
+        await self._open_again()
+
+    async def read_run(self, first: int, last: int, *, headers_only: bool = False) -> list[Block]:
+        """One run of about `feed_bytes_max` from the beginning of the range; empty where the replica has nothing of it."""
+        async with aclosing(self.runs(first, last, headers_only=headers_only, runs_max=1)) as runs:
+            async for run in runs:
+                return run
+        return []
+
+    async def runs(
+        self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0
+    ) -> AsyncGenerator[list[Block], None]:
+        """Stored records of this replica. `recovering`: as the owner of a session that is not open yet, also above what is known to be clean."""
+        store = self._store
+        request = pb.ReadRequest(
+            cluster_key=self._key,
+            partition=store.partition,
+            session=-1 if recovering else store.session,
+            fence=store.session,
+            owner_token=store.owner_token,
+            first_transaction_id=first,
+            last_transaction_id=last,
+            max_bytes=store.settings.feed_bytes_max,
+            headers_only=headers_only,
+            runs_max=runs_max,
+        )
+        stream = self._connected().open(methods.READ, request)
+        self.reading += 1
+        try:
+            while (answer := await self.patience.await_answer(stream.receive())) is not None:
+                yield [Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms) for got in answer.blocks]
+        finally:
+            self.reading -= 1
+            await stream.cancel()
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await channel.close()
+
+    def statistics(self, acknowledged: int | None) -> dict[str, Any]:
+        return {
+            "state": self.status,
+            "acknowledged": acknowledged,
+            "holds": self._reached,
+            "filling": None if self._fill is None else self._fill.statistics(),
+            "error": self._error,
+            "corrupt_reads": self.corrupt_reads,
+        }

@@ -1,0 +1,636 @@
+"""A store session: one owner writing one partition to its replicas (seeds/waltz_server.md, Store Partition Object, Recovery Procedure).
+
+`open` raises the session number by compare-and-set, recovers, and returns once a majority of the assigned replicas is clean at the resolved mark and
+the metadata says so; of those of the session before, where that one must be voted (`core.recovery.opening_replicas`). Blocks that are appended reach
+every replica in order; a block is committed when a majority of the *assigned* replicas has it on disk. The session ends only when it is fenced or
+closed: while no majority answers, blocks wait, and replicas that come back get what they lack. `renew` goes on under the next session number without
+its callers noticing more than a pause. Where a topic's policy wants it (`flushing`), replicas also say what they received and sync it later;
+`received` is the mark of that, and nothing but answers to appends looks at it.
+
+Invariants: ids are dense; the committed mark never falls; a replica's acknowledgement counts only after the metadata records it as clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from contextlib import aclosing
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import structlog
+
+from waltz_log.coordination.subscribers import read_retained
+from waltz_log.core import metadata as paths
+from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.formats.block import Block
+from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, partition_path
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
+from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.errors import CoordinatorBehind, CorruptData, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
+from waltz_log.server.base.lasting import is_expected
+from waltz_log.server.base.node_probes import NodeProbes
+from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.base.topics import ServedTopics
+from waltz_log.server.replication.block_stream import Encodings
+from waltz_log.server.replication.memory import PartitionMemory
+from waltz_log.server.replication.recovery import Recovery
+from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.window import Window
+
+__all__ = ["StoreSession"]
+
+FENCE_PASSED_MAX = 1 << 62
+"""No session number is taken above a higher fence: a signed number of 64 bits holds them, and there must be room for those to come."""
+
+log = structlog.get_logger(__name__)
+
+
+class Flushing(NamedTuple):
+    """As a topic's policy has it."""
+
+    period_ms: int
+    bytes: int
+
+
+class StoreSession:
+    """Made for one generation of one partition. `failed` is set once with the error that ended it."""
+
+    def __init__(
+        self,
+        partition: int,
+        generation: int,
+        cluster: ClusterParameters,
+        coordinator: Coordinator,
+        network: Network,
+        settings: ServerSettings,
+        memory: PartitionMemory,
+        topics: ServedTopics,
+        probes: NodeProbes,
+        owner_secret: bytes,
+        fill_pace: FillPace,
+    ) -> None:
+        self._owner_secret = owner_secret
+        self.partition = partition
+        self.generation = generation
+        self.cluster = cluster
+        self.network = network
+        self.settings = settings
+        self.coordinator = coordinator
+        self.topics = topics
+        self.probes = probes
+        self.fill_pace = fill_pace
+        self.session = -1
+        self.assigned: tuple[str, ...] = ()
+        self.resolved = -1
+        self.memory = memory
+        self.committed = -1
+        self.received = -1
+        """A majority of the assigned replicas has received everything up to here, where the topic's policy makes that matter."""
+        self.wanted = -1
+        """Somebody waits for what is up to here to be on disk."""
+        self.first_transaction_id = 0
+        self.checkpoint_due = False
+        """Retention waits for a higher low-water mark, as a new session brings it."""
+        self.encodings = Encodings()
+        self.appended = Pulse()
+        """A block was appended; replicas look."""
+        self.advanced = Pulse()
+        """The committed mark rose, a replica's state changed, or the session failed."""
+        self.failed: WaltzError | None = None
+        self.made_clean: dict[str, int] = {}
+        """By replica, the newest session in which this owner may have made it clean. It outlasts `ReplicaSession`: a learner that is dropped may come
+        back within the session."""
+        self.before = PartitionMetadata(generation, -1, {})
+        """The metadata that the opening found."""
+        self._metadata = PartitionMetadata(generation, -1, {})
+        self._metadata_version = -1
+        self._metadata_lock = asyncio.Lock()
+        self._acknowledged: dict[str, int] = {}
+        self._received: dict[str, int] = {}
+        self._flushing: Flushing | None = None
+        self._flushing_of: int | None = None
+        self._replicas: dict[str, ReplicaSession] = {}
+        self._recovery: Recovery | None = None
+        self._learners: dict[str, asyncio.Task[None]] = {}
+        """Replicas that are filled before they are assigned: they follow like the others, and nothing they acknowledge counts."""
+        self._learned: dict[str, int] = {}
+        self._refused: Counter[str] = Counter()
+        """How often each replica refused this session without evidence of an owner that the metadata does not know."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._opened = False
+        self._renewing = False
+
+    @property
+    def owner_token(self) -> bytes:
+        """Shows storage nodes that a read comes from whoever opened this session: 16 bytes, which nobody can compute without the server's secret."""
+        return blake2b(b"%d %d" % (self.partition, self.session), key=self._owner_secret, digest_size=16).digest()
+
+    # ---- opening -------------------------------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> int:
+        """Recovers, and returns the high-water mark of the sessions before. Waits as long as the mark is undecidable. Raises `Fenced` where another
+        owner was faster."""
+        log.info("opening store session", partition=self.partition, generation=self.generation)
+        # 1. new session id, by compare-and-set
+        before = self.before = await self._take_session()
+        self.first_transaction_id = (await read_retained(self.coordinator, self.partition)).first
+        await self._establish(before, opening_replicas(before, await self.wanted_replicas()))
+        log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
+        return self.committed
+
+    async def wanted_replicas(self) -> tuple[str, ...]:
+        """The replicas assigned now. Raises `Unavailable` where there are none."""
+        node = await self.coordinator.get(paths.REPLICAS)
+        found = () if node is None else ReplicaAssignment.from_bytes(node.data).replicas.get(self.partition, ())
+        if not found:
+            raise Unavailable(reason=f"no replicas are assigned partition={self.partition}")
+        return found
+
+    async def _establish(self, before: PartitionMetadata, assigned: tuple[str, ...]) -> None:
+        # 2.-4. a replica session for every assigned replica; each recovers by itself and meets the others in `recovery`
+        self.assigned = assigned
+        self._refused.clear()
+        recovery = self._recovery = Recovery(self.partition, before, assigned)
+        for name in sorted(self._replicas.keys() - set(assigned)):
+            await self._replicas.pop(name).close()
+        self._start(self._lose_patience(recovery))
+        for name in assigned:
+            replica = self._replicas.setdefault(name, ReplicaSession(self, name))
+            self._start(replica.run(recovery))
+        # 5. each replica truncates, copies and becomes clean; a majority of them opens the session
+        await self.advanced.wait_for(lambda: self.failed is not None or len(recovery.clean) >= majority(len(self.assigned)))
+        self._raise_if_failed()
+        assert recovery.resolved is not None
+        # 6. the metadata says who is clean
+        await self._record(recovery)
+        self._opened = True
+        self.advanced.notify()
+
+    async def _lose_patience(self, recovery: Recovery) -> None:
+        """Replicas that are absent and may hold what others lost from memory are waited for, but not for ever."""
+        await recovery.changed.wait_for(lambda: recovery.waits or recovery.resolved is not None)
+        if recovery.resolved is None:
+            log.warning("waiting for absent replicas: those here may have lost what they had in memory", partition=self.partition)
+            await asyncio.sleep(self.settings.memory_wait_s)
+            recovery.lose_patience()
+
+    async def _take_session(self) -> PartitionMetadata:
+        path = partition_path(self.partition)
+        while True:
+            node = await self.coordinator.get(path)
+            if node is None:
+                await self.coordinator.create(path, PartitionMetadata(0, 0, {}).to_bytes())
+                continue
+            found = PartitionMetadata.from_bytes(node.data)
+            if found.newer_session is not None:
+                raise CoordinatorBehind(partition=self.partition, replica=None, recorded=found.session, found=found.newer_session)
+            if found.generation > self.generation:
+                raise Fenced(what="generation", partition=self.partition, mine=self.generation, newer=found.generation)
+            mine = PartitionMetadata(self.generation, found.session + 1, found.replicas)
+            version = await self.coordinator.set(path, mine.to_bytes(), node.version)
+            if version is not None:
+                self.session, self._metadata, self._metadata_version = mine.session, mine, version
+                return found
+
+    async def decide(self, recovery: Recovery) -> None:
+        """Returns once the metadata says which mark the recovery decided. Replicas are told of it after that and not before: none of them ever goes
+        back behind a mark that it was told."""
+        mark = recovery.resolved
+        assert mark is not None
+        async with self._metadata_lock:
+            await self._write_metadata(decided_metadata(self._metadata, recovery.source(mark), mark))
+
+    def resolved_at(self, high_water_mark: int) -> None:
+        """The recovery decided the mark: the log goes on from here."""
+        self.resolved = self.committed = high_water_mark
+        if self.window.last_transaction_id != high_water_mark:
+            assert not self._renewing, "a session that was closed in order goes on where it closed"
+            self.memory.begin(high_water_mark)
+        self.advanced.notify()
+
+    async def opened_with(self, name: str, recovery: Recovery) -> None:
+        """A replica holds everything up to the resolved mark. Returns once a majority does."""
+        recovery.clean.add(name)
+        self.advanced.notify()
+        await self.advanced.wait_for(lambda: self._opened or self.failed is not None)
+        self._raise_if_failed()
+
+    async def became_clean(self, name: str, recovery: Recovery, last_transaction_id: int) -> None:
+        """Returns once the metadata records the replica as clean and its acknowledgements count."""
+        await self._record(recovery)
+        self._received.pop(name, None)  # what it had in memory before it came back
+        self.acknowledge(name, last_transaction_id)
+        self.advanced.notify()  # the replica can be read from now
+
+    def forget(self, name: str, recovery: Recovery) -> None:
+        """A replica lost what it held: nothing it acknowledged counts any more until it is clean again."""
+        recovery.clean.discard(name)
+        self._acknowledged.pop(name, None)
+        self._received.pop(name, None)
+        self._learned.pop(name, None)
+
+    async def _record(self, recovery: Recovery) -> None:
+        """Writes the replicas' states. Nothing to do where they are as they should be."""
+        assert recovery.resolved is not None
+        async with self._metadata_lock:
+            await self._write_metadata(next_metadata(self._metadata, self.assigned, recovery.clean, recovery.resolved))
+
+    async def _write_metadata(self, wanted: PartitionMetadata) -> None:
+        """By compare-and-set, while the lock is held. Raises `Fenced` where somebody else wrote: the session is over then."""
+        if self._metadata.newer_session is not None or self._metadata.session > self.session:
+            self._raise_if_failed()  # it was closed here, or left for a session above a fence
+        if wanted == self._metadata:
+            return
+        version = await self.coordinator.set(partition_path(self.partition), wanted.to_bytes(), self._metadata_version)
+        if version is None:
+            node = await self.coordinator.get(partition_path(self.partition))
+            if node is not None and PartitionMetadata.from_bytes(node.data) == wanted:
+                version = node.version  # our own write, whose answer was lost
+            else:
+                newer = -1 if node is None else PartitionMetadata.from_bytes(node.data).session
+                error = Fenced(what="store session", partition=self.partition, mine=self.session, newer=newer)
+                self.fail(error)
+                raise error
+        self._metadata, self._metadata_version = wanted, version
+
+    @property
+    def window(self) -> Window:
+        """The newest blocks; what is not committed is among them."""
+        return self.memory.window
+
+    # ---- appending -----------------------------------------------------------------------------------------------------------------------------
+
+    def append(self, block: Block) -> None:
+        """Takes a block for all replicas. The caller bounds how many are in flight."""
+        self._raise_if_failed()
+        assert not self._renewing, "between two sessions nothing is appended"
+        self.memory.append(block)
+        self.fill_pace.appended += block.count
+        self.appended.notify()
+
+    @property
+    def open_for_appends(self) -> bool:
+        return self._opened and self.failed is None
+
+    @property
+    def reaches_majority(self) -> bool:
+        """Whether a majority of the replicas answered when they were asked last; so it counts before any is known."""
+        return not self.assigned or sum(replica.reached for replica in self._replicas.values()) >= majority(len(self.assigned))
+
+    @property
+    def full(self) -> bool:
+        """So many replicas have no room on their disks that what is appended now cannot be committed before that changes."""
+        return bool(self.assigned) and len(self.assigned) - len(self._full()) < majority(len(self.assigned))
+
+    def _full(self) -> list[ReplicaSession]:
+        return [replica for name, replica in sorted(self._replicas.items()) if replica.full and name in self.assigned]
+
+    def storage_full(self) -> StorageFull:
+        """What a client is answered while `full`."""
+        found = self._full()
+        reason = f"no majority of the replicas has room: full={','.join(replica.name for replica in found)}"
+        return StorageFull(partition=self.partition, reason=reason, free_bytes=min((replica.free_bytes for replica in found), default=0))
+
+    def acknowledge(self, name: str, last_transaction_id: int) -> None:
+        """A clean replica has everything up to the id on disk."""
+        if name not in self.assigned:
+            self._learned[name] = max(last_transaction_id, self._learned.get(name, -1))
+            return
+        self._acknowledged[name] = max(last_transaction_id, self._acknowledged.get(name, -1))
+        mark = committed_mark(self._acknowledged, len(self.assigned))
+        if mark is not None and mark > self.committed:
+            self.committed = min(mark, self.window.last_transaction_id)
+            self.memory.committed(self.committed)
+            self.advanced.notify()
+
+    def receive(self, name: str, transaction_id: int) -> None:
+        """A clean replica has everything up to the id in memory, and will sync it."""
+        if name not in self.assigned:
+            return
+        self._received[name] = max(transaction_id, self._received.get(name, -1))
+        has = {each: max(on_disk, self._received.get(each, -1)) for each, on_disk in self._acknowledged.items()}
+        mark = committed_mark(has, len(self.assigned))
+        if mark is not None and mark > self.received:
+            self.received = min(mark, self.window.last_transaction_id)
+            self.advanced.notify()
+
+    @property
+    def flushing(self) -> Flushing | None:
+        """When replicas sync what they acknowledged from memory; None: they sync first."""
+        if self._flushing_of != self.topics.version:
+            found = self.topics.of(self.partition)
+            policies = None if found is None else found[0].policies
+            in_memory = policies is not None and policies.durability == "quorum_memory"
+            self._flushing = Flushing(policies.flush_period_ms, policies.flush_bytes) if policies is not None and in_memory else None
+            self._flushing_of = self.topics.version
+        return self._flushing
+
+    def hurry(self) -> None:
+        """Somebody waits for all that was appended to be on disk: it is synced before its period is over."""
+        if self.received > self.committed or self.flushing is not None:
+            self.wanted = self.window.last_transaction_id
+            self.appended.notify()
+
+    async def wait_committed(self, transaction_id: int) -> None:
+        """Returns when the id is committed; raises what ended the session otherwise (the outcome is unknown then)."""
+        await self.advanced.wait_for(lambda: self.committed >= transaction_id or self.failed is not None)
+        if self.committed < transaction_id:
+            self._raise_if_failed()
+
+    async def confirm(self) -> None:
+        """Returns once a majority of the assigned replicas said, after this call began, that no newer session has fenced this one."""
+
+        async def ask(replica: ReplicaSession) -> bool:
+            try:
+                await replica.probe()
+            except Fenced as error:
+                await self.expect_taken(replica.name, error)
+                return False
+            except WaltzError:
+                return False
+            return True
+
+        while True:
+            # One that does not answer must not keep the others' answers.
+            asked = [asyncio.ensure_future(ask(replica)) for name, replica in self._replicas.items() if name in self.assigned]
+            said = 0
+            try:
+                for answer in asyncio.as_completed(asked):
+                    said += await answer
+                    self._raise_if_failed()
+                    if said >= majority(len(self.assigned)):
+                        return
+            finally:
+                for each in asked:
+                    each.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
+            await asyncio.sleep(self.settings.replica_retry_s)
+
+    # ---- reading -------------------------------------------------------------------------------------------------------------------------------
+
+    async def read(self, first: int, last: int, *, headers_only: bool = False) -> AsyncGenerator[Block, None]:
+        """As `runs`, block by block."""
+        async with aclosing(self.runs(first, last, headers_only=headers_only)) as runs:
+            async for run in runs:
+                for block in run:
+                    yield block
+
+    async def runs(self, first: int, last: int, *, headers_only: bool = False) -> AsyncGenerator[list[Block], None]:
+        """Committed records from any replica of this session, in runs of blocks, verified by the node. Goes on at another where one fails."""
+        position = first
+        last = min(last, self.committed)
+        failed: Counter[str] = Counter()
+        while position <= last:
+            self.expect_retained(position)
+            sources = await self.sources(position)
+            source = min(sources, key=lambda replica: failed[replica.name])
+            try:
+                async with aclosing(source.runs(position, last, headers_only=headers_only)) as runs:
+                    async for run in runs:
+                        yield run
+                        position = run[-1].last_transaction_id + 1
+                        failed.clear()
+            except Fenced as error:
+                self.fenced(error)
+                self._raise_if_failed()
+            except WaltzError as error:
+                log.warning("read failed", partition=self.partition, replica=source.name, transaction_id=position, error=str(error))
+                if isinstance(error, CorruptData):
+                    source.corrupt_reads += 1
+            if position <= last:
+                failed[source.name] += 1
+                if failed.total() > 2 * len(self.assigned):
+                    raise Unavailable(reason=f"no replica could serve partition={self.partition} transaction_id={position}")
+                await asyncio.sleep(0 if failed.total() < len(sources) else self.settings.replica_retry_s)
+
+    async def sources(self, transaction_id: int) -> list[ReplicaSession]:
+        """Replicas that have the id on disk, living, quick and idle ones first; waits until there is one. Raises what ended the session."""
+        while not (found := [self._replicas[name] for name, last in self._acknowledged.items() if last >= transaction_id]):
+            await self.advanced.wait_for(lambda: self.failed is not None or any(last >= transaction_id for last in self._acknowledged.values()))
+            self._raise_if_failed()
+        return sorted(found, key=lambda replica: (not replica.live, replica.patience.strained, replica.reading, replica.name))
+
+    def replica(self, name: str) -> ReplicaSession:
+        return self._replicas[name]
+
+    def members(self) -> list[ReplicaSession]:
+        """Replicas that are clean in this session, as the metadata records."""
+        return [self._replicas[name] for name in sorted(self._acknowledged)]
+
+    def expect_retained(self, transaction_id: int) -> None:
+        """Raises `OutOfRange`, with both bounds, for what was trimmed."""
+        if transaction_id < self.first_transaction_id:
+            raise OutOfRange(partition=self.partition, asked=transaction_id, first=self.first_transaction_id, last=self.committed)
+
+    async def tell_topic(self) -> bool:
+        """Tells replicas which topic the partition belongs to, and when they sync, where they were told otherwise. False where one does not
+        answer."""
+        self.appended.notify()
+        return all(await asyncio.gather(*(replica.tell_topic() for replica in list(self._replicas.values()))))
+
+    # ---- the next session of the same owner ------------------------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> frozenset[str]:
+        """The replicas that follow closely."""
+        return frozenset(name for name, replica in self._replicas.items() if replica.live)
+
+    async def fill(self, names: frozenset[str]) -> None:
+        """Fills these replicas beside those assigned, and no others: what they acknowledge counts nothing until `renew` goes on over them."""
+        for name in sorted(self._learners.keys() - names):
+            task = self._learners.pop(name)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._learned.pop(name, None)
+            if self._recovery is not None:
+                self._recovery.withdraw(name)
+            await self._replicas.pop(name).close()
+        for name in sorted(names - self._replicas.keys()):
+            assert self._recovery is not None, "the session is open"
+            replica = self._replicas[name] = ReplicaSession(self, name)
+            self._start(replica.run(self._recovery))
+            self._learners[name] = self._tasks[-1]
+
+    @property
+    def filling(self) -> bool:
+        return bool(self._learners)
+
+    def nearly_filled(self, names: Iterable[str]) -> frozenset[str]:
+        """Which of those being filled lack at most what is in this owner's memory."""
+        return frozenset(
+            name
+            for name in names
+            if name in self._learners and self._replicas[name].live and self._learned.get(name, -1) >= self.window.first_transaction_id - 1
+        )
+
+    def _filled(self) -> list[str]:
+        """Those being filled that said they have everything on disk."""
+        return sorted(name for name in self._learners if self._learned.get(name, -1) >= self.window.last_transaction_id)
+
+    async def renew(self, assigned: tuple[str, ...]) -> bool:
+        """Closes the session in order and goes on in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller appends
+        nothing meanwhile. False, and nothing changed, where the session is not idle, or where no majority of `assigned` could go on at once. Raises
+        what ended the session: then whoever opens the partition next finds its mark."""
+        if not self.idle:
+            return False
+        # Once the session is closed a majority of `assigned` must hold its end, or nobody could open the next one without those it replaces.
+        filled = [name for name in self._filled() if name in assigned]
+        if len(self.live.intersection(self.assigned, assigned)) + len(filled) < majority(len(assigned)):
+            return False
+        began = asyncio.get_running_loop().time()
+        self._renewing = True
+        try:
+            await self._end_replica_sessions()
+            async with self._metadata_lock:
+                closed = closed_metadata(self._metadata, self._complete(), self.committed)
+                members = closed.replicas | {name: ReplicaState(self.session, self.committed) for name in filled}
+                closed = PartitionMetadata(self.generation, self.session + 1, members)
+                await self._write_metadata(closed)
+            self.session += 1
+            self._opened, self._acknowledged, self._received, self._learned = False, {}, {}, {}
+            await self._establish(closed, assigned)
+        except WaltzError as error:
+            self.fail(error)  # it may be closed in the metadata: nothing may be appended to it any more
+            raise
+        self._renewing = False
+        took_ms = round(1000 * (asyncio.get_running_loop().time() - began), 1)
+        log.info("store session renewed", partition=self.partition, session=self.session, high_water_mark=self.committed, took_ms=took_ms)
+        return True
+
+    # ---- ending --------------------------------------------------------------------------------------------------------------------------------
+
+    def fail(self, error: WaltzError) -> None:
+        """Ends the session; the first reason stays."""
+        if self.failed is None:
+            log.warning("store session ended", partition=self.partition, session=self.session, error=str(error))
+            self._end(error)
+
+    def fenced(self, error: Fenced) -> None:
+        """A replica has seen a newer session. Ends this one unless that is our own next one."""
+        if error.newer > self.session:
+            self.fail(error)
+
+    async def expect_taken(self, replica: str, error: Fenced) -> None:
+        """A replica has seen a newer session, or this one of another owner. Ends the session for good where the replica is clean in a session that
+        the metadata does not know: only an owner makes a replica clean.
+
+        A fence alone is no evidence, because any call with a higher number raises it. The replica counts as failed, until the session is open without
+        it, or cannot open without it: then the session ends, and the next one takes a number above the fence. A newer owner explains the fence, but
+        has changed the metadata, so that nothing is written here."""
+        if self.failed is not None or error.newer < self.session or (error.newer == self.session and error.mine != self.session):
+            return
+        clean = error.clean_session if isinstance(error, ReplicaFenced) else -1
+        if clean > self.session or (clean == self.session and self.made_clean.get(replica) != clean):
+            await self.close_behind(CoordinatorBehind(partition=self.partition, replica=replica, recorded=self.session, found=clean))
+            return
+        self._refused[replica] += 1
+        if error.newer < FENCE_PASSED_MAX and (self._opened or (self._refused[replica] > 1 and self._lacks_majority)):
+            await self._pass_fence(replica, error)
+
+    @property
+    def _lacks_majority(self) -> bool:
+        """Whether the replicas that answered and did not refuse the session are too few to open it."""
+        answered = [name for name in self.assigned if self._replicas[name].reached and not self._refused[name]]
+        return len(answered) < majority(len(self.assigned))
+
+    async def _pass_fence(self, replica: str, error: Fenced) -> None:
+        """Ends the session. The next one takes a number above the fence."""
+        try:
+            async with self._metadata_lock:
+                await self._write_metadata(replace(self._metadata, session=max(error.newer, self._metadata.session)))
+                self.fail(error)
+        except WaltzError as failed:
+            self.fail(failed)
+            return
+        log.warning("raising the session number above the fence", partition=self.partition, replica=replica, session=self.session, fence=error.newer)
+
+    async def close_behind(self, error: CoordinatorBehind) -> None:
+        """Ends the session, for good where the metadata still is what this session made of it: a session that somebody else took since would explain
+        what was found on the replica. While the coordinator cannot say which it is, only this session ends."""
+        try:
+            async with self._metadata_lock:
+                await self._write_metadata(replace(self._metadata, newer_session=error.found))
+                self.fail(error)
+        except WaltzError as failed:
+            self.fail(failed)
+            return
+        log.error("coordinator is behind the replicas", partition=self.partition, replica=error.replica, recorded=error.recorded, found=error.found)
+
+    def _end(self, error: WaltzError) -> None:
+        if self.failed is None:
+            self.failed = error
+            self.appended.fail(error)
+            self.advanced.notify()
+
+    def _raise_if_failed(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if is_expected(error):
+                log.warning("replica session ended", partition=self.partition, error=str(error))
+            else:
+                log.error("replica session broke", partition=self.partition, error=repr(error), exc_info=error)
+            self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"replica session broke: {error!r}"))
+
+    @property
+    def idle(self) -> bool:
+        """Open, nothing in flight, and a majority known to hold it all."""
+        return self._opened and self.failed is None and len(self._complete()) >= majority(len(self.assigned))
+
+    def _complete(self) -> list[str]:
+        """Replicas that said they have everything on disk."""
+        return sorted(name for name, last in self._acknowledged.items() if last >= self.window.last_transaction_id)
+
+    async def conclude(self) -> bool:
+        """Ends an idle session and records where it closed, so that the next one need not vote. False where it is not idle: then whoever opens the
+        next one finds the mark by the vote. Raises `Fenced`."""
+        if not self.idle:
+            return False
+        # First nothing can be appended any more, then the mark is written: the other way round, a block could be committed above it.
+        self._end(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
+        async with self._metadata_lock:
+            await self._write_metadata(closed_metadata(self._metadata, self._complete(), self.committed))
+        log.info("store session closed in order", partition=self.partition, session=self.session, high_water_mark=self.committed)
+        return True
+
+    async def close(self) -> None:
+        """Ends every replica session. What is in flight stays undecided; the next session decides it."""
+        self._end(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
+        await self._end_replica_sessions()
+        for replica in self._replicas.values():
+            await replica.close()
+        self.memory.close()
+
+    async def _end_replica_sessions(self) -> None:
+        tasks, self._tasks, self._learners = self._tasks, [], {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "session": self.session,
+            "low_water_mark": self.resolved,
+            "committed": self.committed,
+            "appended": self.window.last_transaction_id,
+            "in_memory": max(0, self.received - self.committed),
+            "replicas": {name: self._replica_statistics(name, replica) for name, replica in self._replicas.items()},
+        }
+
+    def _replica_statistics(self, name: str, replica: ReplicaSession) -> dict[str, Any]:
+        found = replica.statistics(self._acknowledged.get(name))
+        if name not in self._learners:
+            return found
+        return found | {"counts": False} | ({"state": ReplicaStatus.COPYING} if replica.status.follows else {})

@@ -1,0 +1,29 @@
+"""A call of upkeep to one replica: what fails is told and tried again in the next round, and only a fence ends the store session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from waltz_log.core.ports import Method
+from waltz_log.errors import Fenced, WaltzError
+from waltz_log.server.replication.replica import ReplicaSession
+
+if TYPE_CHECKING:
+    from waltz_log.server.replication.store import StoreSession
+
+__all__ = ["ask"]
+
+log = structlog.get_logger(__name__)
+
+
+async def ask(store: StoreSession, replica: ReplicaSession, method: Method, request: Any) -> Any | None:
+    """None where it does not do it; it is asked again in the next round."""
+    try:
+        return await replica.ask(method, request)
+    except Fenced as error:
+        store.fenced(error)
+    except WaltzError as error:
+        log.info("replica is not kept up", partition=store.partition, replica=replica.name, method=method.name, error=str(error))
+    return None

@@ -1,0 +1,181 @@
+"""The queue of a partition: what is told when, and that nothing a client sends ends more than its own stream."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from waltz_log.core.formats.block import Block
+from waltz_log.core.formats.records import encode_record
+from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.ordering.sequencer import Answers, Sequencer
+from waltz_log.server.partition.append import AppendTask
+from waltz_log.transport import waltz_pb2 as pb
+
+
+class _Store:
+    """Commits when it is told to."""
+
+    def __init__(self) -> None:
+        self.committed = 9
+        self.received = -1
+        self.hurried = 0
+        self.full = False
+        self.partition = 0
+        self.blocks: list[Block] = []
+        self.advanced = Pulse()
+
+    def append(self, block: Block) -> None:
+        self.blocks.append(block)
+
+    def hurry(self) -> None:
+        self.hurried += 1
+
+    async def wait_committed(self, transaction_id: int) -> None:
+        await self.advanced.wait_for(lambda: self.committed >= transaction_id)
+
+    def receive(self, transaction_id: int) -> None:
+        self.received = transaction_id
+        self.advanced.notify()
+
+    def commit(self, transaction_id: int) -> None:
+        self.committed = transaction_id
+        self.advanced.notify()
+
+
+class _Mount:
+    client_id = 7
+    on_disk = False
+    last_sequence = -1
+    failed: WaltzError | None = None
+
+    def __init__(self) -> None:
+        self.answers: list[Answers] = []
+
+    def answer(self, answers: Answers, append_time_ms: int) -> None:
+        self.answers.append(answers)
+
+    def fail(self, error: WaltzError) -> None:
+        self.failed = error
+
+
+class _Clock:
+    def now_ms(self) -> int:
+        return 5
+
+
+def _frame(sequence: int, *, mark: int = 9, lock: int = 1) -> pb.AppendFrame:
+    record = encode_record(7, 1, 0, sequence, 0, b"x")
+    return pb.AppendFrame(
+        generation=1,
+        lengths=struct.pack(">i", len(record)),
+        marks=struct.pack(">q", mark),
+        lock_counts=b"\1\0\0",
+        locks=struct.pack(">q", lock),
+        records=record,
+    )
+
+
+async def _settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def bench() -> Any:
+    store = _Store()
+    sequencer = Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000)
+    task: Any = AppendTask(store, sequencer, _Clock(), ServerSettings(cluster="x"), 0)  # type: ignore[arg-type]
+    loops = [asyncio.ensure_future(task.order()), asyncio.ensure_future(task.settle(lambda: None)), asyncio.ensure_future(task.watch_space())]
+    yield task, store
+    assert not any(loop.done() for loop in loops), "a loop of the partition ended"
+    for loop in loops:
+        loop.cancel()
+    await asyncio.gather(*loops, return_exceptions=True)
+
+
+async def test_a_rejection_waits_for_the_fate_of_the_block_that_won(bench: Any) -> None:
+    task, store = bench
+    mount = _Mount()
+    await task.submit(mount, _frame(0))
+    await _settled()
+    await task.submit(mount, _frame(1))
+    await _settled()
+    assert mount.answers == []
+    store.commit(10)
+    await _settled()
+    assert [(answers.committed, answers.rejected) for answers in mount.answers] == [([(0, 1, 10)], [(1, 10)])]
+
+
+async def test_a_rejection_by_what_is_committed_is_told_at_once(bench: Any) -> None:
+    task, _ = bench
+    mount = _Mount()
+    await task.submit(mount, _frame(0, mark=8))
+    await _settled()
+    assert mount.answers[0].rejected == [(0, 9)]
+
+
+async def test_a_barrier_reports_when_everything_before_it_is_decided(bench: Any) -> None:
+    task, store = bench
+    decided: list[int] = []
+    task.barrier(decided.append)
+    await _settled()
+    assert decided == [9]
+    await task.submit(_Mount(), _frame(0))
+    task.barrier(decided.append)
+    await _settled()
+    assert decided == [9]
+    store.commit(10)
+    await _settled()
+    assert decided == [9, 10]
+
+
+async def test_blocks_in_flight_are_bounded_and_the_queue_builds_the_next(bench: Any) -> None:
+    task, store = bench
+    for sequence in range(6):
+        await task.submit(_Mount(), _frame(sequence, lock=sequence))
+        await _settled()
+    assert [block.count for block in store.blocks] == [1, 1]
+    store.commit(10)
+    await _settled()
+    assert [block.count for block in store.blocks] == [1, 1, 4]
+
+
+async def test_while_moving_appends_are_refused_with_an_answer_and_rot_ends_its_stream_alone(bench: Any) -> None:
+    task, store = bench
+    task.moving = True
+    mount, rotten = _Mount(), _Mount()
+    await task.submit(mount, _frame(4))
+    junk = _frame(5)
+    junk.records = b"junk"
+    await task.submit(rotten, junk)
+    await _settled()
+    assert mount.answers[0].refused == [(4, pb.REFUSAL_MOVING)]
+    assert isinstance(rotten.failed, CorruptData)
+    assert store.blocks == []
+
+
+async def test_what_waits_behind_blocks_in_flight_is_refused_when_replicas_turn_out_full_and_ordered_when_they_do_not(bench: Any) -> None:
+    task, store = bench
+    mounts = [_Mount() for _ in range(4)]
+    for sequence, mount in enumerate(mounts[:3]):
+        await task.submit(mount, _frame(sequence, lock=sequence))
+        await _settled()
+    assert len(store.blocks) == 2
+    store.full = True
+    store.advanced.notify()
+    await _settled()
+    assert mounts[2].answers[0].refused == [(2, pb.REFUSAL_STORAGE_FULL)]
+    assert mounts[0].answers == mounts[1].answers == []  # some replica may have them: not for this owner to say
+    store.full = False
+    store.commit(11)
+    await task.submit(mounts[3], _frame(3, lock=3))
+    await _settled()
+    store.commit(12)
+    await _settled()
+    assert [mount.answers[0].committed for mount in (mounts[0], mounts[1], mounts[3])] == [[(0, 1, 10)], [(1, 1, 11)], [(3, 1, 12)]]
