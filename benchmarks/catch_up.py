@@ -17,7 +17,7 @@ from benchmarks.measurement import Measurement
 from benchmarks.processor import processor_s
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.ports import Channel
 from waltz_log.testing.local import LocalCluster

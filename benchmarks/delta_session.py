@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from waltz_delta import DeltaAppend, DeltaUpsert
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 
 WARM_UP_ROWS = 50_000
 """Of each partition."""

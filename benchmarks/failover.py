@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.measurement import Measurement
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import WaltzError
 from waltz_log.testing.local import LocalCluster
 from waltz_log.transport import methods

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from waltz_delta import DeltaAppend
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 
 
 def resident_bytes(pid: int) -> int:

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from waltz_delta import DeltaAppend
 from waltz_log.client import SyncWaltzClient
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 
 WARM_UP_ROWS = {"noop": 100_000, "delta": 2_000}
 """Of each partition. What runs for every row is compiled for good only after some hundred thousands."""

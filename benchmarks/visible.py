@@ -26,7 +26,7 @@ from benchmarks.log import PARTITIONS
 from benchmarks.measurement import Measurement, percentile
 from waltz_delta.marks import app_id
 from waltz_log.client import SyncWaltzClient
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.testing import launch
 from waltz_log.testing.local import LocalCluster
 

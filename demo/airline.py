@@ -25,7 +25,7 @@ from demo.processes import Child, ChildFailed, Children
 from demo.queries import ask
 from demo.spark import AIRCRAFT, FLIGHT_LEGS, READY, submit_command, submit_environment
 from demo.watch import Watch
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting
 from waltz_log.testing.local import LocalCluster
 

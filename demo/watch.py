@@ -16,7 +16,7 @@ from demo.display import Snapshot, TableLag
 from demo.flights import AIRPORTS
 from demo.lag import LagClock, committed, table_marks
 from demo.processes import memory_bytes
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import WaltzError
 
 __all__ = ["Stalled", "Watch", "last_counts"]

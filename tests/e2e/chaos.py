@@ -46,7 +46,7 @@ from tests.e2e.chaos_settling import Settling
 from tests.e2e.chaos_tables import TableUser
 from tests.e2e.killed_driver import GAPS
 from waltz_log.client import ClientSettings, SyncWaltzClient
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import WaltzError
 from waltz_log.testing.local import LocalCluster
 

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from waltz_delta import high_water_marks, job
 from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch
 from waltz_log.client import SyncWaltzClient
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import ClusterUnavailable, Unavailable
 from waltz_log.testing.local import LocalCluster
 

@@ -14,8 +14,8 @@ from pyspark_waltz import ranges
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.ranges import read_range
 from pyspark_waltz.source import LogRange
-from waltz_log.client.background import Background
-from waltz_log.client.locating import Question, locate
+from waltz_log.client.base.background import Background
+from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import Listener

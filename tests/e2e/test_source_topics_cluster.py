@@ -24,7 +24,7 @@ from waltz_delta.pipeline_run import PipelineRun
 from waltz_delta.settings import DecodeSettings, OutputSettings, TargetSettings
 from waltz_log.cli.main import run as command_line
 from waltz_log.client import SyncWaltzClient
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.testing.local import LocalCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from waltz_log.client import Transaction
-from waltz_log.client.transaction import lock_hash
+from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 from waltz_log.testing.simulation.checkers import CHECKERS, check

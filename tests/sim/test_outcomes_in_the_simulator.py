@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from waltz_log.client import WaltzClient
-from waltz_log.client.completions import Completions
+from waltz_log.client.transactions.completions import Completions
 from waltz_log.errors import OutcomeUnknown
 from waltz_log.testing.simulation import clients
 from waltz_log.testing.simulation.clients import Actor

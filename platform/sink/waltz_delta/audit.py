@@ -32,7 +32,7 @@ from waltz_delta.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipeline_file import load_job_pipeline
 from waltz_delta.positions_log import TableLog
 from waltz_delta.settings import OutputSettings
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import FAILED
 

@@ -24,7 +24,7 @@ from waltz_delta.marks import BatchRange
 from waltz_delta.pipeline import PipelineSettings, batch_options
 from waltz_delta.pipeline_file import load_job_pipeline
 from waltz_delta.stopping import StopRequest
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["Piece", "backfill", "fill", "pieces"]

@@ -33,7 +33,7 @@ from waltz_delta.pipeline import PipelineSettings
 from waltz_delta.restored import marks_as_restored
 from waltz_delta.stopping import StopRequest
 from waltz_delta.subscribing import Subscribing
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting, WaltzError
 from waltz_log.exit_codes import FAILED, OK
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from waltz_delta.listener import PipelineStatus, StatusBoard
 from waltz_delta.pipeline import PipelineSettings
-from waltz_log.client.subscribers import SyncSubscribers
+from waltz_log.client.feed.subscribers import SyncSubscribers
 from waltz_log.errors import InvalidRequest, OutOfRange, WaltzError
 
 __all__ = ["Subscribing"]

@@ -71,7 +71,7 @@ class ViewRange(InputPartition):
 
 
 def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
-    from waltz_log.client.inspect import ClusterInspector
+    from waltz_log.client.inspection.inspect import ClusterInspector
 
     return ClusterInspector(cluster, timeout_s=timeout_s)
 

@@ -24,7 +24,7 @@ import grpc
 
 from pyspark_waltz.source import DefaultSource
 from waltz_log import errors
-from waltz_log.client.locating import Place, Question
+from waltz_log.client.inspection.locating import Place, Question
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.formats.records import Record, decode_record, encode_record

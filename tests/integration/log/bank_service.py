@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from sqlalchemy import Connection, select
 
-from tests.unit.log.client.sql_bank import ACCOUNTS, Bank, connect_to
+from tests.unit.log.client.sql.sql_bank import ACCOUNTS, Bank, connect_to
 from waltz_log.client import Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext
 from waltz_log.client.sql import SqlContext
 

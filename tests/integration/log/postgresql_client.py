@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, select, text
 from sqlalchemy.exc import OperationalError
 
-from tests.unit.log.client.sql_bank import ACCOUNTS, CLUSTER, TABLES, Bank, applied, connect_to, mark, race, transactions
+from tests.unit.log.client.sql.sql_bank import ACCOUNTS, CLUSTER, TABLES, Bank, applied, connect_to, mark, race, transactions
 from waltz_log.client import Lock, TransactionContext
 from waltz_log.client.sql import SqlContext, SqlSettings
 from waltz_log.testing import InMemoryCluster

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text
 
-from tests.unit.log.client.sql_bank import ACCOUNTS, TABLES, applied, connect_to
+from tests.unit.log.client.sql.sql_bank import ACCOUNTS, TABLES, applied, connect_to
 from waltz_log.client import ClientSettings, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext, WaltzClient
-from waltz_log.client.inspect import ClusterInspector
+from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import ClusterUnavailable, LockConflict, NotAppended, OutcomeUnknown
 from waltz_log.testing.local import LocalCluster
 

@@ -13,7 +13,7 @@ from pyspark_waltz.cluster import CONNECT_TIMEOUT_S, Location, LogView
 from pyspark_waltz.offsets import Extent
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import Range, Size
-from waltz_log.client.locating import Place, Question
+from waltz_log.client.inspection.locating import Place, Question
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidSetting, OutOfRange, Unavailable
 
 KEY = UUID(int=7)

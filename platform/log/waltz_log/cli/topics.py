@@ -21,8 +21,8 @@ from waltz_log.exit_codes import OK
 from waltz_log.storage.base.settings import StorageSettings
 
 if TYPE_CHECKING:
-    from waltz_log.client.partition_contents import PartitionContents
-    from waltz_log.client.topic_creation import Existing, TopicPlan
+    from waltz_log.client.inspection.partition_contents import PartitionContents
+    from waltz_log.client.topics.topic_creation import Existing, TopicPlan
 
 __all__ = ["alter_policy", "create", "delete", "describe", "listing"]
 
@@ -42,7 +42,7 @@ async def create(
     dry_run: bool,
     timeout_s: float,
 ) -> int:
-    from waltz_log.client.topic_creation import create_topic, plan_topic
+    from waltz_log.client.topics.topic_creation import create_topic, plan_topic
     from waltz_log.transport.grpc import GrpcNetwork
 
     plan = _plan(name, partitions, type, keyed, properties, policies, log_partitions, existing, discards)
@@ -67,7 +67,7 @@ def _plan(
     existing: str | None,
     discards: int | None,
 ) -> TopicPlan:
-    from waltz_log.client.topic_creation import TopicPlan
+    from waltz_log.client.topics.topic_creation import TopicPlan
 
     chosen = None if log_partitions is None else _numbers(log_partitions)
     if existing not in (None, "keep", "discard"):

@@ -13,28 +13,28 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Self
 
-from waltz_log.client import fork
-from waltz_log.client.admission import Admission
-from waltz_log.client.attempts import CONFLICT_BASE_S, Attempts
-from waltz_log.client.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, outcomes
-from waltz_log.client.closing import close_in_time
-from waltz_log.client.context import Application, Context
-from waltz_log.client.feed import feed_batches
-from waltz_log.client.fetching import checked_ids, fetch_transactions
-from waltz_log.client.follow import Again, Apply, Follower
-from waltz_log.client.owners import ConnectCoordinator, Owners
-from waltz_log.client.packing import check_draft, checked_timeout, pack, whole_mark
-from waltz_log.client.pending import Unacknowledged, unacknowledged
-from waltz_log.client.producer import Producer
-from waltz_log.client.resolve import resolve_foreign, resolve_own
-from waltz_log.client.retry import Backoff, RetryBudget
-from waltz_log.client.settings import ClientSettings
-from waltz_log.client.submitting import Submitting
-from waltz_log.client.topic import TopicHandle
-from waltz_log.client.topic_directory import TopicDirectory
-from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction, pack_locks
-from waltz_log.client.transactional import transactional
-from waltz_log.client.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
+from waltz_log.client.append.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, outcomes
+from waltz_log.client.append.packing import check_draft, checked_timeout, pack, whole_mark
+from waltz_log.client.append.pending import Unacknowledged, unacknowledged
+from waltz_log.client.append.producer import Producer
+from waltz_log.client.append.resolve import resolve_foreign, resolve_own
+from waltz_log.client.append.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
+from waltz_log.client.base import fork
+from waltz_log.client.base.closing import close_in_time
+from waltz_log.client.base.retry import Backoff, RetryBudget
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.feed.feed import feed_batches
+from waltz_log.client.feed.fetching import checked_ids, fetch_transactions
+from waltz_log.client.owners.owners import ConnectCoordinator, Owners
+from waltz_log.client.topics.topic import TopicHandle
+from waltz_log.client.topics.topic_directory import TopicDirectory
+from waltz_log.client.transactions.admission import Admission
+from waltz_log.client.transactions.attempts import CONFLICT_BASE_S, Attempts
+from waltz_log.client.transactions.context import Application, Context
+from waltz_log.client.transactions.follow import Again, Apply, Follower
+from waltz_log.client.transactions.submitting import Submitting
+from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction, pack_locks
+from waltz_log.client.transactions.transactional import transactional
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.catalogue import TopicEpoch

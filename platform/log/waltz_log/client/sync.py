@@ -14,18 +14,18 @@ from concurrent.futures import Future
 from functools import wraps
 from typing import Any, Self, TypeVar
 
-from waltz_log.client.background import Background
-from waltz_log.client.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, parts
+from waltz_log.client.append.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, parts
+from waltz_log.client.append.packing import checked_timeout
+from waltz_log.client.append.pending import Unacknowledged
+from waltz_log.client.base.background import Background
+from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import ATTEMPTS, WaltzClient
-from waltz_log.client.context import Application, Context
-from waltz_log.client.fetching import checked_ids
-from waltz_log.client.follow import Follower
-from waltz_log.client.owners import ConnectCoordinator
-from waltz_log.client.packing import checked_timeout
-from waltz_log.client.pending import Unacknowledged
-from waltz_log.client.settings import ClientSettings
+from waltz_log.client.feed.fetching import checked_ids
+from waltz_log.client.owners.owners import ConnectCoordinator
 from waltz_log.client.sync_topic import SyncTopicHandle
-from waltz_log.client.transaction import Draft, Lock, Receipt, Transaction
+from waltz_log.client.transactions.context import Application, Context
+from waltz_log.client.transactions.follow import Follower
+from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
 from waltz_log.core.topics.catalogue import TopicEpoch

@@ -6,14 +6,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from waltz_log.client.background import Background
-from waltz_log.client.bulk import NotInLog, Source, parts
-from waltz_log.client.fetching import checked_ids
-from waltz_log.client.topic import After, TopicHandle, TopicTransaction
-from waltz_log.client.topic_bulk import TopicBulk, TopicBulkReceipt
-from waltz_log.client.topic_records import TopicRecord
-from waltz_log.client.transaction import Draft, Lock, Receipt
-from waltz_log.client.transactional import TransactionContext
+from waltz_log.client.append.bulk import NotInLog, Source, parts
+from waltz_log.client.base.background import Background
+from waltz_log.client.feed.fetching import checked_ids
+from waltz_log.client.topics.topic import After, TopicHandle, TopicTransaction
+from waltz_log.client.topics.topic_bulk import TopicBulk, TopicBulkReceipt
+from waltz_log.client.topics.topic_records import TopicRecord
+from waltz_log.client.transactions.transaction import Draft, Lock, Receipt
+from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.core.topics.topic_names import TopicName
 
 if TYPE_CHECKING:

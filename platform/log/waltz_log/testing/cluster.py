@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.client.topic_creation import Existing, TopicPlan, create_topic
+from waltz_log.client.topics.topic_creation import Existing, TopicPlan, create_topic
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ReplicaAssignment, StorageNodeEntry
@@ -108,7 +108,7 @@ class MemoryCluster:
         discards: int | None = None,
         **policies: Any,
     ) -> Topic:
-        """As `waltz topic create`: `namespace/topic` over log partitions that are empty, or over these (`client.topic_creation`)."""
+        """As `waltz topic create`: `namespace/topic` over log partitions that are empty, or over these (`client.topics.topic_creation`)."""
         plan = TopicPlan(TopicName.parse(name), partitions, type, keyed, properties or {}, Policies(**policies), log_partitions, existing, discards)
         return await create_topic(self._coordinator, self.network, plan, now_ms=self.clock.now_ms)
 

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from waltz_log.cli.clock import WallClock
 from waltz_log.client import ClientSettings, SyncWaltzClient, WaltzClient
-from waltz_log.client.background import Background
+from waltz_log.client.base.background import Background
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import Topic
 from waltz_log.errors import InvalidRequest

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, OutcomeUnknown, Receipt, WaltzClient
-from waltz_log.client.bulk import BulkAppend
-from waltz_log.client.owners import Owners
+from waltz_log.client.append.bulk import BulkAppend
+from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
 from waltz_log.core.topics.catalogue import TopicEpoch

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from waltz_log.client import Appended, Application, Context, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext
-from waltz_log.client.background import Background
-from waltz_log.client.inspect import ClusterInspector, PartitionBound
-from waltz_log.client.settings import ClientSettings
+from waltz_log.client.base.background import Background
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.inspection.inspect import ClusterInspector, PartitionBound
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, InvalidRequest, InvalidSetting, LockConflict, Unavailable
@@ -402,6 +402,6 @@ def test_an_unknown_setting_is_refused_naming_the_nearest() -> None:
 
 def test_importing_the_client_brings_neither_numpy_nor_spark_nor_arrow() -> None:
     heavy = ("numpy", "pyspark", "pyarrow", "pandas", "sqlalchemy")
-    code = f"import sys, waltz_log.client, waltz_log.client.inspect; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, waltz_log.client, waltz_log.client.inspection.inspect; print([name for name in {heavy} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout.strip() == "[]"

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.client.subscribers import Subscribers
+from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.coordination.cluster import create_cluster, grow_cluster
 from waltz_log.coordination.subscribers import remove_subscriber
 from waltz_log.coordination.topics import change_catalogue, pool_of

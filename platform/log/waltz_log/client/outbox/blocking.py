@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from waltz_log.client.background import Background
-from waltz_log.client.follow import Apply
+from waltz_log.client.base.background import Background
+from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.outbox.calls import Handler
 from waltz_log.client.outbox.intent import Intent
 from waltz_log.client.outbox.ledger import DeadLetter, Outcome
@@ -19,7 +19,7 @@ from waltz_log.client.outbox.outbox import Outbox
 from waltz_log.client.outbox.receipt import IntentReceipt
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.statistics import OutboxStatistics
-from waltz_log.client.settings import ClientSettings
+from waltz_log.client.transactions.follow import Apply
 
 __all__ = ["SyncIntentReceipt", "SyncOutbox"]
 

@@ -14,13 +14,13 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from waltz_log.client.follow import Follower
+from waltz_log.client.append.packing import check_draft
 from waltz_log.client.outbox.ledger import Entry, Ledger
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.writer import JournalWriter
-from waltz_log.client.packing import check_draft
-from waltz_log.client.transaction import pack_locks
-from waltz_log.client.transactional import TransactionContext
+from waltz_log.client.transactions.follow import Follower
+from waltz_log.client.transactions.transaction import pack_locks
+from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from waltz_log.client.outbox.ledger import Identity, Ledger
 from waltz_log.client.outbox.writer import JournalWriter
-from waltz_log.client.owners import Owners
+from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import outbox_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutboxTaken

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
-from waltz_log.client.follow import Apply
+from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.outbox.calls import Handler
 from waltz_log.client.outbox.engine import Engine
 from waltz_log.client.outbox.intent import Intent
@@ -22,8 +22,8 @@ from waltz_log.client.outbox.session import Followed, Surroundings
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.statistics import OutboxStatistics
 from waltz_log.client.outbox.writer import JournalWriter
-from waltz_log.client.owners import ConnectCoordinator
-from waltz_log.client.settings import ClientSettings
+from waltz_log.client.owners.owners import ConnectCoordinator
+from waltz_log.client.transactions.follow import Apply
 from waltz_log.core.ports import Clock, Coordinator, Disk, Network, Offload
 from waltz_log.errors import InvalidRequest, JournalFull, OutboxFull, TransactionTooLarge, WaltzError
 

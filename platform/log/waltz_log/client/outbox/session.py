@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from waltz_log.client.base.retry import Backoff
+from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import WaltzClient
-from waltz_log.client.follow import Apply, Follower
 from waltz_log.client.outbox import lane as lanes
 from waltz_log.client.outbox.calls import Calls, Handler
 from waltz_log.client.outbox.identity import MOUNTS_PER_EPOCH, claim, declare, renew
@@ -21,9 +22,8 @@ from waltz_log.client.outbox.lane import Lane, Owing, SequencesUsedUp, sequences
 from waltz_log.client.outbox.ledger import Entry, Ledger, Place
 from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.client.outbox.writer import JournalWriter
-from waltz_log.client.owners import ConnectCoordinator, Owners
-from waltz_log.client.retry import Backoff
-from waltz_log.client.settings import ClientSettings
+from waltz_log.client.owners.owners import ConnectCoordinator, Owners
+from waltz_log.client.transactions.follow import Apply, Follower
 from waltz_log.core.ports import Network
 
 __all__ = ["Followed", "Session", "Surroundings"]

@@ -21,13 +21,13 @@ import structlog
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from waltz_log.client import fork
-from waltz_log.client.context import Application, Context
-from waltz_log.client.retry import Backoff
+from waltz_log.client.base import fork
+from waltz_log.client.base.retry import Backoff
 from waltz_log.client.sql.marks import Marks
 from waltz_log.client.sql.settings import SqlSettings
-from waltz_log.client.transaction import Transaction
-from waltz_log.client.transactional import TransactionContext
+from waltz_log.client.transactions.context import Application, Context
+from waltz_log.client.transactions.transaction import Transaction
+from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import InvalidRequest
 

@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from waltz_log.client import ClientSettings, Lock, Receipt, Transaction, WaltzClient
-from waltz_log.client.owners import Owners
+from waltz_log.client.owners.owners import Owners
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import (
     CorruptData,

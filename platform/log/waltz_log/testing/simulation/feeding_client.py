@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from waltz_log.client.decode import decode_feed
-from waltz_log.client.mounting import ranges
-from waltz_log.client.owners import Owners
+from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.owners.mounting import ranges
+from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, CorruptData, Unavailable, WaltzError

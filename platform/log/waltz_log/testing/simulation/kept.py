@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from waltz_log.client import Lock, Receipt, Transaction, WaltzClient
-from waltz_log.client.subscribers import Subscribers
+from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.core.formats.envelope import pack_keyed
 from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.recovery import majority

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from waltz_log.client.transaction import lock_hash
+from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.testing.simulation.history import Attempt, Evidence
 from waltz_log.testing.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
 

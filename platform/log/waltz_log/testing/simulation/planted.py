@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from waltz_log.client import window
-from waltz_log.client.producer import Producer
+from waltz_log.client.append import window
+from waltz_log.client.append.producer import Producer
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.locks.own_writes import OwnWrites
 from waltz_log.core.recovery import Classification

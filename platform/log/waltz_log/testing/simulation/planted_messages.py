@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_log.client import decode
+from waltz_log.client.feed import decode
 from waltz_log.server.ordering import sequencer
 from waltz_log.storage.replica import partition
 from waltz_log.testing.simulation.planting import bug, change

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from waltz_log.client import decode
+from waltz_log.client.feed import decode
 from waltz_log.server.ordering.sequencer import Sequencer
 from waltz_log.testing.simulation.planting import bug, change
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from waltz_log.client import producer, resolve
-from waltz_log.client.transaction import Receipt
+from waltz_log.client.append import producer, resolve
+from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.testing.simulation.planting import bug, change
 
 __all__: list[str] = []

@@ -11,8 +11,8 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
-from waltz_log.client.decode import decode_feed
-from waltz_log.client.mounting import ranges
+from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.owners.mounting import ranges
 from waltz_log.core.ports import Channel
 from waltz_log.errors import NotAppended, OutcomeUnknown, WaltzError
 from waltz_log.testing.simulation.clients import SETTINGS

@@ -7,8 +7,8 @@ import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from waltz_log.client.decode import decode_feed
-from waltz_log.client.owners import Owners
+from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
 from waltz_log.core.ports import Channel
 from waltz_log.errors import ClusterKeyMismatch, CorruptData, ProtocolViolation, SessionTooOld, Unavailable, WaltzError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.client.decode import decode_feed
+from waltz_log.client.feed.decode import decode_feed
 from waltz_log.core.ports import Stream
 from waltz_log.server import LogServer
 from waltz_log.server.replication.block_stream import BlockStream

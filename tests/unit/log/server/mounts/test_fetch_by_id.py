@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from waltz_log.client import ClientSettings, SyncWaltzClient, Transaction, WaltzClient, fetching
-from waltz_log.client.decode import decode_block
+from waltz_log.client import ClientSettings, SyncWaltzClient, Transaction, WaltzClient
+from waltz_log.client.feed import fetching
+from waltz_log.client.feed.decode import decode_block
 from waltz_log.errors import CorruptData, InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.server import LogServer
 from waltz_log.server.mounts import by_id

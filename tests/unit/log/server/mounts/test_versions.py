@@ -86,7 +86,7 @@ def test_a_client_without_a_common_version_appends_nothing_and_says_why(monkeypa
         await cluster.start()
         client = await cluster.connect(ClientSettings(retry_base_s=0.01, append_timeout_s=2))
         mounting = versions.SPOKEN
-        monkeypatch.setattr("waltz_log.client.mounting.versions.SPOKEN", Versions(2, 3))
+        monkeypatch.setattr("waltz_log.client.owners.mounting.versions.SPOKEN", Versions(2, 3))
         monkeypatch.setattr("waltz_log.server.node.server.versions", type("Older", (), {"SPOKEN": mounting}))
         with pytest.raises(WaltzError) as failed:
             await client.append(0, b"x")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client import Lock, Transaction
-from waltz_log.client.admission import Admission
+from waltz_log.client.transactions.admission import Admission
 from waltz_log.errors import LockConflict, NotAppended
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from waltz_log.cli.cluster import show
 from waltz_log.client import Lock
-from waltz_log.client.transaction import lock_hash
+from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.coordination.survey import survey
 from waltz_log.errors import LockConflict
 from waltz_log.testing.cluster import MemoryCluster

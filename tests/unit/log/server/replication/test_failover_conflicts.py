@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltz_log.client import Lock, LockConflict, WaltzClient
-from waltz_log.client.follow import Follower
+from waltz_log.client.transactions.follow import Follower
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.metadata import handed_locks_path
 from waltz_log.server.ordering.handed_locks import HandedLocks, take

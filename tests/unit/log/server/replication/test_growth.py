@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltz_log.client import Context, Receipt, Transaction, WaltzClient
-from waltz_log.client.context import Application
+from waltz_log.client.transactions.context import Application
 from waltz_log.coordination.cluster import grow_cluster, grow_replicas, place_replicas
 from waltz_log.coordination.topics import change_catalogue, pool_of
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, Assignment, ClusterParameters, ReplicaAssignment

@@ -14,7 +14,7 @@ import pytest
 from waltz_log.cli.subscribers import subscriber_facts
 from waltz_log.cli.topic_facts import partition_facts
 from waltz_log.client import ClientSettings, WaltzClient
-from waltz_log.client.subscribers import Subscribers
+from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.coordination.subscribers import read_retained
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core.formats.envelope import pack_keyed, split_keyed

@@ -1,0 +1,238 @@
+"""The stream of one mount that is ready: sends what the window holds, takes the owner's answers, and ends by an error that says why.
+
+Leaves its owner where that one answers nothing for too long, or was deposed and does not know it. What it leaves in flight is undecided, for the next
+mount to settle. Makes no task and no message per transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from waltz_log.client.append.window import Frame, Window
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.owners.mounting import ranges
+from waltz_log.client.owners.owners import Owners
+from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import Durability
+from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
+from waltz_log.transport import waltz_pb2 as pb
+
+__all__ = ["AppendStream", "Mounted", "Signals"]
+
+FRAMES_UNANSWERED = 2
+"""With so many frames unanswered a frame waits until it is full or `linger_ms` is over. Smaller frames close the window up:
+throughput falls tenfold."""
+
+FRAMES_TOGETHER = 8
+"""Full frames that a lasting client says one word on disk for."""
+
+MOVE_GRACE_S = 0.5
+"""How long an owner that is no longer assigned may go on answering what is in flight before its stream is left."""
+
+LAST_WORDS_S = 0.2
+"""How long to wait for the peer's reason after a write failed. Only the text of errors depends on it."""
+
+
+class Mounted(NamedTuple):
+    """Where and as whom the stream was mounted."""
+
+    client_id: int
+    generation: int
+    """The owner's, for the frames."""
+    address: str
+    assigned: int
+    """The generation under which the coordinator named that owner."""
+    sequence_last: int
+    """Above it no frame is sent under this client id."""
+
+
+class Signals:
+    """What those who hand in transactions tell the sender."""
+
+    def __init__(self) -> None:
+        self.work = asyncio.Event()
+        """Something is in the window's queue."""
+        self.paced = asyncio.Event()
+        """A whole frame is there, or nothing more is to be waited for."""
+
+
+class AppendStream:
+    """`serve` it until it raises."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        mounted: Mounted,
+        window: Window,
+        signals: Signals,
+        owners: Owners,
+        settings: ClientSettings,
+        *,
+        answered: Callable[[], None],
+        sending: Callable[[list[Frame]], Awaitable[None]] | None,
+    ) -> None:
+        """`answered` is called at each message of the owner; `sending` returns when it is on disk that the frames may be sent."""
+        self._stream = stream
+        self._mounted = mounted
+        self._window = window
+        self._signals = signals
+        self._owners = owners
+        self._settings = settings
+        self._answered = answered
+        self._sending = sending
+        self._loop = asyncio.get_running_loop()
+        self._answered_at = self._loop.time()
+        self._flush_id = 0
+        self._flushes: dict[int, asyncio.Future[None]] = {}
+        self.first_sequence = window.next_sequence
+        """All sequences below it were sent on earlier mounts: decided."""
+
+    async def serve(self) -> None:
+        """Until the stream ends, which is always by an error."""
+        tasks = [asyncio.ensure_future(work) for work in (self._send(), self._receive(), self._stalled(), self._moved())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # What the peer said of the stream's end counts for more than what the sender met.
+            await asyncio.wait(tasks[1:2], timeout=LAST_WORDS_S)
+            for task in (*tasks[1:], tasks[0]):
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._break_flushes()
+
+    # ---- sending -------------------------------------------------------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        window, stream, work, paced = self._window, self._stream, self._signals.work, self._signals.paced
+        frame_bytes, linger_s = self._settings.frame_bytes, self._settings.linger_ms / 1000
+        client_id, generation = self._mounted.client_id, self._mounted.generation
+        while True:
+            if not window.queue:
+                work.clear()
+                await work.wait()
+                continue
+            if len(window.frames) >= FRAMES_UNANSWERED and window.queue_bytes < frame_bytes and linger_s:
+                paced.clear()
+                try:
+                    async with asyncio.timeout(linger_s):
+                        await paced.wait()
+                except TimeoutError:
+                    paced.set()
+            if window.next_sequence > self._mounted.sequence_last:
+                await self._use_up()
+            frame = window.pack(client_id, generation, window.known_mark, self._loop.time())
+            if frame is None:
+                continue
+            if self._sending is None:
+                await stream.send(pb.ClientMessage(append=frame))
+            else:
+                await self._send_lasting(frame, self._sending)
+
+    async def _send_lasting(self, frame: pb.AppendFrame, sending: Callable[[list[Frame]], Awaitable[None]]) -> None:
+        """The frame and what else waits: the word on disk is one for all of them, for it takes longer than a frame."""
+        window, frames = self._window, [frame]
+        while window.queue_bytes >= self._settings.frame_bytes and len(frames) < FRAMES_TOGETHER:
+            another = window.pack(self._mounted.client_id, self._mounted.generation, window.known_mark, self._loop.time())
+            if another is not None:
+                frames.append(another)
+        await sending(list(window.frames)[-len(frames) :])
+        for each in frames:
+            await self._stream.send(pb.ClientMessage(append=each))
+
+    async def _use_up(self) -> None:
+        """Waits until nothing is in flight under the old client id, so that the next mount is under another."""
+        paced = self._signals.paced
+        while self._window.frames:
+            paced.clear()
+            await paced.wait()
+        raise NotOwner(partition=self._window.partition, reason="sequences are used up, going on under another client id")
+
+    # ---- answers -------------------------------------------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        window, stream, paced = self._window, self._stream, self._signals.paced
+        while True:
+            message = await stream.receive()
+            if message is None:
+                raise ConnectionLost(address=f"owner of partition {window.partition}", reason="stream finished")
+            self._answered_at = self._loop.time()
+            self._answered()
+            kind = message.WhichOneof("kind")
+            if kind == "result":
+                self._take(message.result)
+                if not window.frames or window.queue:
+                    paced.set()
+            elif kind == "flushed":
+                window.know(message.flushed.high_water_mark)
+                flushed = self._flushes.get(message.flushed.flush_id)
+                if flushed is not None and not flushed.done():
+                    flushed.set_result(None)
+            else:
+                raise ProtocolViolation(reason=f"unexpected message on an append stream: kind={kind}")
+
+    def _take(self, result: pb.AppendResult) -> None:
+        window = self._window
+        if result.committed:
+            durability: Durability = "quorum_memory" if result.in_memory else "quorum_sync"
+            for first, count, transaction_id in ranges(result.committed, 3):
+                if count < 1 or transaction_id < 0:
+                    raise ProtocolViolation(reason=f"impossible answer: count={count} transaction_id={transaction_id}")
+                window.commit(first, count, transaction_id, result.append_time_ms, durability)
+                if result.in_memory:
+                    window.received_mark = transaction_id + count - 1
+                    window.know(result.high_water_mark)
+                else:
+                    window.know(transaction_id + count - 1)
+        if result.rejected:
+            for sequence, winner in ranges(result.rejected, 2):
+                window.reject(sequence, winner)
+                window.know(winner)
+        if result.above_log:
+            for sequence, newest in ranges(result.above_log, 2):
+                window.refuse_mark(sequence, newest)
+        if result.refused:
+            unsettled = [(sequence, reason) for sequence, reason in ranges(result.refused, 2) if not window.refuse(sequence, reason)]
+            if unsettled:
+                sequence, reason = unsettled[0]
+                raise NotOwner(partition=window.partition, reason=f"refused: sequence={sequence} reason={reason}")
+
+    async def flushed(self, deadline: float) -> None:
+        """Returns once the owner has decided all that was sent before. Raises `TimeoutError`, or what ended the stream."""
+        self._flush_id += 1
+        flush_id, flushed = self._flush_id, self._loop.create_future()
+        self._flushes[flush_id] = flushed
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._stream.send(pb.ClientMessage(flush=pb.FlushRequest(flush_id=flush_id)))
+                await flushed
+        finally:
+            self._flushes.pop(flush_id, None)
+
+    def _break_flushes(self) -> None:
+        for flushed in self._flushes.values():
+            if not flushed.done():
+                flushed.set_exception(ConnectionLost(address=f"partition {self._window.partition}", reason="stream ended"))
+                flushed.exception()  # whoever waits for it still sees it; one who gave up must not be warned about
+
+    # ---- leaving -------------------------------------------------------------------------------------------------------------------------------
+
+    async def _stalled(self) -> None:
+        """Returns an error when the owner has answered nothing for too long."""
+        limit, window = self._settings.stall_timeout_s, self._window
+        while True:
+            await asyncio.sleep(limit / 4)
+            if window.frames:
+                since = max(self._answered_at, window.frames[0].sent_at)
+                if self._loop.time() - since > limit:
+                    raise ConnectionLost(address=f"owner of partition {window.partition}", reason=f"no answer for {limit:g} s")
+
+    async def _moved(self) -> None:
+        """Ends the stream of an owner that was deposed and does not know it: only by writing would it notice."""
+        await self._owners.wait_moved(self._window.partition, self._mounted.address, self._mounted.assigned)
+        await asyncio.sleep(MOVE_GRACE_S)
+        raise NotOwner(partition=self._window.partition, reason="assigned elsewhere")

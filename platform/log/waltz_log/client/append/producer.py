@@ -1,0 +1,395 @@
+"""Appends to one partition: one task that mounts at the owner, settles what an earlier connection left open, and then sends and receives.
+
+A connection that ended, for whatever reason, leaves what was in flight undecided. It is mounted again with a higher mount sequence, which fences the
+old connection; at "ready" the owner has decided everything of it, so `Resolve` gives a final answer, and only what is not in the log is sent
+again (design: Mount, resend, resolve). Order within the partition is preserved. Appends make no task and no message of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import structlog
+
+from waltz_log.client.append.append_stream import AppendStream, Mounted, Signals
+from waltz_log.client.append.search import Search
+from waltz_log.client.append.window import ITEM_OVERHEAD_BYTES, Frame, Item, Window
+from waltz_log.client.base.retry import Backoff
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.owners.mounting import is_resolving, mount_for_appends, recovering_above
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.transactions.transaction import Receipt
+from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import TopicEpoch
+from waltz_log.errors import (
+    BelongsToTopic,
+    ClusterKeyMismatch,
+    CorruptData,
+    Fenced,
+    InvalidRequest,
+    NotAllowed,
+    NotAppended,
+    NotOwner,
+    OutOfRange,
+    ProtocolViolation,
+    StorageFull,
+    TopicDeleted,
+    Unavailable,
+    WaltzError,
+)
+from waltz_log.transport.methods import RESOLVE
+
+__all__ = ["SEQUENCE_MAX", "Lasting", "Producer"]
+
+log = structlog.get_logger(__name__)
+
+SEQUENCE_MAX = 2**31 - 1
+"""The record holds a sequence in four bytes; a client that used them up in a partition goes on there under another client id."""
+
+STRIKES_MAX = 3
+"""Streams in a row that end because of the bytes on them, before what was on them is no longer sent again. One can be a connection that was cut."""
+
+EXPIRE_PAUSE_S = 0.01
+"""Deadlines are looked after so often at most: one look goes over the whole window."""
+
+
+class Lasting(NamedTuple):
+    """What a client brings along that outlives its process (design: protocol, rule 8)."""
+
+    mount_sequence: int
+    """Above every one that an earlier process of this client used, so that the first mount fences what that one still has on the wire."""
+    next_sequence: int
+    sending: Callable[[list[Frame]], Awaitable[None]]
+    """Returns when it is on disk that the frames may be sent. An error ends the stream, and they count as sent."""
+
+
+class Producer:
+    """`start` makes its task, `close` ends it."""
+
+    def __init__(
+        self,
+        partition: int,
+        client_id: int,
+        owners: Owners,
+        settings: ClientSettings,
+        rng: random.Random,
+        lasting: Lasting | None = None,
+        *,
+        topic: TopicEpoch | None = None,
+        own_client_id: bool = False,
+    ) -> None:
+        """`topic`: whose handle appends here. `own_client_id`: another producer of this client uses its id in the partition, and sequences of one id
+        never come twice."""
+        self.partition = partition
+        self.client_id = client_id
+        self.window = Window(
+            partition,
+            max_pending=settings.max_pending,
+            max_pending_bytes=settings.max_pending_bytes,
+            frame_bytes=settings.frame_bytes,
+        )
+        self.sequence_max = SEQUENCE_MAX
+        self.mounts = 0
+        self._topic = topic
+        self._needs_client_id = own_client_id
+        self._doubtful = False
+        self._owners = owners
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
+        self._mount_sequence = 0
+        self._sending: Callable[[list[Frame]], Awaitable[None]] | None = None
+        if lasting is not None:
+            self._mount_sequence, self.window.next_sequence, self._sending = lasting
+        self._mount_mark = -1
+        self._strikes = 0
+        self._serving: AppendStream | None = None
+        self._signals = Signals()
+        self._mount_waiters: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = math.inf
+        """When the timer rings."""
+        self._frame_bytes = settings.frame_bytes
+        self._reason: WaltzError = Unavailable(reason="not mounted yet")
+        self._dead: WaltzError | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"waltz producer {self.partition}")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The task must outlive everything but `close` and being fenced; if it does not, nobody may wait for it in vain."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("producer failed", partition=self.partition, exc_info=error)
+            self._die(ProtocolViolation(reason=f"defect in the client: {type(error).__name__}: {error}"), str(error))
+
+    # ---- what the client calls -----------------------------------------------------------------------------------------------------------------
+
+    def take(self, data: bytes, header: int, mark: int, counts: bytes, locks: bytes, timeout_s: float) -> asyncio.Future[Receipt] | Item:
+        """Takes a transaction into the window. The future is settled by the deadline at the latest. Where there is no room: what to `wait` with."""
+        if self._dead is not None:
+            raise self._unsent(self._dead)
+        if timeout_s <= 0:
+            raise NotAppended(partition=self.partition, reason=f"no time to send it: timeout_s={timeout_s:g}")
+        loop = self._loop
+        deadline = loop.time() + timeout_s
+        future: asyncio.Future[Receipt] = loop.create_future()
+        item = (future, data, header, mark, counts, locks, deadline)
+        if not self.window.take(item, len(data) + len(locks) + ITEM_OVERHEAD_BYTES):
+            return item
+        self._taken(deadline)
+        return future
+
+    async def wait(self, item: Item) -> asyncio.Future[Receipt]:
+        """The same, waiting for room."""
+        future, data, _, _, _, locks, deadline = item
+        await self.window.take_in_turn(item, len(data) + len(locks) + ITEM_OVERHEAD_BYTES)
+        if self._dead is not None:  # between the room and this
+            self._die(self._dead, "the client was closed")
+            return future
+        self._taken(deadline)
+        return future
+
+    def offer(self, item: Item, deadline: float = math.inf) -> bool:
+        """Takes the transaction where there is room now. Without `deadline` the item's own is not watched: it stays until it is decided or the
+        producer ends."""
+        if self._dead is not None:
+            raise self._unsent(self._dead)
+        if not self.window.take(item, len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES):
+            return False
+        self._taken(deadline)
+        return True
+
+    def _taken(self, deadline: float) -> None:
+        self._signals.work.set()
+        if self.window.queue_bytes >= self._frame_bytes:
+            self._signals.paced.set()
+        if deadline < self._deadline:
+            self._watch_deadline(deadline)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an owner takes appends now, as far as known."""
+        return self._serving is not None
+
+    @property
+    def known_mark(self) -> int:
+        """The highest transaction id known to be committed."""
+        return self.window.known_mark
+
+    async def ended(self) -> WaltzError:
+        """Returns once nothing more is done here, and why."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        return self._dead or Unavailable(reason=f"the producer is closed: partition={self.partition}")
+
+    async def mounted(self, deadline: float) -> None:
+        """Returns while a mount is ready and all that earlier ones left open is decided."""
+        if self._dead is not None:
+            raise self._dead
+        if self._serving is not None:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._mount_waiters.append(waiter)
+        self._signals.work.set()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            raise Unavailable(reason=f"no mount before the deadline: partition={self.partition} last={self._reason}") from None
+
+    async def settle(self, sequence: int, deadline: float) -> None:
+        """Returns once the owner has decided the sequence, whatever became of it: in this mount, or by fencing the one it was sent on."""
+        while True:
+            await self.mounted(deadline)
+            serving = self._serving
+            if serving is None:
+                continue
+            if sequence < serving.first_sequence:
+                return
+            try:
+                await serving.flushed(deadline)
+                return
+            except TimeoutError:
+                raise Unavailable(reason=f"not decided before the deadline: partition={self.partition}") from None
+            except WaltzError:
+                # The stream ended; the next mount decides it.
+                await asyncio.sleep(0)
+
+    async def flush(self) -> None:
+        """Returns when all that was submitted before is decided, well or badly, and on disk as far as it was appended. Raises `Unavailable` where
+        something was told as received (`Receipt.durability`) and the connection broke before it was known to be on disk."""
+        undecided = self.window.undecided()
+        if undecided:
+            await asyncio.wait(undecided)
+        serving, received = self._serving, self.window.received_mark
+        if received > self.known_mark and serving is not None:
+            with suppress(TimeoutError, WaltzError):
+                await serving.flushed(self._loop.time() + self._settings.request_timeout_s)
+        doubtful, self._doubtful = self._doubtful, False
+        if received > self.known_mark and (serving is None or self._serving is not serving):
+            self.window.forget_received()  # told once
+        if received > self.known_mark or doubtful:
+            log.warning("what was received is not known to be on disk", partition=self.partition, known_mark=self.known_mark)
+            raise Unavailable(reason=f"what was received is not known to be on disk: partition={self.partition} known_mark={self.known_mark}")
+
+    async def close(self) -> None:
+        """What is in flight is reported unknown, what was never sent is not appended."""
+        self._die(InvalidRequest(reason="the client is closed"), "the client was closed")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def _die(self, error: WaltzError, reason: str) -> None:
+        self._dead = self._dead or error
+        self._give_up(Unavailable(reason=reason) if isinstance(error, InvalidRequest) else error)
+
+    def _unsent(self, error: WaltzError) -> WaltzError:
+        """What a transaction that was never sent ends with, where `error` ended the producer or kept it from mounting. An outbox gets the error
+        itself: it sends the transaction again in its next session."""
+        if self._sending is not None or isinstance(error, BelongsToTopic | InvalidRequest | NotAllowed | ClusterKeyMismatch):
+            return error
+        return NotAppended(partition=self.partition, reason=f"never sent: {error.reason if type(error) is Unavailable else error}")
+
+    def _give_up(self, error: WaltzError) -> None:
+        self.window.fail(error, self.client_id, self._unsent(error))
+        waiters, self._mount_waiters = self._mount_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._deadline = None, math.inf
+
+    # ---- deadlines -----------------------------------------------------------------------------------------------------------------------------
+
+    def _watch_deadline(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._deadline = self._loop.call_at(deadline, self._expire), deadline
+
+    def _expire(self) -> None:
+        self._timer, self._deadline = None, math.inf
+        earliest = self.window.expire(self._loop.time(), self.client_id, str(self._reason) if self._serving is None else "no answer yet")
+        if earliest is not None:
+            self._watch_deadline(max(earliest, self._loop.time() + EXPIRE_PAUSE_S))
+
+    # ---- the task ------------------------------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            if not self.window.pending and not self._mount_waiters:
+                self._signals.work.clear()
+                await self._signals.work.wait()
+            if self._sending is not None and self._used_up:
+                self._die(Unavailable(reason="sequences are used up"), "sequences are used up")  # another client id is its owner's to take
+                return
+            stream: Stream | None = None
+            try:
+                stream, mounted = await self._mount()
+                await self._settle_in_flight(mounted.address)
+                await self._serve(stream, mounted)
+            except Fenced as error:
+                if error.what == "mount" and error.newer > self._mount_sequence:
+                    if self._sending is not None or not is_resolving(error.newer):
+                        # Another process acts as this client: a copy of an outbox, or a client id that was given twice. It has the last word.
+                        self._die(error, str(error))
+                        return
+                    # Another process resolved an outcome that this one reported as unknown, and so will never send again.
+                    self._mount_sequence = recovering_above(error.newer)
+                self._reason = error
+            except (BelongsToTopic, ClusterKeyMismatch, NotAllowed, TopicDeleted) as error:
+                self._reason = error
+                self._give_up(error)
+            except StorageFull as error:
+                # What was never sent is answered as it would be on a mount; what is in flight waits for room like the blocks that it is in.
+                self._reason = error
+                self.window.refuse_unsent()
+            except OutOfRange as error:
+                self._reason = error
+                if error.asked < error.first:
+                    self._mount_mark = error.first - 1
+            except WaltzError as error:
+                self._reason = error
+                if isinstance(error, CorruptData | ProtocolViolation):
+                    self._strikes += 1
+            finally:
+                self._serving = None
+                if stream is not None:
+                    await stream.cancel()
+            await self._owners.wait_changed(self._backoff.next_s())
+
+    @property
+    def _sequence_last(self) -> int:
+        return self.sequence_max - self._settings.max_pending
+
+    @property
+    def _used_up(self) -> bool:
+        return self.window.next_sequence > self._sequence_last
+
+    def next_mount_sequence(self) -> int:
+        """Above every one that this producer used. For a mount that settles before the producer's own first mount."""
+        self._mount_sequence += 1
+        return self._mount_sequence
+
+    async def _mount(self) -> tuple[Stream, Mounted]:
+        """A stream that the owner said is ready: everything this client sent before is decided."""
+        if (self._used_up or self._needs_client_id) and not self.window.frames:
+            self.client_id = await self._owners.next_client_id()
+            self._needs_client_id = False
+            self.window.next_sequence = 1
+            self._mount_sequence = 0
+        timeout_s = self._settings.request_timeout_s
+        address = await self._owners.owner(self.partition, timeout_s)
+        assigned = self._owners.generation(self.partition)
+        mark = max(self._mount_mark, self.known_mark)  # within the log: the first retained, or what we know to be committed
+        mine = (self.partition, self.client_id, self.next_mount_sequence(), mark)
+        # Who forgets on disk what was appended must not be told before that is on disk.
+        stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None, topic=self._topic)
+        self._doubtful = self.window.forget_received() or self._doubtful
+        self.window.know(answer.high_water_mark)
+        self.mounts += 1
+        return stream, Mounted(self.client_id, answer.generation, address, assigned, self._sequence_last)
+
+    async def _settle_in_flight(self, address: str) -> None:
+        """What an earlier mount left open: found in the log, or put back to be sent again."""
+        frames = self.window.frames
+        if not frames:
+            return
+        last = frames[-1].first_sequence + len(frames[-1].items) - 1
+        key, timeout_s = self._owners.parameters.key.bytes, self._settings.request_timeout_s
+        search = Search(self.partition, self.client_id, frames[0].first_sequence, last, frames[0].since, key)
+        channel = self._owners.call_channel(address)
+        while True:
+            answer = await channel.call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)
+            self.window.know(answer.high_water_mark)
+            if search.take(answer):
+                break
+            if search.contiguous:
+                self.window.searched(search.committed, search.since)
+        if not search.final:
+            raise NotOwner(partition=self.partition, reason="what was in flight is not decided yet")
+        self.window.resend(search.committed, self._reason if self._strikes >= STRIKES_MAX else None)
+
+    async def _serve(self, stream: Stream, mounted: Mounted) -> None:
+        """Until the stream ends, which is always by an error."""
+        serving = AppendStream(
+            stream, mounted, self.window, self._signals, self._owners, self._settings, answered=self._answered, sending=self._sending
+        )
+        self._serving = serving
+        waiters, self._mount_waiters = self._mount_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        await serving.serve()
+
+    def _answered(self) -> None:
+        self._backoff.reset()
+        self._strikes = 0

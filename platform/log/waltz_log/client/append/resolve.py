@@ -1,0 +1,110 @@
+"""Settles an unknown outcome from the log (design: Mount, resend, resolve).
+
+The answer "not in the log" is final only where the owner has decided everything the client sent before. For a sequence of this client that is so
+after a mount newer than the sending, or after a flush on the same stream. For a sequence of another client id it is so after a mount under that id,
+which fences the connection that the other process may still have. If that process lives, it mounts again above this mount and continues. That keeps
+the answer final: a process never sends a transaction again after it reported its outcome as unknown (docs/decisions, 28).
+
+How far the log was searched in vain is kept in the error's `since`: asked again after a deadline that was too short, the search goes on there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from waltz_log.client.append.producer import Producer
+from waltz_log.client.append.search import Search
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.owners.mounting import mount_for_appends, resolving_above
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.transactions.transaction import Receipt
+from waltz_log.errors import Fenced, NotAllowed, OutcomeUnknown, OutOfRange, Unavailable, WaltzError
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import RESOLVE, TRANSACTIONS
+
+__all__ = ["resolve_foreign", "resolve_own"]
+
+PAUSE_S = 0.05
+"""Between two questions to an owner that is not ready to answer for good."""
+
+
+async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
+    """For a sequence sent under the producer's present client id."""
+    search = _search(error, owners)
+    while True:
+        await producer.settle(error.sequence, deadline)
+        final, receipt = await _ask(error, search, owners, settings, deadline)
+        if receipt is not None or final:
+            return receipt
+        await asyncio.sleep(PAUSE_S)
+
+
+async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
+    """For a sequence of any other client id. Ends that client's present connection for appends to this partition, if it has one."""
+    mount_sequence = resolving_above(0)
+    mark = error.since
+    search = _search(error, owners)
+    while True:
+        try:
+            async with _mounted(error, owners, mount_sequence, mark, _left(settings, deadline)):
+                final, receipt = await _ask(error, search, owners, settings, deadline)
+            if receipt is not None or final:
+                return receipt
+        except Fenced as fenced:
+            mount_sequence = resolving_above(max(mount_sequence, fenced.newer))
+        except OutOfRange as range_error:
+            mark = max(mark, range_error.first - 1)
+        except WaltzError as failed:
+            if not failed.retriable:
+                raise
+        if asyncio.get_running_loop().time() >= deadline:
+            raise Unavailable(reason=f"not resolved before the deadline: partition={error.partition} sequence={error.sequence}")
+        await asyncio.sleep(PAUSE_S)
+
+
+@asynccontextmanager
+async def _mounted(error: OutcomeUnknown, owners: Owners, mount_sequence: int, mark: int, timeout_s: float) -> AsyncGenerator[None, None]:
+    address = await owners.owner(error.partition, timeout_s)
+    stream, _ = await mount_for_appends(owners, address, error.partition, error.client_id, mount_sequence, mark, timeout_s, appends_nothing=True)
+    try:
+        yield
+    finally:
+        await stream.cancel()
+
+
+def _left(settings: ClientSettings, deadline: float) -> float:
+    """For one call: a server slower than that is left."""
+    return max(0.001, min(settings.request_timeout_s, deadline - asyncio.get_running_loop().time()))
+
+
+def _search(error: OutcomeUnknown, owners: Owners) -> Search:
+    return Search(error.partition, error.client_id, error.sequence, error.sequence, error.since, owners.parameters.key.bytes)
+
+
+async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Receipt | None]:
+    """Whether the answer is final, and the receipt where the transaction is in the log."""
+    whole = False
+    while not whole and not search.committed:
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise Unavailable(reason=f"not resolved before the deadline: partition={error.partition} sequence={error.sequence}")
+        question = search.question(min(left, settings.request_timeout_s))
+        whole = search.take(await owners.ask(error.partition, RESOLVE, question, timeout_s=left))
+        if not search.committed and search.contiguous:
+            error.searched(search.since)
+    for first, count, transaction_id in search.committed:
+        if first <= error.sequence < first + count:
+            found = transaction_id + error.sequence - first
+            key = owners.parameters.key.bytes
+            request = pb.TransactionRequest(
+                partition=error.partition, first_transaction_id=found, count=1, cluster_key=key, principal=owners.principal
+            )
+            try:
+                blocks = (await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=_left(settings, deadline))).blocks
+            except (NotAllowed, OutOfRange, Unavailable):
+                # Who may append and not read knows all but the time; so does everybody once it is trimmed, and who has no time left.
+                blocks = []
+            return True, Receipt(error.partition, found, blocks[0].append_time_ms if blocks else 0)
+    return search.final, None

@@ -1,0 +1,63 @@
+"""Asks the owner which of a client's sequences are in the log, in as many questions as it takes.
+
+The log above `since` may be longer than an owner reads before a call's deadline, so each question says how long the owner may search, and the next
+begins where that search ended: a try that fails loses one question's work and not all. What was searched stays searched whoever owns the partition
+by then, for committed transactions never change. Never decides by itself that something is not in the log: the last answer says whether it is final.
+"""
+
+from __future__ import annotations
+
+from waltz_log.client.owners.mounting import ranges
+from waltz_log.errors import ProtocolViolation
+from waltz_log.transport import waltz_pb2 as pb
+
+__all__ = ["Search"]
+
+SEARCH_PART = 0.5
+"""Of a call's deadline. The rest is for the way there and back, and for what was sent before to be decided."""
+
+
+class Search:
+    """`committed` (first sequence, count, first transaction id) rises with the answers; `since` is up to where they reach."""
+
+    def __init__(self, partition: int, client_id: int, first_sequence: int, last_sequence: int, since: int, cluster_key: bytes) -> None:
+        self.committed: list[tuple[int, ...]] = []
+        self.final = False
+        """All was searched, and what is not in `committed` never will be in the log."""
+        self._trimmed = False
+        self._request = pb.ResolveRequest(
+            partition=partition,
+            client_id=client_id,
+            first_sequence=first_sequence,
+            last_sequence=last_sequence,
+            since=since,
+            cluster_key=cluster_key,
+        )
+
+    @property
+    def contiguous(self) -> bool:
+        """Nothing was missing in what was searched."""
+        return not self._trimmed
+
+    @property
+    def since(self) -> int:
+        return self._request.since
+
+    def question(self, timeout_s: float) -> pb.ResolveRequest:
+        """For a call with that deadline."""
+        question = pb.ResolveRequest()
+        question.CopyFrom(self._request)
+        question.search_ms = max(1, int(1000 * SEARCH_PART * timeout_s))
+        return question
+
+    def take(self, answer: pb.ResolveResponse) -> bool:
+        """Whether the search is at the end of the log; else there is another question. Raises `ProtocolViolation`."""
+        self.committed.extend(ranges(answer.committed, 3))
+        self._trimmed = self._trimmed or answer.trimmed
+        if answer.more:
+            if answer.searched_to <= self.since:
+                raise ProtocolViolation(reason=f"a search went nowhere: since={self.since} searched_to={answer.searched_to}")
+            self._request.since = answer.searched_to
+            return False
+        self.final = answer.final and not self._trimmed
+        return True

@@ -1,0 +1,103 @@
+"""The feed of one partition: every committed transaction once, in order, over any change of owner.
+
+Its own stream with client id 0, which may not append and fences nobody. Pulled by the caller: nothing is read ahead but the one frame and what flow
+control lets through. A stream that ends is mounted again after the last transaction handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+
+from waltz_log.client.base.retry import Backoff
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.feed.decode import decode_feed
+from waltz_log.client.owners.mounting import mount_request
+from waltz_log.client.owners.owners import Owners
+from waltz_log.client.transactions.transaction import Transaction
+from waltz_log.core.ports import Stream
+from waltz_log.core.topics.catalogue import TopicEpoch
+from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, OutOfRange, ProtocolViolation, WaltzError
+from waltz_log.transport import versions
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import MOUNT
+from waltz_log.transport.versions import expect_spoken
+
+__all__ = ["feed_batches"]
+
+TRIES_MAX = 3
+"""How often in a row, without a transaction between, a feed may meet what another owner might not show, before it is an error: a transport that calls
+a cut connection a violation, an owner that was deposed and lags behind, a frame that changed on its way."""
+
+
+async def feed_batches(
+    partition: int, after: int, *, data: bool, owners: Owners, settings: ClientSettings, rng: random.Random, topic: TopicEpoch | None = None
+) -> AsyncGenerator[list[Transaction], None]:
+    """Non-empty lists of transactions from `after + 1` on, without end. Waits as long as it takes for an owner.
+
+    Raises `OutOfRange` where `after` is beyond the log or before its first retained transaction, `CorruptData` and `ProtocolViolation` where the
+    owner sends what it must not, `TopicDeleted` where the partition is not that topic's any more, `ClusterKeyMismatch` where it belongs to another
+    cluster.
+    """
+    backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
+    position = after
+    tries = 0
+    while True:
+        stream: Stream | None = None
+        leaver: asyncio.Task[None] | None = None
+        try:
+            address = await owners.owner(partition, settings.request_timeout_s)
+            generation = owners.generation(partition)
+            stream = owners.stream_channel(address).open(MOUNT)
+            leaver = asyncio.create_task(_leave_when_moved(stream, owners, partition, address, generation))
+            feed = pb.FEED_RECORDS if data else pb.FEED_HEADERS
+            await stream.send(mount_request(owners, partition, 0, 0, position, feed, topic=topic))
+            while True:
+                frame = await _next_frame(stream, partition)
+                batch = decode_feed(frame, partition, position + 1, data=data)
+                position = batch[-1].transaction_id
+                tries = 0
+                backoff.reset()
+                yield batch
+        except ClusterKeyMismatch:
+            raise
+        except OutOfRange as error:
+            tries += 1
+            if position < error.first - 1 or tries >= TRIES_MAX:
+                raise
+        except (CorruptData, ProtocolViolation):
+            # A frame that changed on its way is sent again; what arrives damaged time after time is damaged where it comes from.
+            tries += 1
+            if tries >= TRIES_MAX:
+                raise
+        except WaltzError as error:
+            if not error.retriable:
+                raise
+        finally:
+            if leaver is not None:
+                leaver.cancel()
+                await asyncio.gather(leaver, return_exceptions=True)
+            if stream is not None:
+                await stream.cancel()
+        await owners.wait_changed(backoff.next_s())
+
+
+async def _next_frame(stream: Stream, partition: int) -> pb.FeedFrame:
+    while True:
+        message = await stream.receive()
+        if message is None:
+            raise ConnectionLost(address=f"owner of partition {partition}", reason="stream finished")
+        kind = message.WhichOneof("kind")
+        if kind == "feed":
+            frame: pb.FeedFrame = message.feed
+            return frame
+        if kind != "mounted":
+            raise ProtocolViolation(reason=f"unexpected message on a feed: kind={kind}")
+        expect_spoken(message.mounted.protocol_version, versions.SPOKEN, f"owner of partition {partition}")
+
+
+async def _leave_when_moved(stream: Stream, owners: Owners, partition: int, address: str, generation: int) -> None:
+    """An owner that was deposed and does not know it would feed nothing for ever."""
+    await owners.wait_moved(partition, address, generation)
+    await stream.cancel()

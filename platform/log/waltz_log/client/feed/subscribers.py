@@ -1,0 +1,117 @@
+"""Subscribers: readers that the log keeps what they have not read for (docs/guides/topics.md, Subscribers).
+
+A service registers under a name of its own with a mark for each log partition: the last transaction that it will never ask for again. It reports
+marks as it goes, after what it made of the transactions is safe, and removes itself when it is gone for good. One that only stops holds what it has
+not read, for as long as nobody removes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from waltz_log.client.base.background import Background
+from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, remove_subscriber, report_marks
+from waltz_log.core.ports import Coordinator
+from waltz_log.core.topics.subscribers import Subscriber
+from waltz_log.errors import OutOfRange
+
+__all__ = ["Subscriber", "Subscribers", "SyncSubscribers"]
+
+
+class Subscribers:
+    """Made by `connect`; `close` it, or use it as a context manager."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    @classmethod
+    async def connect(cls, cluster: str, timeout_s: float = 10.0) -> Self:
+        """`cluster` is `host:port[,host:port]/root`. Raises `ClusterUnavailable`."""
+        from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+
+        return cls(await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """The registrations stay."""
+        await self._coordinator.close()
+
+    async def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Subscriber:
+        """From now on nothing above the marks goes. `told` is for people: a table, a host. Registered again it keeps marks that are higher. Raises
+        `OutOfRange` where something above a mark is gone already: read from `first` on, or do without it."""
+        now_ms = _now_ms()
+        return await register_subscriber(self._coordinator, Subscriber(name, dict(marks), dict(told or {}), now_ms, now_ms))
+
+    async def register_at_start(self, name: str, partitions: Iterable[int], told: Mapping[str, str] | None = None) -> Subscriber:
+        """With marks from where each log partition begins now, so that all there is stays."""
+        chosen = sorted(set(partitions))
+        while True:
+            kept = [await read_retained(self._coordinator, partition) for partition in chosen]
+            try:
+                return await self.register(
+                    name, {partition: max(each.first, each.proposed) - 1 for partition, each in zip(chosen, kept, strict=True)}, told
+                )
+            except OutOfRange:
+                continue  # it was trimmed meanwhile
+
+    async def report(self, name: str, marks: Mapping[int, int]) -> Subscriber:
+        """It is done with everything up to the marks; lower ones than before change nothing. Raises `InvalidRequest` where there is no such
+        subscriber any more."""
+        return await report_marks(self._coordinator, name, marks, _now_ms())
+
+    async def remove(self, name: str) -> Subscriber:
+        """Nothing is held for it any more. Raises `InvalidRequest` where there is none."""
+        return await remove_subscriber(self._coordinator, name)
+
+    async def list(self) -> list[Subscriber]:
+        return await read_subscribers(self._coordinator)
+
+
+class SyncSubscribers:
+    """The same for programs without an event loop: each call blocks."""
+
+    def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
+        self._background = Background()
+        try:
+            self._subscribers = self._background.call(Subscribers.connect(cluster, timeout_s))
+        except BaseException:
+            self._background.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._background.forked:
+            self._background.call(self._subscribers.close())
+        self._background.close()
+
+    def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Subscriber:
+        return self._background.call(self._subscribers.register(name, marks, told))
+
+    def register_at_start(self, name: str, partitions: Iterable[int], told: Mapping[str, str] | None = None) -> Subscriber:
+        return self._background.call(self._subscribers.register_at_start(name, partitions, told))
+
+    def report(self, name: str, marks: Mapping[int, int]) -> Subscriber:
+        return self._background.call(self._subscribers.report(name, marks))
+
+    def remove(self, name: str) -> Subscriber:
+        return self._background.call(self._subscribers.remove(name))
+
+    def list(self) -> list[Subscriber]:
+        return self._background.call(self._subscribers.list())
+
+
+def _now_ms() -> int:
+    """Told to people, and nothing else."""
+    return time.time_ns() // 1_000_000

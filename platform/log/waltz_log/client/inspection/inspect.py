@@ -1,0 +1,202 @@
+"""What a bulk reader asks of a cluster before it reads: its parameters, how far each partition is committed, which storage nodes hold it.
+
+Blocking; made for Spark's driver. Patient over changes of owner within its timeout. Never appends and takes no client id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from waltz_log.client.base.background import Background
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.client.inspection.locating import Place, Question, locate
+from waltz_log.client.inspection.view_ends import view_ends
+from waltz_log.client.owners.owners import ConnectCoordinator, Owners
+from waltz_log.coordination.topics import read_catalogue
+from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.topics.catalogue import Catalogue
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, Unavailable, WaltzError
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import BOUND
+
+__all__ = ["ClusterInspector", "PartitionBound", "Place", "Question"]
+
+T = TypeVar("T")
+
+PAUSE_S = 0.1
+"""Between two questions to owners that do not answer for a partition yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBound:
+    """How far a partition is committed, as its owner knew it. Old is harmless: what is committed stays so."""
+
+    partition: int
+    generation: int
+    session: int
+    high_water_mark: int
+    first_transaction_id: int
+
+
+class ClusterInspector:
+    """`with ClusterInspector("host:port/root") as cluster:`. Every call returns or raises within `timeout_s`."""
+
+    def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
+        def network() -> Network:
+            from waltz_log.transport.grpc import GrpcNetwork
+
+            return GrpcNetwork()
+
+        async def coordinator() -> Coordinator:
+            from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+
+            return await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s)
+
+        self._begin(coordinator, network, cluster, timeout_s)
+
+    @classmethod
+    def connect_over(cls, coordinator: ConnectCoordinator, network: Network, address: str = "memory", timeout_s: float = 10.0) -> Self:
+        """Over any coordinator and network."""
+        self = cls.__new__(cls)
+        self._begin(coordinator, lambda: network, address, timeout_s)
+        return self
+
+    def _begin(self, coordinator: ConnectCoordinator, network: Callable[[], Network], address: str, timeout_s: float) -> None:
+        self._connect = coordinator
+        self._address = address
+        self._timeout_s = timeout_s
+        self._background = Background()
+        try:
+            self._owners = self._background.call(self._open(network))
+        except BaseException:
+            self._background.close()
+            raise
+
+    async def _open(self, network: Callable[[], Network]) -> Owners:
+        owners = Owners(self._connect, network(), ClientSettings(connect_timeout_s=self._timeout_s), random.Random())
+        await owners.open()
+        return owners
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._background.forked:
+            self._background.call(self._owners.close())
+        self._background.close()
+
+    @property
+    def parameters(self) -> ClusterParameters:
+        return self._owners.parameters
+
+    def bounds(self, partitions: Iterable[int] | None = None) -> dict[int, PartitionBound]:
+        """The bound of each partition asked for, of all by default. Raises `Unavailable` naming what has no owner that answers in time."""
+        wanted = sorted(set(range(self.parameters.partitions) if partitions is None else partitions))
+        unknown = [partition for partition in wanted if not 0 <= partition < self.parameters.partitions]
+        if unknown:
+            raise InvalidRequest(reason=f"no such partition: partition={unknown[0]} partitions={self.parameters.partitions}")
+        return self._background.call(self._bounds(wanted))
+
+    async def _bounds(self, wanted: list[int]) -> dict[int, PartitionBound]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        found: dict[int, PartitionBound] = {}
+        last: WaltzError | None = None
+        while True:
+            missing = [partition for partition in wanted if partition not in found]
+            if not missing:
+                return {partition: found[partition] for partition in wanted}
+            left = deadline - loop.time()
+            if left <= 0:
+                raise Unavailable(reason=f"no owner answers within {self._timeout_s:g} s: partitions={missing} last={last}")
+            by_owner: dict[str, list[int]] = {}
+            for partition in missing:
+                address = self._owners.address(partition)
+                if address is not None:
+                    by_owner.setdefault(address, []).append(partition)
+            answers = await asyncio.gather(*(self._ask(address, asked, left) for address, asked in by_owner.items()))
+            for answer in answers:
+                if isinstance(answer, WaltzError):
+                    if not answer.retriable:
+                        raise answer
+                    last = answer
+                    continue
+                for bound in answer:
+                    found[bound.partition] = bound
+            if len(found) < len(wanted):
+                await self._owners.wait_changed(min(PAUSE_S, max(0.0, deadline - loop.time())))
+
+    async def _ask(self, address: str, partitions: list[int], timeout_s: float) -> list[PartitionBound] | WaltzError:
+        request = pb.BoundRequest(partitions=partitions, cluster_key=self.parameters.key.bytes)
+        try:
+            answer: pb.BoundResponse = await self._owners.call_channel(address).call(BOUND, request, timeout_s=timeout_s)
+        except WaltzError as error:
+            return error
+        return [
+            PartitionBound(bound.partition, bound.generation, bound.session, bound.high_water_mark, bound.first_transaction_id)
+            for bound in answer.bounds
+            if bound.partition in partitions
+        ]
+
+    def owners(self) -> dict[int, str | None]:
+        """The address of each partition's owner as it is assigned now; None where nobody owns it."""
+        return {partition: self._owners.address(partition) for partition in range(self.parameters.partitions)}
+
+    def locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
+        """Where something is in the log, as its replicas tell: positions by time, sizes of ranges. Raises `OutOfRange`, `Unavailable`."""
+        return self._background.call(self._locate(questions))
+
+    async def _locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
+        return await locate(self._owners.call_channel, await self._replicas(), self.parameters.key.bytes, questions, self._timeout_s)
+
+    def catalogue(self) -> Catalogue:
+        """The topics there are now; their partitions are known here when it returns."""
+        return self._background.call(self._catalogue())
+
+    async def _catalogue(self) -> Catalogue:
+        found = await self._of_coordinator(read_catalogue)
+        await self._owners.reach(max((each for topic in found.topics.values() for each in topic.partitions), default=0))
+        return found
+
+    def view_ends(self, sessions: Mapping[int, int], principal: str = "") -> dict[int, dict[str, int]]:
+        """Where the compacted view of each partition ends, by the address of each replica that has one: the log goes on with that id. `sessions`: of
+        the partitions' bounds."""
+        return self._background.call(self._view_ends(sessions, principal))
+
+    async def _view_ends(self, sessions: Mapping[int, int], principal: str) -> dict[int, dict[str, int]]:
+        return await view_ends(self._owners.call_channel, await self._replicas(), self.parameters.key.bytes, sessions, principal, self._timeout_s)
+
+    def replicas(self) -> dict[int, list[str]]:
+        """The addresses of the storage nodes that hold each partition, as they are registered now. Nodes that never registered are left out."""
+        return self._background.call(self._replicas())
+
+    async def _replicas(self) -> dict[int, list[str]]:
+        return await self._of_coordinator(self._read_replicas)
+
+    async def _of_coordinator(self, read: Callable[[Coordinator], Awaitable[T]]) -> T:
+        coordinator = self._owners.coordinator
+        if coordinator is not None:
+            return await read(coordinator)
+        coordinator = await self._connect()
+        try:
+            return await read(coordinator)
+        finally:
+            await coordinator.close()
+
+    async def _read_replicas(self, coordinator: Coordinator) -> dict[int, list[str]]:
+        node = await coordinator.get(REPLICAS)
+        if node is None:
+            raise ClusterUnavailable(address=self._address, reason="no replicas are assigned")
+        assigned = ReplicaAssignment.from_bytes(node.data).replicas
+        names = sorted({name for held in assigned.values() for name in held})
+        entries = await asyncio.gather(*(coordinator.get(f"{STORAGE_NODES}/{name}") for name in names))
+        nodes = {name: StorageNodeEntry.from_bytes(entry.data) for name, entry in zip(names, entries, strict=True) if entry is not None}
+        return {partition: [nodes[name].address_for(partition) for name in held if name in nodes] for partition, held in sorted(assigned.items())}

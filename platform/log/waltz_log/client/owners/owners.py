@@ -1,0 +1,258 @@
+"""Who owns which partition, and the channels to the owners: the client's view of the cluster.
+
+Keeps the assignment of the coordinator as it changes; a lost coordinator session is replaced, and until then the last assignment is used, for owners
+may well go on. Two channels per server, one for streams and one for calls (seeds/client_server_communication.txt). Never decides what became of an
+append: an owner's address is only where to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import structlog
+
+from waltz_log.client.base.retry import Backoff
+from waltz_log.client.base.settings import ClientSettings
+from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, Assignment, ClusterParameters
+from waltz_log.core.ports import Channel, Coordinator, Method, Network
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import BOUND
+
+__all__ = ["ConnectCoordinator", "Owners"]
+
+log = structlog.get_logger(__name__)
+
+ConnectCoordinator: TypeAlias = Callable[[], Awaitable[Coordinator]]
+"""Makes a coordinator session; called again where the last one was used up."""
+
+CLIENT_ID_MAX = 2**31 - 1
+"""The record header holds a client id in four bytes."""
+
+
+class Owners:
+    """Made, then `open`ed; `close` ends its one task and all channels."""
+
+    def __init__(self, connect: ConnectCoordinator, network: Network, settings: ClientSettings, rng: random.Random) -> None:
+        self._connect = connect
+        self._network = network
+        self._settings = settings
+        self._rng = rng
+        self._coordinator: Coordinator | None = None
+        self._parameters: ClusterParameters | None = None
+        self._assignment = Assignment()
+        self._version: int | None = None
+        self._changed = asyncio.Event()
+        self._streams: dict[str, Channel] = {}
+        self._calls: dict[str, Channel] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Raises `ClusterUnavailable` where there is no cluster."""
+        self._coordinator = await self._connect()
+        try:
+            found = await self._coordinator.get(CLUSTER, latest=True)
+            if found is None:
+                raise ClusterUnavailable(address=getattr(self._coordinator, "address", "coordinator"), reason="no cluster there")
+            self._parameters = ClusterParameters.from_bytes(found.data)
+            await self._read_assignment(self._coordinator)
+        except BaseException:
+            await self._coordinator.close()
+            raise
+        self._watcher = asyncio.create_task(self._watch(), name="waltz assignment watch")
+
+    @property
+    def parameters(self) -> ClusterParameters:
+        if self._parameters is None:
+            raise InvalidRequest(reason="the client is not open")
+        return self._parameters
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Topics whose partitions are appended to by number."""
+        return self._settings.topics
+
+    @property
+    def principal(self) -> str:
+        """Who the client says it is; empty: nobody in particular."""
+        return self._settings.principal or ""
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """The session in use; None while it is being replaced."""
+        return self._coordinator
+
+    # ---- the assignment ------------------------------------------------------------------------------------------------------------------------
+
+    def address(self, partition: int) -> str | None:
+        """Where the partition's owner answers, as far as known; None: nobody owns it just now."""
+        return self._assignment.address_of(partition)
+
+    def generation(self, partition: int) -> int:
+        owned = self._assignment.partitions.get(partition)
+        return 0 if owned is None else owned.generation
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Returns at the next change of the assignment, or when the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def owner(self, partition: int, timeout_s: float) -> str:
+        """The owner's address, waiting for one if there is none. Raises `Unavailable`."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while (address := self.address(partition)) is None:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise Unavailable(reason=f"the partition has no owner: partition={partition}")
+            await self.wait_changed(left)
+        return address
+
+    async def wait_moved(self, partition: int, address: str, generation: int) -> None:
+        """Returns when the partition is assigned elsewhere, or anew, or this view of the cluster is closed."""
+        while not self._closed and self.address(partition) in (None, address) and self.generation(partition) == generation:
+            await self._changed.wait()
+
+    async def _read_assignment(self, coordinator: Coordinator) -> None:
+        node = await coordinator.get(ASSIGNMENT)
+        self._version = None if node is None else node.version
+        try:
+            self._assignment = Assignment() if node is None else Assignment.from_bytes(node.data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolViolation(reason=f"the assignment cannot be read: {type(error).__name__}: {error}") from None
+        if self._parameters is not None and self._parameters.partitions <= max(self._assignment.partitions, default=-1):
+            await self._grow(coordinator)
+        self._wake()
+        await self._drop_channels(self._assignment.every_address)
+
+    async def _grow(self, coordinator: Coordinator) -> None:
+        """Partitions were added to the log while this view of it was open. Of another cluster that is there now its owners will tell."""
+        found = await coordinator.get(CLUSTER)
+        grown = None if found is None else ClusterParameters.from_bytes(found.data)
+        if grown is not None and grown.key == self.parameters.key:
+            self._parameters = grown
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _watch(self) -> None:
+        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
+        while True:
+            coordinator = self._coordinator
+            try:
+                if coordinator is None:
+                    coordinator = self._coordinator = await self._connect()
+                    await self._read_assignment(coordinator)
+                backoff.reset()
+                await coordinator.wait_changed(ASSIGNMENT, self._version)
+                await self._read_assignment(coordinator)
+            except WaltzError as error:
+                # The session is used up or the ensemble away. The last assignment stays good until another is known.
+                log.info("assignment watch starts over", reason=str(error))
+                if coordinator is not None:
+                    self._coordinator = None
+                    await coordinator.close()
+                await asyncio.sleep(backoff.next_s())
+
+    async def next_client_id(self) -> int:
+        """An id nobody had before, from the counter in the coordinator."""
+        while True:
+            coordinator = self._coordinator
+            if coordinator is None:
+                raise ClusterUnavailable(address="coordinator", reason="session is being replaced")
+            if await coordinator.create(CLIENT_IDS, b"1"):
+                return 1
+            node = await coordinator.get(CLIENT_IDS)
+            if node is None:
+                continue
+            given = int(node.data) + 1
+            if given > CLIENT_ID_MAX:
+                raise ClusterUnavailable(address="coordinator", reason="all client ids are used up")
+            if await coordinator.set(CLIENT_IDS, b"%d" % given, node.version) is not None:
+                return given
+
+    async def reach(self, partition: int) -> None:
+        """Returns when it is known here that the log has the partition, which was seen in the coordinator. Raises `Unavailable`."""
+        deadline = asyncio.get_running_loop().time() + self._settings.request_timeout_s
+        while partition >= self.parameters.partitions:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise Unavailable(reason=f"the partition has no owner yet: partition={partition}")
+            await self.wait_changed(self._settings.retry_cap_s)
+
+    # ---- channels ------------------------------------------------------------------------------------------------------------------------------
+
+    def stream_channel(self, address: str) -> Channel:
+        self._check()
+        channel = self._streams.get(address)
+        if channel is None:
+            channel = self._streams[address] = self._network.connect(address)
+        return channel
+
+    def connect(self, address: str) -> Channel:
+        """A channel of the caller's own, to any node; the caller closes it."""
+        self._check()
+        return self._network.connect(address)
+
+    def call_channel(self, address: str) -> Channel:
+        self._check()
+        channel = self._calls.get(address)
+        if channel is None:
+            channel = self._calls[address] = self._network.connect(address)
+        return channel
+
+    def _check(self) -> None:
+        if self._closed:
+            raise InvalidRequest(reason="the client is closed")
+
+    async def _drop_channels(self, keep: set[str]) -> None:
+        for channels in (self._streams, self._calls):
+            for address in [address for address in channels if address not in keep]:
+                await channels.pop(address).close()
+
+    async def ask(self, partition: int, method: Method, request: Any, *, timeout_s: float, accept: Callable[[Any], bool] = lambda _: True) -> Any:
+        """One answer of the partition's owner that `accept` takes, whoever the owner is by then. Raises the last error after `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)
+        last: WaltzError = Unavailable(reason=f"no answer within {timeout_s:g} s: partition={partition}")
+        while (left := deadline - loop.time()) > 0:
+            try:
+                address = await self.owner(partition, left)
+                left = max(0.001, min(deadline - loop.time(), self._settings.request_timeout_s))
+                answer = await self.call_channel(address).call(method, request, timeout_s=left)
+                if accept(answer):
+                    return answer
+                last = Unavailable(reason=f"the owner is not ready: partition={partition} server={address}")
+            except (ClusterKeyMismatch, InvalidRequest):
+                raise
+            except WaltzError as error:
+                if not error.retriable:
+                    raise
+                last = error
+            await self.wait_changed(min(backoff.next_s(), max(0.0, deadline - loop.time())))
+        raise last
+
+    async def bound(self, partition: int, timeout_s: float) -> pb.Bound:
+        """How far the partition is committed, as its owner knows it."""
+        request = pb.BoundRequest(partitions=[partition], cluster_key=self.parameters.key.bytes)
+        answer: pb.BoundResponse = await self.ask(partition, BOUND, request, timeout_s=timeout_s, accept=lambda found: len(found.bounds) == 1)
+        return answer.bounds[0]
+
+    async def close(self) -> None:
+        self._closed = True
+        self._wake()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
+        await self._drop_channels(set())
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is not None:
+            await coordinator.close()

@@ -1,0 +1,168 @@
+"""Lets transactions of this client that would conflict with each other take turns, in the order in which they came.
+
+Two transactions of one client that run on the same state conflict with each other as those of two clients do, where the first sets a lock that the
+second checks. Here the second waits until the first is in this client's state, so that the log never has to reject it for the first. Locks are
+known beforehand where the caller tells them, else from the transaction's first execution. It decides nothing: the log judges all the same.
+
+Where other clients want a lock too, the line at the owner is the one that counts: to wait here first, for what was executed already, would only cost
+an execution more. Such locks are known by their conflicts, and forgotten when there are none for a while.
+
+Whoever comes joins the lines of all its locks at once, so all lines have the same order and nobody waits for one another. Pure but for the future of
+a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from waltz_log.client.transactions.transaction import Draft, Lock, lock_hash
+
+__all__ = ["Admission", "Ticket"]
+
+NEWEST_MAX = 65_536
+"""Locks of which it is remembered who of this client set them last, some MB. For a forgotten one the log rejects what could have been seen here."""
+
+CONTESTED_COMMITS = 16
+"""So many transactions of this client in a row without a conflict with another client, and nobody else is taken to want their locks."""
+
+
+class Ticket:
+    """A place in the lines of its locks."""
+
+    __slots__ = ("_behind", "_executed", "_turn", "checks", "sets", "waited")
+
+    def __init__(self, checks: frozenset[bytes], sets: frozenset[bytes]) -> None:
+        self.checks = checks
+        self.sets = sets
+        self.waited = False
+        """Whether somebody was ahead when it joined: what was computed before that is old."""
+        self._behind: set[bytes] = set()
+        self._executed = False
+        self._turn: asyncio.Future[None] | None = None
+
+    @classmethod
+    def of(cls, draft: Draft) -> Ticket:
+        """What the transaction needs: write locks are checked and set, read locks checked, append locks set."""
+        writes = [lock_hash(lock) for lock in draft.write_locks]
+        return cls(
+            frozenset((*writes, *(lock_hash(lock) for lock in draft.read_locks))),
+            frozenset((*writes, *(lock_hash(lock) for lock in draft.append_locks))),
+        )
+
+    @classmethod
+    def whole(cls, locks: Iterable[Lock]) -> Ticket:
+        """For locks of which it is not known how they will be used."""
+        hashes = frozenset(lock_hash(lock) for lock in locks)
+        return cls(hashes, hashes)
+
+    def covers(self, other: Ticket) -> bool:
+        return other.checks <= self.checks and other.sets <= self.sets
+
+    def with_all_of(self, other: Ticket) -> Ticket:
+        return Ticket(self.checks | other.checks, self.sets | other.sets)
+
+    async def turn(self) -> None:
+        """Returns when nobody ahead sets what this one checks."""
+        if self._behind:
+            self._turn = asyncio.get_running_loop().create_future()
+            await self._turn
+
+    async def turn_or_contest(self) -> bool:
+        """The same for what was executed already, and False; or True once its locks are contested: then the owner's line is the one to be in."""
+        self._executed = True
+        await self.turn()
+        return bool(self._behind)
+
+    def _hold_up(self, lock: bytes) -> None:
+        self._behind.add(lock)
+        self.waited = True
+
+    def _let_pass(self, lock: bytes) -> None:
+        self._behind.discard(lock)
+        if not self._behind:
+            self._wake()
+
+    def _contest(self) -> None:
+        if self._executed:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+
+
+class Admission:
+    """Of one partition of one client."""
+
+    def __init__(self) -> None:
+        self._lines: dict[bytes, dict[Ticket, None]] = {}
+        self._newest: OrderedDict[bytes, int] = OrderedDict()
+        self._contested: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        """Locks with a line."""
+        return len(self._lines)
+
+    def join(self, ticket: Ticket) -> Ticket:
+        for lock in ticket.checks | ticket.sets:
+            line = self._lines.setdefault(lock, {})
+            if lock in ticket.checks and any(lock in ahead.sets for ahead in line):
+                ticket._hold_up(lock)
+            line[ticket] = None
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """It is decided, and where it is in the log also applied here; or given up."""
+        for lock in ticket.checks | ticket.sets:
+            line = self._lines[lock]
+            del line[ticket]
+            if not line:
+                del self._lines[lock]
+            elif lock in ticket.sets:
+                for next_one in line:
+                    next_one._let_pass(lock)
+                    if lock in next_one.sets:
+                        break
+
+    def committed(self, ticket: Ticket, transaction_id: int) -> None:
+        """A transaction of this client is in the log under these locks."""
+        newest = self._newest
+        for lock in ticket.sets:
+            newest[lock] = max(transaction_id, newest.get(lock, -1))
+            newest.move_to_end(lock)
+            left = self._contested.get(lock)
+            if left is not None:
+                self._contested[lock] = left - 1
+                if left <= 1:
+                    del self._contested[lock]
+        while len(newest) > NEWEST_MAX:
+            newest.popitem(last=False)
+
+    def rejected(self, ticket: Ticket, winner: int) -> None:
+        """A transaction of this client was rejected for `winner`, under one of these locks."""
+        if winner > self.newest(ticket) and len(self._contested) < NEWEST_MAX:
+            self._contested.update(dict.fromkeys(ticket.checks, CONTESTED_COMMITS))
+            for lock in ticket.checks:
+                for waiting in self._lines.get(lock, ()):
+                    waiting._contest()
+
+    def contested(self, ticket: Ticket) -> bool:
+        """Whether other clients want one of these locks too, as far as known."""
+        return not self._contested.keys().isdisjoint(ticket.checks)
+
+    def newest(self, ticket: Ticket) -> int:
+        """The last transaction of this client, as far as remembered, that set what the ticket checks; -1: none."""
+        return max((self._newest.get(lock, -1) for lock in ticket.checks), default=-1)
+
+    @asynccontextmanager
+    async def at(self, locks: Sequence[Lock]) -> AsyncIterator[Ticket]:
+        """Holds the locks against others who ask here. Cancelled or timed out, it holds none."""
+        ticket = self.join(Ticket.whole(locks))
+        try:
+            await ticket.turn()
+            yield ticket
+        finally:
+            self.leave(ticket)

@@ -1,0 +1,257 @@
+"""One logical transaction from its first execution to its end: execute on the application's state, append, and again where somebody was faster.
+
+Each execution is given a mark that never claims more than it could have seen. After a conflict the winner is applied before the next execution, so
+what was rejected is never sent again as it was. Before anything is sent it waits for the transactions of this client that it would conflict with,
+and is executed again where they changed what it read. Nothing is tried again whose outcome is unknown. Ends when the transaction is applied here, so
+that calls that follow each other do not conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+from waltz_log.client.base.retry import Backoff, RetryBudget
+from waltz_log.client.transactions.admission import Admission, Ticket
+from waltz_log.client.transactions.transaction import Draft, Receipt
+from waltz_log.errors import GaveUp, GaveUpOnConflict, InvalidRequest, LockConflict, NotAppended, Unavailable
+
+__all__ = ["CONFLICT_BASE_S", "Append", "Attempts", "Execution", "Feeding"]
+
+CONFLICT_BASE_S = 0.002
+"""First pause after a conflict, at most. The wait for the winner paces most of it; this only parts clients that met."""
+
+T = TypeVar("T")
+
+
+class Append(Protocol):
+    """How a draft gets appended; `WaltzClient` gives its own."""
+
+    def __call__(self, partition: int, draft: Draft, *, timeout_s: float) -> Awaitable[Receipt]: ...
+
+
+class Feeding(Protocol):
+    """Who applies the feed to the application's state: a `Follower`, or what stands for it while it is made anew."""
+
+    partition: int
+    admission: Admission
+
+    @property
+    def applied(self) -> int: ...
+    @property
+    def error(self) -> BaseException | None: ...
+    async def wait(self, transaction_id: int) -> None: ...
+    async def settled(self, transaction_id: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What one execution came to. `high_water_mark`: the state that it may rely on; `draft` None: there is nothing to append."""
+
+    high_water_mark: int
+    draft: Draft | None
+
+
+Limit: TypeAlias = Literal["attempts", "timeout_s", "retry_budget", "closed"]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far one logical transaction got, for the error with which it ends."""
+
+    partition: int
+    loop: asyncio.AbstractEventLoop
+    began_s: float = field(init=False)
+    sent: int = 0
+    winner: int | None = None
+
+    def __post_init__(self) -> None:
+        self.began_s = self.loop.time()
+
+    def gave_up(self, limit: Limit, failed: LockConflict | NotAppended | str) -> GaveUp | GaveUpOnConflict:
+        elapsed_s = round(self.loop.time() - self.began_s, 3)
+        if isinstance(failed, LockConflict):
+            return GaveUpOnConflict(partition=self.partition, winner=failed.winner, attempts=self.sent, elapsed_s=elapsed_s, limit=limit)
+        reason = failed if isinstance(failed, str) else failed.reason
+        return GaveUp(partition=self.partition, reason=reason, attempts=self.sent, elapsed_s=elapsed_s, winner=self.winner, limit=limit)
+
+
+async def _nothing(_: object) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """How. `attempts`: how often it may be sent; a local execution more costs none. `closed`: whether the client takes nothing any more."""
+
+    append: Append
+    backoff: Callable[[], Backoff]
+    budget: RetryBudget
+    attempts: int
+    closed: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise InvalidRequest(reason=f"attempts must be positive: attempts={self.attempts}")
+
+    async def run(
+        self,
+        following: Feeding,
+        execute: Callable[[int], Awaitable[Execution]],
+        deadline: float,
+        *,
+        declared: Ticket | None = None,
+        decided: Callable[[Receipt], Awaitable[None]] = _nothing,
+        rejected: Callable[[LockConflict], Awaitable[None]] = _nothing,
+    ) -> Receipt | None:
+        """`execute` is given the number of the execution, from 1. `declared`: what it will lock, where that is known. `decided` is called when the
+        transaction is in the log, before it is applied; `rejected` at each conflict. None: there was nothing to append. Raises `GaveUpOnConflict` or
+        `GaveUp` where a limit ended the retries."""
+        progress = _Progress(following.partition, asyncio.get_running_loop())
+        turns = _Turns(following, deadline, progress)
+        try:
+            if declared is not None:
+                await turns.take(declared)
+            return await self._run(following, execute, deadline, turns, progress, decided, rejected)
+        finally:
+            turns.leave()
+
+    async def _run(
+        self,
+        following: Feeding,
+        execute: Callable[[int], Awaitable[Execution]],
+        deadline: float,
+        turns: _Turns,
+        progress: _Progress,
+        decided: Callable[[Receipt], Awaitable[None]],
+        rejected: Callable[[LockConflict], Awaitable[None]],
+    ) -> Receipt | None:
+        loop = asyncio.get_running_loop()
+        pauses = self.backoff()
+        executions = 0
+        while True:
+            executions += 1
+            if following.error is not None:
+                raise following.error
+            execution = await execute(executions)
+            if execution.draft is None:
+                return None
+            if not await turns.current(execution):
+                continue
+            left = deadline - loop.time()
+            if left <= 0:
+                raise progress.gave_up("timeout_s", "deadline passed before it was sent")
+            if self.closed():
+                raise progress.gave_up("closed", "never sent: the client was closed")
+            failed: LockConflict | NotAppended
+            progress.sent += 1
+            try:
+                receipt = await self.append(following.partition, execution.draft, timeout_s=left)
+            except LockConflict as conflict:
+                failed = conflict
+                progress.winner = conflict.winner
+                turns.rejected(conflict)
+                await rejected(conflict)
+            except NotAppended as error:
+                failed = error
+            else:
+                turns.committed(receipt)
+                self.budget.earn()
+                await decided(receipt)
+                await _see_own(following, receipt, deadline)
+                return receipt
+            # Who meets others at a lock is told in turn by the owner. Pauses are for one who came in its turn and was passed all the same.
+            pause = pauses.next_s() if progress.sent > 1 or isinstance(failed, NotAppended) else 0.0
+            limit = self._limit_reached(progress.sent, in_time=loop.time() + pause < deadline)
+            if limit is not None:
+                raise progress.gave_up(limit, failed) from failed
+            if isinstance(failed, LockConflict):
+                await _see_winner(following, failed, deadline, progress)
+            elif not self.budget.spend():
+                raise progress.gave_up("retry_budget", failed) from failed
+            await asyncio.sleep(pause)
+
+    def _limit_reached(self, sent: int, *, in_time: bool) -> Limit | None:
+        """What ends the retries, apart from the budget."""
+        if sent >= self.attempts:
+            return "attempts"
+        if not in_time:
+            return "timeout_s"
+        return "closed" if self.closed() else None
+
+
+class _Turns:
+    """The ticket of one logical transaction, as it learns what it locks."""
+
+    def __init__(self, following: Feeding, deadline: float, progress: _Progress) -> None:
+        self._following = following
+        self._progress = progress
+        self._admission = following.admission
+        self._deadline = deadline
+        self._ticket: Ticket | None = None
+
+    async def take(self, ticket: Ticket) -> None:
+        self._join(ticket)
+        await self._in_time(ticket.turn())
+
+    def _join(self, ticket: Ticket) -> None:
+        self.leave()
+        self._ticket = self._admission.join(ticket)
+
+    async def current(self, execution: Execution) -> bool:
+        """Whether the execution may be sent: it saw all that this client wrote under its locks, and nobody of this client is ahead, or the owner is
+        to judge that. If not, it is now for the next one."""
+        assert execution.draft is not None
+        needed = Ticket.of(execution.draft)
+        held = self._ticket
+        contested = self._admission.contested(needed)
+        if held is None or not held.covers(needed):
+            held = needed if held is None else held.with_all_of(needed)
+            self._join(held)
+            if held.waited and not contested:
+                return await self._in_time(held.turn_or_contest())
+        newest = self._admission.newest(needed)
+        if contested or newest <= execution.high_water_mark:
+            return True
+        await self._in_time(self._following.wait(newest))
+        return False
+
+    def rejected(self, conflict: LockConflict) -> None:
+        if self._ticket is not None:
+            self._admission.rejected(self._ticket, conflict.winner)
+
+    def committed(self, receipt: Receipt) -> None:
+        if self._ticket is not None:
+            self._admission.committed(self._ticket, receipt.transaction_id)
+
+    def leave(self) -> None:
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._admission.leave(ticket)
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await work
+        except TimeoutError:
+            raise self._progress.gave_up("timeout_s", "deadline passed while others of this client held its locks") from None
+
+
+async def _see_own(following: Feeding, receipt: Receipt, deadline: float) -> None:
+    """What was appended is applied here before the next decision. It is in the log in any case: nothing that goes wrong with seeing it may say
+    otherwise."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            await following.settled(receipt.transaction_id)
+
+
+async def _see_winner(following: Feeding, conflict: LockConflict, deadline: float, progress: _Progress) -> None:
+    try:
+        async with asyncio.timeout_at(deadline):
+            await following.wait(conflict.winner)
+    except TimeoutError:
+        slow = Unavailable(reason=f"the follower did not reach the winner in time: applied={following.applied}")
+        raise progress.gave_up("timeout_s", conflict) from slow

@@ -1,0 +1,69 @@
+"""A function as a transaction: run on the state that a follower built, appended under its locks, run again when somebody else was faster.
+
+How it is run, and in what order with others of this client, is decided in `attempts`. The function gets a `TransactionContext`, whose mark is read
+before it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias
+
+from waltz_log.client.transactions.admission import Ticket
+from waltz_log.client.transactions.attempts import Attempts, Execution, Feeding
+from waltz_log.client.transactions.transaction import Draft, Lock, Receipt
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["TransactionContext", "transactional"]
+
+P = ParamSpec("P")
+
+Body: TypeAlias = Callable[Concatenate["TransactionContext", P], Any]
+
+
+class TransactionContext:
+    """What an execution is given. `high_water_mark`: the state it may rely on; `attempt`: 1, 2, …"""
+
+    def __init__(self, partition: int, high_water_mark: int, attempt: int) -> None:
+        self.partition = partition
+        self.high_water_mark = high_water_mark
+        self.attempt = attempt
+        self.draft: Draft | None = None
+
+    def append(
+        self,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+    ) -> None:
+        """What to append when the function returns. Once at most; a function that does not call it appends nothing."""
+        if self.draft is not None:
+            raise InvalidRequest(reason="a transaction appends once")
+        self.draft = Draft(data, header, write_locks, read_locks, append_locks, self.high_water_mark)
+
+
+def transactional(
+    following: Feeding, attempts: Attempts, *, timeout_s: float, locks: Callable[P, Sequence[Lock]] | None = None
+) -> Callable[[Body[P]], Callable[P, Awaitable[Receipt | None]]]:
+    def decorate(body: Body[P]) -> Callable[P, Awaitable[Receipt | None]]:
+        @wraps(body)
+        async def call(*arguments: P.args, **keywords: P.kwargs) -> Receipt | None:
+            async def execute(attempt: int) -> Execution:
+                context = TransactionContext(following.partition, following.applied, attempt)
+                result = body(context, *arguments, **keywords)
+                if inspect.isawaitable(result):
+                    await result
+                return Execution(context.high_water_mark, context.draft)
+
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            declared = None if locks is None else Ticket.whole(locks(*arguments, **keywords))
+            return await attempts.run(following, execute, deadline, declared=declared)
+
+        return call
+
+    return decorate
