@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from waltz_log.client.outbox import lane
-from waltz_log.client.outbox.settle import Settled
+from waltz_log.outbox import lane
+from waltz_log.outbox.settle import Settled
 from waltz_log.testing.simulation.clients import CLIENT_KINDS, ClientKind
 from waltz_log.testing.simulation.mix import Mix, draw
 from waltz_log.testing.simulation.outbox_client import forward_from_an_outbox

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.sim.outbox_world import World
-from waltz_log.client.outbox import identity, lane, session, writer
-from waltz_log.client.outbox.ledger import Change
-from waltz_log.client.outbox.settle import Settled
+from waltz_log.outbox import identity, lane, session, writer
+from waltz_log.outbox.ledger import Change
+from waltz_log.outbox.settle import Settled
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 FIRST = int(os.environ.get("FIRST_SEED", "0"))

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, Lock, Outbox, OutboxSettings, Transaction, TransactionContext, WaltzClient
-from waltz_log.client.outbox.offline import OutboxDirectory
 from waltz_log.filesystem import FileSystemDisk
+from waltz_log.outbox.offline import OutboxDirectory
 from waltz_log.testing.local import LocalCluster
 from waltz_log.testing.processes import Processes
 

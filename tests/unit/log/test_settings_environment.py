@@ -14,9 +14,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from waltz_log.client import ClientSettings
-from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.errors import InvalidSetting
 from waltz_log.journal.settings import JournalSettings
+from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.server import ServerSettings
 from waltz_log.settings import Settings
 from waltz_log.storage import StorageSettings

@@ -14,11 +14,11 @@ from typing import Any
 
 from waltz_log.cli.clock import WallClock
 from waltz_log.client import DeadLetter, Intent, OutboxStatistics
-from waltz_log.client.outbox.offline import OutboxDirectory
-from waltz_log.client.outbox.store import read_statistics
 from waltz_log.errors import InvalidRequest
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
+from waltz_log.outbox.offline import OutboxDirectory
+from waltz_log.outbox.store import read_statistics
 
 __all__ = ["drop", "listing", "retry", "status"]
 

@@ -2,22 +2,19 @@
 
 The outcomes of an append that are not a receipt stand here too; all other errors are in `waltz_log.errors`.
 
-Importing it brings neither numpy nor Spark nor Arrow.
+Importing it brings neither numpy nor Spark nor Arrow. The names of the outbox, which stands above the client, are loaded when they are first used.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from waltz_log.client.append.bulk import Appended, BulkReceipt, NotInLog
 from waltz_log.client.append.pending import Unacknowledged
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import WaltzClient
 from waltz_log.client.feed.subscribers import Subscriber, Subscribers, SyncSubscribers
-from waltz_log.client.outbox.blocking import SyncIntentReceipt, SyncOutbox
-from waltz_log.client.outbox.calls import GiveUp
-from waltz_log.client.outbox.intent import Intent
-from waltz_log.client.outbox.ledger import DeadLetter, Outcome
-from waltz_log.client.outbox.outbox import Outbox
-from waltz_log.client.outbox.receipt import IntentReceipt
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.statistics import OutboxStatistics
 from waltz_log.client.sync import SyncWaltzClient
 from waltz_log.client.sync_topic import SyncTopicHandle
 from waltz_log.client.topics.topic import TopicHandle, TopicTransaction
@@ -28,6 +25,16 @@ from waltz_log.client.transactions.follow import Follower
 from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from waltz_log.outbox.blocking import SyncIntentReceipt, SyncOutbox
+    from waltz_log.outbox.calls import GiveUp
+    from waltz_log.outbox.intent import Intent
+    from waltz_log.outbox.ledger import DeadLetter, Outcome
+    from waltz_log.outbox.outbox import Outbox
+    from waltz_log.outbox.receipt import IntentReceipt
+    from waltz_log.outbox.settings import OutboxSettings
+    from waltz_log.outbox.statistics import OutboxStatistics
 
 __all__ = [
     "Appended",
@@ -68,3 +75,22 @@ __all__ = [
     "Unacknowledged",
     "WaltzClient",
 ]
+
+_OF_THE_OUTBOX = {
+    "DeadLetter": "waltz_log.outbox.ledger",
+    "GiveUp": "waltz_log.outbox.calls",
+    "Intent": "waltz_log.outbox.intent",
+    "IntentReceipt": "waltz_log.outbox.receipt",
+    "Outbox": "waltz_log.outbox.outbox",
+    "OutboxSettings": "waltz_log.outbox.settings",
+    "OutboxStatistics": "waltz_log.outbox.statistics",
+    "Outcome": "waltz_log.outbox.ledger",
+    "SyncIntentReceipt": "waltz_log.outbox.blocking",
+    "SyncOutbox": "waltz_log.outbox.blocking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_THE_OUTBOX:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_OF_THE_OUTBOX[name]), name)

@@ -10,14 +10,14 @@ import pytest
 
 from waltz_log.cli.main import run
 from waltz_log.client import Intent
-from waltz_log.client.outbox.ledger import Kind, Ledger
-from waltz_log.client.outbox.offline import OutboxDirectory
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.store import open_journal, write_statistics
-from waltz_log.client.outbox.writer import apply
 from waltz_log.exit_codes import FAILED, MACHINE, OK, USAGE
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.journal import Journal, JournalSettings
+from waltz_log.outbox.ledger import Kind, Ledger
+from waltz_log.outbox.offline import OutboxDirectory
+from waltz_log.outbox.settings import OutboxSettings
+from waltz_log.outbox.store import open_journal, write_statistics
+from waltz_log.outbox.writer import apply
 
 
 @pytest.fixture

@@ -132,7 +132,8 @@ class Catalogue:
     """Log partitions of topics that were deleted, while their owners remove what is left there. Nothing is appended to them; once they are empty they
     are free again (`released`)."""
     pending: Mapping[TopicName, Topic] = field(default_factory=dict)
-    """Topics whose log partitions are being judged: nothing is appended there until the topic is there or given up (`client.topics.topic_creation`)."""
+    """Topics whose log partitions are being judged: nothing is appended there until the topic is there or given up
+    (`client.topics.topic_creation`)."""
     epochs: int = 0
     """How many were given out."""
 

@@ -11,11 +11,11 @@ import pytest
 
 from waltz_log.client.append.search import Search
 from waltz_log.client.append.window import AS_KNOWN, NO_LOCKS, Window
-from waltz_log.client.outbox.ledger import Attempt
-from waltz_log.client.outbox.settle import Settled, settle
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import ConnectionLost, NotAppended, OutcomeUnknown, ProtocolViolation
+from waltz_log.outbox.ledger import Attempt
+from waltz_log.outbox.settle import Settled, settle
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import waltz_pb2 as pb
 

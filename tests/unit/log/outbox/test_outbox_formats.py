@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.log.client.outbox.bench import bench, run
+from tests.unit.log.outbox.bench import bench, run
 from waltz_log.client import Intent
-from waltz_log.client.outbox.intent import decode_intent, encode_intent
-from waltz_log.client.outbox.ledger import Kind
-from waltz_log.client.outbox.offline import OutboxDirectory
 from waltz_log.errors import CorruptData, InvalidRequest
 from waltz_log.journal import Journal
+from waltz_log.outbox.intent import decode_intent, encode_intent
+from waltz_log.outbox.ledger import Kind
+from waltz_log.outbox.offline import OutboxDirectory
 from waltz_log.testing.disk import SimulatedDisk
 
 PARTITIONS = st.integers(0, 2**31 - 1)

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.outbox.calls import Handler
-from waltz_log.client.outbox.engine import Engine
-from waltz_log.client.outbox.intent import Intent
-from waltz_log.client.outbox.ledger import ENTRY_OVERHEAD_BYTES, Change, DeadLetter, Entry, Ledger
-from waltz_log.client.outbox.receipt import IntentReceipt
-from waltz_log.client.outbox.session import Followed, Surroundings
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.statistics import OutboxStatistics
-from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.client.owners.owners import ConnectCoordinator
 from waltz_log.client.transactions.follow import Apply
 from waltz_log.core.ports import Clock, Coordinator, Disk, Network, Offload
 from waltz_log.errors import InvalidRequest, JournalFull, OutboxFull, TransactionTooLarge, WaltzError
+from waltz_log.outbox.calls import Handler
+from waltz_log.outbox.engine import Engine
+from waltz_log.outbox.intent import Intent
+from waltz_log.outbox.ledger import ENTRY_OVERHEAD_BYTES, Change, DeadLetter, Entry, Ledger
+from waltz_log.outbox.receipt import IntentReceipt
+from waltz_log.outbox.session import Followed, Surroundings
+from waltz_log.outbox.settings import OutboxSettings
+from waltz_log.outbox.statistics import OutboxStatistics
+from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["Outbox"]
 

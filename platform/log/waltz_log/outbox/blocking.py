@@ -12,14 +12,14 @@ from typing import Self, TypeVar
 
 from waltz_log.client.base.background import Background
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.outbox.calls import Handler
-from waltz_log.client.outbox.intent import Intent
-from waltz_log.client.outbox.ledger import DeadLetter, Outcome
-from waltz_log.client.outbox.outbox import Outbox
-from waltz_log.client.outbox.receipt import IntentReceipt
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.statistics import OutboxStatistics
 from waltz_log.client.transactions.follow import Apply
+from waltz_log.outbox.calls import Handler
+from waltz_log.outbox.intent import Intent
+from waltz_log.outbox.ledger import DeadLetter, Outcome
+from waltz_log.outbox.outbox import Outbox
+from waltz_log.outbox.receipt import IntentReceipt
+from waltz_log.outbox.settings import OutboxSettings
+from waltz_log.outbox.statistics import OutboxStatistics
 
 __all__ = ["SyncIntentReceipt", "SyncOutbox"]
 

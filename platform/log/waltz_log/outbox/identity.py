@@ -16,12 +16,12 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from waltz_log.client.outbox.ledger import Identity, Ledger
-from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import outbox_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutboxTaken
+from waltz_log.outbox.ledger import Identity, Ledger
+from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["MOUNTS_PER_EPOCH", "claim", "declare", "renew"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.log.client.outbox.bench import FAST, bench, run, until
+from tests.unit.log.outbox.bench import FAST, bench, run, until
 from waltz_log.client import GiveUp, Intent, Lock, LockConflict, Outbox, Transaction, TransactionContext
 from waltz_log.client.append.window import STORAGE_FULL, Window
 from waltz_log.errors import InvalidRequest, NotAppended

@@ -22,14 +22,14 @@ from waltz_log.client.append.producer import SEQUENCE_MAX, Lasting, Producer
 from waltz_log.client.append.window import AS_KNOWN, NO_LOCKS, STORAGE_FULL, Frame, Item
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.outbox.calls import Calls
-from waltz_log.client.outbox.ledger import Entry, Ledger, Outcome, Place
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.settle import REFUSED_PAUSE_S, SettlingMount, settle
-from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, NotAllowed, NotAppended, OutboxTaken, Unavailable, WaltzError
+from waltz_log.outbox.calls import Calls
+from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
+from waltz_log.outbox.settings import OutboxSettings
+from waltz_log.outbox.settle import REFUSED_PAUSE_S, SettlingMount, settle
+from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["Lane", "Owing", "SequencesUsedUp", "sequences_left"]
 

@@ -10,15 +10,15 @@ import os
 import structlog
 
 from waltz_log.client.base.retry import Backoff
-from waltz_log.client.outbox.ballast import Ballast
-from waltz_log.client.outbox.ledger import Entry, Ledger, Outcome, Place
-from waltz_log.client.outbox.room import Room
-from waltz_log.client.outbox.session import Session, Surroundings
-from waltz_log.client.outbox.statistics import STATISTICS_FILE, OutboxStatistics
-from waltz_log.client.outbox.store import open_journal, write_statistics
-from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.errors import InvalidRequest, JournalFailed, OutboxTaken, WaltzError
+from waltz_log.outbox.ballast import Ballast
+from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
+from waltz_log.outbox.room import Room
+from waltz_log.outbox.session import Session, Surroundings
+from waltz_log.outbox.statistics import STATISTICS_FILE, OutboxStatistics
+from waltz_log.outbox.store import open_journal, write_statistics
+from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["Engine"]
 

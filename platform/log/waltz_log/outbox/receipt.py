@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waltz_log.client.outbox.ledger import Outcome, Ticket
+from waltz_log.outbox.ledger import Outcome, Ticket
 
 __all__ = ["IntentReceipt"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.log.client.outbox.bench import bench, run
+from tests.unit.log.outbox.bench import bench, run
 from waltz_log import client
 from waltz_log.client import OutboxSettings
 from waltz_log.testing.disk import SimulatedDisk
 
-PAGE = (Path(__file__).resolve().parents[5] / "docs" / "guides" / "outbox.md").read_text()
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "outbox.md").read_text()
 
 
 def test_the_program_on_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections import deque
 from copy import copy
 
-from waltz_log.client.outbox.ledger import Ledger
-from waltz_log.client.outbox.settings import OutboxSettings
 from waltz_log.core.ports import Clock
 from waltz_log.errors import OutboxFull, WaltzError
+from waltz_log.outbox.ledger import Ledger
+from waltz_log.outbox.settings import OutboxSettings
 
 __all__ = ["Room"]
 

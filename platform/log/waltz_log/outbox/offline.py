@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 from typing import Self
 
-from waltz_log.client.outbox.intent import Intent
-from waltz_log.client.outbox.ledger import Change, DeadLetter, Entry
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.store import open_journal, read_ledger
-from waltz_log.client.outbox.writer import apply
 from waltz_log.core.ports import Disk
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.journal import Journal
 from waltz_log.journal.directory import survey
+from waltz_log.outbox.intent import Intent
+from waltz_log.outbox.ledger import Change, DeadLetter, Entry
+from waltz_log.outbox.settings import OutboxSettings
+from waltz_log.outbox.store import open_journal, read_ledger
+from waltz_log.outbox.writer import apply
 
 __all__ = ["OutboxDirectory"]
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from waltz_log.client.outbox.ledger import Change
 from waltz_log.core.ports import Offload
 from waltz_log.errors import JournalFull, WaltzError
 from waltz_log.journal import Journal
+from waltz_log.outbox.ledger import Change
 
 __all__ = ["JournalWriter", "apply"]
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.unit.log.client.outbox.bench import FAST, Bench, bench, run, until
+from tests.unit.log.outbox.bench import FAST, Bench, bench, run, until
 from waltz_log.client import ClientSettings, Intent, Outbox
-from waltz_log.client.outbox import lane
 from waltz_log.errors import OutboxTaken, OutcomeUnknown
+from waltz_log.outbox import lane
 from waltz_log.testing.disk import SimulatedDisk
 
 

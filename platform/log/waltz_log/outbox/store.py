@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waltz_log.client.outbox.ledger import Change, Kind, Ledger
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.statistics import STATISTICS_FILE, OutboxStatistics
 from waltz_log.core.ports import Disk
 from waltz_log.journal import Journal, JournalSettings
 from waltz_log.journal.directory import survey
 from waltz_log.journal.loading import load
+from waltz_log.outbox.ledger import Change, Kind, Ledger
+from waltz_log.outbox.settings import OutboxSettings
+from waltz_log.outbox.statistics import STATISTICS_FILE, OutboxStatistics
 
 __all__ = ["open_journal", "read_ledger", "read_statistics", "write_statistics"]
 

@@ -15,16 +15,16 @@ import structlog
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import WaltzClient
-from waltz_log.client.outbox import lane as lanes
-from waltz_log.client.outbox.calls import Calls, Handler
-from waltz_log.client.outbox.identity import MOUNTS_PER_EPOCH, claim, declare, renew
-from waltz_log.client.outbox.lane import Lane, Owing, SequencesUsedUp, sequences_left
-from waltz_log.client.outbox.ledger import Entry, Ledger, Place
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.client.owners.owners import ConnectCoordinator, Owners
 from waltz_log.client.transactions.follow import Apply, Follower
 from waltz_log.core.ports import Network
+from waltz_log.outbox import lane as lanes
+from waltz_log.outbox.calls import Calls, Handler
+from waltz_log.outbox.identity import MOUNTS_PER_EPOCH, claim, declare, renew
+from waltz_log.outbox.lane import Lane, Owing, SequencesUsedUp, sequences_left
+from waltz_log.outbox.ledger import Entry, Ledger, Place
+from waltz_log.outbox.settings import OutboxSettings
+from waltz_log.outbox.writer import JournalWriter
 
 __all__ = ["Followed", "Session", "Surroundings"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[5] / "examples" / "orders.py"
+SOURCE = Path(__file__).resolve().parents[4] / "examples" / "orders.py"
 
 
 class Accepting:

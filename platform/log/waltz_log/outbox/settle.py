@@ -16,11 +16,11 @@ import structlog
 from waltz_log.client.append.producer import SEQUENCE_MAX, Producer
 from waltz_log.client.append.search import Search
 from waltz_log.client.base.retry import Backoff
-from waltz_log.client.outbox.ledger import Attempt
 from waltz_log.client.owners.mounting import mount_for_appends
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.ports import Stream
 from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidRequest, NotAllowed, NotOwner, OutOfRange, WaltzError
+from waltz_log.outbox.ledger import Attempt
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import BOUND, RESOLVE
 

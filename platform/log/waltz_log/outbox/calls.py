@@ -15,16 +15,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from waltz_log.client.append.packing import check_draft
-from waltz_log.client.outbox.ledger import Entry, Ledger
-from waltz_log.client.outbox.settings import OutboxSettings
-from waltz_log.client.outbox.writer import JournalWriter
 from waltz_log.client.transactions.follow import Follower
 from waltz_log.client.transactions.transaction import pack_locks
 from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
+from waltz_log.outbox.ledger import Entry, Ledger
+from waltz_log.outbox.settings import OutboxSettings
+from waltz_log.outbox.writer import JournalWriter
 
 if TYPE_CHECKING:
-    from waltz_log.client.outbox.lane import Lane
+    from waltz_log.outbox.lane import Lane
 
 __all__ = ["Calls", "GiveUp", "Handler"]
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
-from waltz_log.client.outbox.intent import Intent, decode_intent, encode_intent
 from waltz_log.errors import CorruptData, WaltzError
+from waltz_log.outbox.intent import Intent, decode_intent, encode_intent
 
 __all__ = ["ENTRY_OVERHEAD_BYTES", "Attempt", "Change", "DeadLetter", "Entry", "Identity", "Kind", "Ledger", "Outcome", "Place", "Ticket"]
 

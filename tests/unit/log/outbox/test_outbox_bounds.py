@@ -7,11 +7,11 @@ import errno
 
 import pytest
 
-from tests.unit.log.client.outbox.bench import SMALL, bench, run, until
+from tests.unit.log.outbox.bench import SMALL, bench, run, until
 from waltz_log.client import GiveUp, Intent, TransactionContext
-from waltz_log.client.outbox.statistics import STATISTICS_FILE
-from waltz_log.client.outbox.store import read_statistics
 from waltz_log.errors import InvalidRequest, JournalFailed, OutboxFull, TransactionTooLarge
+from waltz_log.outbox.statistics import STATISTICS_FILE
+from waltz_log.outbox.store import read_statistics
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
 LARGE = Intent.data(0, bytes(20_000))

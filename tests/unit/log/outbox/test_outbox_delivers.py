@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.log.client.outbox.bench import FAST, bench, run, until
+from tests.unit.log.outbox.bench import FAST, bench, run, until
 from waltz_log.client import Intent, Outbox
-from waltz_log.client.outbox import lane
-from waltz_log.client.outbox.ledger import Attempt
-from waltz_log.client.outbox.settle import Settled, settle
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Method
 from waltz_log.errors import InvalidRequest
+from waltz_log.outbox import lane
+from waltz_log.outbox.ledger import Attempt
+from waltz_log.outbox.settle import Settled, settle
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import RESOLVE
