@@ -1,4 +1,4 @@
-"""Ends pending topics whose creation died, so that their log partitions take appends again (`client.topic_creation`; docs/guides/topics.md).
+"""Ends pending topics whose creation died, so that their log partitions take appends again (`client.topics.topic_creation`; docs/guides/topics.md).
 
 Every server does this. Its own event loop measures the bound, from the moment at which the server sees the topic pending, so no two clocks have to
 agree. No safety depends on the bound: a creation activates its topic by compare-and-set and only while that very entry is pending, so one that is
@@ -23,7 +23,7 @@ __all__ = ["PENDING_MAX_S", "PendingTopics"]
 log = structlog.get_logger(__name__)
 
 PENDING_MAX_S: Final = 60.0
-"""Twice the time that a creation allows itself between the reservation and the activation (`client.topic_creation.JUDGE_MAX_S`)."""
+"""Twice the time that a creation allows itself between the reservation and the activation (`client.topics.topic_creation.JUDGE_MAX_S`)."""
 
 
 class PendingTopics:
