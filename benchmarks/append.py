@@ -16,7 +16,7 @@ from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["run"]
 

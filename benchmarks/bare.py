@@ -25,7 +25,7 @@ import uvloop
 
 from benchmarks.setting import DATA_BYTES
 from waltz_log.client import Lock
-from waltz_log.testing import launch
+from waltz_log.processes import launch
 
 __all__ = ["BareClient", "bare_cluster"]
 

@@ -20,7 +20,7 @@ from waltz_log.client import WaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.ports import Channel
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork

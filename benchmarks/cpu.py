@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from benchmarks.pace import pace_ns
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["Processors"]
 

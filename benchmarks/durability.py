@@ -30,10 +30,10 @@ from waltz_log.core.ports import DiskFile
 from waltz_log.core.topics.catalogue import Policies
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.replica.appender import Flushing
 from waltz_log.storage.segments.segment_log import SegmentLog
-from waltz_log.testing.local import LocalCluster
 from waltz_log.testing.storage_model import silent_logs
 
 __all__ = ["run"]

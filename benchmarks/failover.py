@@ -19,7 +19,7 @@ from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import WaltzError
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork

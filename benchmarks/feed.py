@@ -17,7 +17,7 @@ from benchmarks.measurement import Measurement
 from benchmarks.processor import processor_s
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import WaltzClient
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["run", "run_ten"]
 

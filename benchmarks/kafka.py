@@ -35,7 +35,7 @@ from benchmarks.pace import pace_ns
 from benchmarks.setting import DATA_BYTES, machine_conditions
 from waltz_log.client import WaltzClient
 from waltz_log.errors import WaltzError
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["main"]
 

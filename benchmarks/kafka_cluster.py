@@ -19,7 +19,7 @@ from pathlib import Path
 import pyspark
 
 from waltz_log.coordination.java import find_java
-from waltz_log.testing import launch
+from waltz_log.processes import launch
 
 __all__ = ["KafkaCluster", "Produced", "kafka_cluster"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.load import pipelined
 from benchmarks.setting import Workload
 from waltz_log.client import WaltzClient
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["PARTITIONS", "filled_log"]
 

@@ -16,7 +16,7 @@ from benchmarks.load import pipelined
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import DATA_BYTES, Workload
 from waltz_log.client import ClientSettings, Intent, Outbox, OutboxSettings, WaltzClient
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["run"]
 

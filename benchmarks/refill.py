@@ -24,7 +24,7 @@ from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignme
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import Unavailable
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["run"]

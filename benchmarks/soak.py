@@ -25,8 +25,8 @@ from rich.console import Console
 from benchmarks.measurement import Measurement, table, write
 from benchmarks.setting import machine_conditions
 from waltz_log.client import SyncWaltzClient
-from waltz_log.testing import launch
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes import launch
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["growth", "is_flat", "soak"]
 

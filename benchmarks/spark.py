@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.log import PARTITIONS
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import Workload
-from waltz_log.testing import launch
+from waltz_log.processes import launch
 
 __all__ = ["run_noop", "run_trigger", "submit"]
 

@@ -27,8 +27,8 @@ from benchmarks.measurement import Measurement, percentile
 from waltz_delta.marks import app_id
 from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
-from waltz_log.testing import launch
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes import launch
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["run"]
 

@@ -23,7 +23,7 @@ from waltz_log.client import WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import survey
 from waltz_log.core.topics.sharding import worker_of
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["run"]

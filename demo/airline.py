@@ -27,7 +27,7 @@ from demo.spark import AIRCRAFT, FLIGHT_LEGS, READY, submit_command, submit_envi
 from demo.watch import Watch
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import InvalidSetting
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["YEAR_S", "Options", "clear", "run"]
 

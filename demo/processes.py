@@ -19,7 +19,7 @@ from typing import IO
 
 import psutil
 
-from waltz_log.testing import launch
+from waltz_log.processes import launch
 
 __all__ = ["ROOT", "Child", "ChildFailed", "Children", "memory_bytes"]
 

@@ -48,7 +48,7 @@ from tests.e2e.killed_driver import GAPS
 from waltz_log.client import ClientSettings, SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import WaltzError
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 
 class Appender(threading.Thread):

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from waltz_log.testing import launch
+from waltz_log.processes import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 INGEST, KILLED = "jobs/ingest.py", "tests/e2e/killed_driver.py"

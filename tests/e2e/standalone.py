@@ -21,7 +21,7 @@ from typing import Any, Self
 import psutil
 import pyspark
 
-from waltz_log.testing.processes import Processes
+from waltz_log.processes.children import Processes
 
 SPARK_HOME = Path(pyspark.__file__).parent
 HOST = "127.0.0.1"

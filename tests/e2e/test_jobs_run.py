@@ -20,7 +20,7 @@ from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch
 from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import ClusterUnavailable, Unavailable
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(400)
 

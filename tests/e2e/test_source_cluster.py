@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client import SyncWaltzClient
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -25,7 +25,7 @@ from waltz_delta.settings import DecodeSettings, OutputSettings, TargetSettings
 from waltz_log.cli.main import run as command_line
 from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -18,8 +18,8 @@ from tests.e2e.chaos_checker import differences, ends_of, log_rows, marks_of, ta
 from tests.e2e.standalone import BARE_PYTHON, SPARK_HOME, StandaloneSpark, bare_environment, python_workers, wait_for
 from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
-from waltz_log.testing import launch
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes import launch
+from waltz_log.processes.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(1800)
 

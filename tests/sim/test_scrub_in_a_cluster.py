@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 
-from waltz_log.cli.storage import peer_addresses
 from waltz_log.client import ClientSettings
 from waltz_log.coordination.survey import survey
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import CorruptData
+from waltz_log.processes.storage import peer_addresses
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.storage_model import silent_logs

@@ -18,7 +18,7 @@ import pytest
 from waltz_log.client import SyncWaltzClient
 from waltz_log.core.ports import Method
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation, WaltzError
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork

@@ -18,7 +18,7 @@ from tests.unit.log.client.sql.sql_bank import ACCOUNTS, TABLES, applied, connec
 from waltz_log.client import ClientSettings, Draft, Lock, Receipt, SyncWaltzClient, Transaction, TransactionContext, WaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import ClusterUnavailable, LockConflict, NotAppended, OutcomeUnknown
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -12,7 +12,7 @@ import pytest
 
 from waltz_log.client import ClientSettings, Lock, Transaction, WaltzClient
 from waltz_log.errors import LockConflict, NotAppended, OutcomeUnknown
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -23,7 +23,7 @@ from waltz_log.cli.main import run as command_line
 from waltz_log.client import SyncWaltzClient
 from waltz_log.core.topics.topic_names import name_id
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 WALTZ = [sys.executable, "-m", "waltz_log.cli.main"]
 

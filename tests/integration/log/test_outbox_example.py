@@ -17,8 +17,8 @@ import pytest
 
 from waltz_log.client import ClientSettings, GiveUp, Intent, SyncOutbox, TransactionContext, WaltzClient
 from waltz_log.errors import InvalidSetting
-from waltz_log.testing.local import LocalCluster
-from waltz_log.testing.processes import Processes
+from waltz_log.processes.children import Processes
+from waltz_log.processes.local_cluster import LocalCluster
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "orders.py"
 PARTITIONS = 2

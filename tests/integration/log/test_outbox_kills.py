@@ -19,8 +19,8 @@ import pytest
 from waltz_log.client import ClientSettings, Lock, Outbox, OutboxSettings, Transaction, TransactionContext, WaltzClient
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.outbox.offline import OutboxDirectory
-from waltz_log.testing.local import LocalCluster
-from waltz_log.testing.processes import Processes
+from waltz_log.processes.children import Processes
+from waltz_log.processes.local_cluster import LocalCluster
 
 SERVICE = Path(__file__).with_name("outbox_service.py")
 STARTED_WITHIN_S = 60.0

@@ -16,7 +16,7 @@ import pytest
 
 from waltz_log.coordination import embedded
 from waltz_log.errors import InvalidRequest
-from waltz_log.testing.processes import Processes
+from waltz_log.processes.children import Processes
 
 SLEEP = [sys.executable, "-S", "-c", "import time; print('sleeping', flush=True); time.sleep(600)"]
 DEAF = [
@@ -54,7 +54,7 @@ def test_a_killed_parent_takes_its_children_along(tmp_path: Path) -> None:
     script.write_text(
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from waltz_log.testing.processes import Processes\n"
+        "from waltz_log.processes.children import Processes\n"
         f"children = Processes(Path({str(tmp_path)!r}))\n"
         f"print(children.start('child', {DEAF!r}), flush=True)\n"
         "time.sleep(600)\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from waltz_log.client import ClientSettings, SyncWaltzClient
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 COUNT = 500
 

@@ -12,7 +12,7 @@ from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.replica_change import ReplicaChange, clean_members
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
 
 DATA = bytes(1000)

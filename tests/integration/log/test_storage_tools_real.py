@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client.sync import SyncWaltzClient
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 WALTZ = [sys.executable, "-m", "waltz_log.cli.main", "storage"]
 

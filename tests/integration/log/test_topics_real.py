@@ -16,7 +16,7 @@ import pytest
 
 from waltz_log.client import SyncSubscribers, SyncWaltzClient
 from waltz_log.errors import OutOfRange
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 KEYS = 5
 VALUES = 300

@@ -19,7 +19,7 @@ from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import survey
 from waltz_log.core.topics.sharding import worker_of
 from waltz_log.errors import NotAppended, OutcomeUnknown
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport.grpc import GrpcNetwork
 
 pytestmark = pytest.mark.timeout(240)

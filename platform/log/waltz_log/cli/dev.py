@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from types import FrameType
 
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 
 __all__ = ["run"]
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from waltz_log.cli.grpc_environment import GRPC_ENVIRONMENT
+from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
 
 os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 
@@ -65,7 +65,7 @@ def zookeeper(
     listen: Annotated[str, typer.Option(help="host:port that clients reach it at.")] = "127.0.0.1:2181",
 ) -> int:
     """Run a real ZooKeeper, from the jars inside the installed pyspark."""
-    from waltz_log.cli import zookeeper as command
+    from waltz_log.processes import zookeeper as command
 
     return command.run(directory, listen)
 
@@ -78,8 +78,8 @@ def server(
     log_level: LogLevel = None,
 ) -> int:
     """Run a log server."""
-    from waltz_log.cli import server as command
-    from waltz_log.cli.logs import configure_logs
+    from waltz_log.processes import server as command
+    from waltz_log.processes.logs import configure_logs
     from waltz_log.server import ServerSettings
 
     configure_logs(log_level)

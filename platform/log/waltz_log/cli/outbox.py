@@ -12,13 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from waltz_log.cli.clock import WallClock
 from waltz_log.client import DeadLetter, Intent, OutboxStatistics
 from waltz_log.errors import InvalidRequest
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.outbox.offline import OutboxDirectory
 from waltz_log.outbox.store import read_statistics
+from waltz_log.processes.clock import WallClock
 
 __all__ = ["drop", "listing", "retry", "status"]
 

@@ -45,8 +45,8 @@ def run_node(
         if replace or any(each is not None for each in given):
             raise InvalidSetting(name=context.invoked_subcommand, reason="has options of its own, after its name, and none of a node's", nearest=None)
         return OK
-    from waltz_log.cli import storage as command
-    from waltz_log.cli.logs import configure_logs
+    from waltz_log.processes import storage as command
+    from waltz_log.processes.logs import configure_logs
     from waltz_log.storage import StorageSettings
 
     configure_logs(log_level)

@@ -8,13 +8,13 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from waltz_log.cli.clock import WallClock
 from waltz_log.cli.storage_tools import Pacer
 from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
+from waltz_log.processes.clock import WallClock
 from waltz_log.storage.offline.backup import backup
 from waltz_log.storage.offline.migrate import JAVA_CONTROL_FILE, migrate
 from waltz_log.storage.offline.partition_copy import copy_partition

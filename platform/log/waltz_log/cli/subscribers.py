@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from waltz_log.cli.clock import WallClock
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, remove_subscriber
 from waltz_log.coordination.survey import survey
 from waltz_log.coordination.topics import read_catalogue
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.subscribers import Subscriber
 from waltz_log.exit_codes import OK
+from waltz_log.processes.clock import WallClock
 
 __all__ = ["described", "listing", "remove", "show", "subscriber_facts"]
 

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from waltz_log.cli.clock import WallClock
 from waltz_log.cli.topic_facts import partition_facts
 from waltz_log.coordination.topics import change_catalogue, read_catalogue
 from waltz_log.core.ports import Coordinator
@@ -18,6 +17,7 @@ from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
+from waltz_log.processes.clock import WallClock
 from waltz_log.storage.base.settings import StorageSettings
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from waltz_log.processes.local_cluster import LocalCluster
     from waltz_log.testing.in_memory import InMemoryCluster, SyncInMemoryCluster
-    from waltz_log.testing.local import LocalCluster
 
 __all__ = ["InMemoryCluster", "LocalCluster", "SyncInMemoryCluster"]
 
 _WHERE = {
     "InMemoryCluster": "waltz_log.testing.in_memory",
-    "LocalCluster": "waltz_log.testing.local",
+    "LocalCluster": "waltz_log.processes.local_cluster",
     "SyncInMemoryCluster": "waltz_log.testing.in_memory",
 }
 

@@ -12,12 +12,12 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from waltz_log.cli.clock import WallClock
 from waltz_log.client import ClientSettings, SyncWaltzClient, WaltzClient
 from waltz_log.client.base.background import Background
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import Topic
 from waltz_log.errors import InvalidRequest
+from waltz_log.processes.clock import WallClock
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.injection import Fault, Faults, connect_injected, expect_partition
 

@@ -15,11 +15,11 @@ from uuid import UUID
 import pytest
 
 from waltz_log.cli.main import run
-from waltz_log.cli.storage import admit_behind
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidSetting
 from waltz_log.exit_codes import CLOSED_PIPE, FAILED, MACHINE, OK, USAGE
 from waltz_log.filesystem import FileSystemDisk
+from waltz_log.processes.storage import admit_behind
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.java_directory import java_struct, write_java_directory

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from waltz_log.errors import ClusterUnavailable
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.testing.smoke.nemesis import Nemesis
 from waltz_log.testing.smoke.schedule import outages
 

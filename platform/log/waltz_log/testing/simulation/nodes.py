@@ -11,11 +11,11 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from waltz_log.cli.storage import check_start, register
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Listener
+from waltz_log.processes.storage import check_start, register
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.testing.coordinator import MemoryCoordinator

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from waltz_log.errors import ClusterUnavailable
-from waltz_log.testing.local import LocalCluster
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.testing.smoke.schedule import Outage
 
 __all__ = ["Nemesis"]

@@ -17,8 +17,8 @@ from pathlib import Path
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.errors import Unavailable
-from waltz_log.testing.local import LocalCluster
-from waltz_log.testing.processes import Processes
+from waltz_log.processes.children import Processes
+from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.testing.smoke.checks import judge
 from waltz_log.testing.smoke.clients import SETTINGS, command, history_file, marks_file, progress_file
 from waltz_log.testing.smoke.history import ClientHistory, PartitionLog, SmokeHistory

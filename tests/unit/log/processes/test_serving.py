@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waltz_log.cli.serving import run
+from waltz_log.processes.serving import run
 
 
 async def _loop() -> str:

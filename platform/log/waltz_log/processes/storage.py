@@ -14,16 +14,16 @@ from uuid import UUID
 
 import structlog
 
-from waltz_log.cli.clock import WallClock
-from waltz_log.cli.serving import either, say_ready, serve
-from waltz_log.cli.worker_link import ROOM
-from waltz_log.cli.workers import NodeAddresses, Workers, orders_of
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Disk, Node
 from waltz_log.core.topics.sharding import SUPERVISOR, WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
+from waltz_log.processes.clock import WallClock
+from waltz_log.processes.serving import either, say_ready, serve
+from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
+from waltz_log.processes.worker_link import ROOM
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.control.directory import read_directory
 from waltz_log.storage.integrity.peers import PeerReplicas

@@ -19,18 +19,18 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from waltz_log.cli.grpc_environment import GRPC_ENVIRONMENT
+from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
 
 os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 
 import structlog
 
-from waltz_log.cli.clock import WallClock
-from waltz_log.cli.logs import configure_logs
-from waltz_log.cli.serving import either, run
-from waltz_log.cli.worker_link import READY, ROOM, Link, Orders
 from waltz_log.errors import ClusterUnavailable, WaltzError, exit_code_of
 from waltz_log.exit_codes import OK
+from waltz_log.processes.clock import WallClock
+from waltz_log.processes.logs import configure_logs
+from waltz_log.processes.serving import either, run
+from waltz_log.processes.worker_link import READY, ROOM, Link, Orders
 from waltz_log.transport.forwarding import WorkerNetwork
 
 __all__ = ["main"]
@@ -159,8 +159,8 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
 
 @asynccontextmanager
 async def _storage(settings: Any, orders: Orders, link: Link) -> AsyncIterator[None]:
-    from waltz_log.cli.storage import find_peers
     from waltz_log.filesystem import FileSystemDisk, ThreadOffload
+    from waltz_log.processes.storage import find_peers
     from waltz_log.storage import StorageNode
     from waltz_log.storage.integrity.peers import PeerReplicas
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from waltz_log.cli import server, storage
-from waltz_log.cli.socket_folder import SocketFolder
-from waltz_log.cli.worker_link import Orders
-from waltz_log.cli.workers import NodeAddresses, Workers
 from waltz_log.core.restart_policy import RestartPolicy
 from waltz_log.errors import WorkerFailed, exit_code_of
 from waltz_log.exit_codes import MACHINE
+from waltz_log.processes import server, storage
+from waltz_log.processes.socket_folder import SocketFolder
+from waltz_log.processes.supervisor import NodeAddresses, Workers
+from waltz_log.processes.worker_link import Orders
 from waltz_log.server import ServerSettings
 from waltz_log.storage import StorageSettings
 from waltz_log.transport.addresses import ReservedAddress

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from waltz_log.cli.grpc_environment import GRPC_ENVIRONMENT
+from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
 
 CALL = """
 import os, asyncio

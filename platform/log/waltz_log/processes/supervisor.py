@@ -22,10 +22,10 @@ from typing import Any, Literal, Self
 
 import structlog
 
-from waltz_log.cli.socket_folder import SocketFolder
-from waltz_log.cli.worker_link import READY, Link, Orders
 from waltz_log.core.restart_policy import RestartPolicy, Restarts
 from waltz_log.errors import WorkerFailed
+from waltz_log.processes.socket_folder import SocketFolder
+from waltz_log.processes.worker_link import READY, Link, Orders
 from waltz_log.settings import Settings
 from waltz_log.transport.addresses import ReservedAddress
 
@@ -204,7 +204,7 @@ class _Worker:
         """From the start of a process to its end: its exit code, or the signal below zero."""
         ours, its = socket.socketpair()
         with its:
-            command = (sys.executable, "-P", "-m", "waltz_log.cli.worker", str(its.fileno()), str(os.getpid()))
+            command = (sys.executable, "-P", "-m", "waltz_log.processes.worker", str(its.fileno()), str(os.getpid()))
             # Not of our session: Ctrl-C at the terminal is for the supervisor, which stops its workers in good order.
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=DEVNULL, stdout=sys.stderr.fileno(), pass_fds=(its.fileno(), *self._workers.inherit), start_new_session=True

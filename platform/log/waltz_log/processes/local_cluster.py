@@ -23,7 +23,7 @@ import yaml
 
 from waltz_log.coordination import embedded
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
-from waltz_log.testing.processes import Processes
+from waltz_log.processes.children import Processes
 
 __all__ = ["LocalCluster"]
 

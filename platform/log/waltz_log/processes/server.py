@@ -1,8 +1,8 @@
 """`waltz server`: one log server, until it is asked to stop.
 
 A server whose coordinator session ended (it stood still for too long, or was cut off) starts over as a new one at the same address: its
-partitions are others' by then. With several workers this process is their supervisor (`cli.workers`) and the member of the cluster, and serves
-nothing itself.
+partitions are others' by then. With several workers this process is their supervisor (`processes.supervisor`) and the member of the cluster, and
+serves nothing itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from waltz_log.cli.clock import WallClock
-from waltz_log.cli.serving import either, say_ready, serve
-from waltz_log.cli.workers import NodeAddresses, Workers, orders_of
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.errors import ClusterUnavailable
+from waltz_log.processes.clock import WallClock
+from waltz_log.processes.serving import either, say_ready, serve
+from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.transport.grpc import GrpcNetwork

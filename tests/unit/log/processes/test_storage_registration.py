@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from waltz_log.cli.storage import register
 from waltz_log.core.metadata import REPLICAS, STORAGE_NODES, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import Fenced
+from waltz_log.processes.storage import register
 from waltz_log.testing.coordinator import MemoryEnsemble
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from waltz_log.errors import InvalidRequest
-from waltz_log.testing import launch
+from waltz_log.processes import launch
 
 __all__ = ["Processes"]
 

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 from types import FrameType
 
-from waltz_log.cli.serving import say_ready
 from waltz_log.coordination import embedded
 from waltz_log.errors import InvalidSetting, StorageFailed
+from waltz_log.processes.serving import say_ready
 
 __all__ = ["run"]
 
