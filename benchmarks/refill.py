@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.load import pipelined
 from benchmarks.measurement import Measurement
 from benchmarks.setting import DATA_BYTES, Workload
-from waltz_log.cli.replicas import change_replicas
+from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.client import WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES

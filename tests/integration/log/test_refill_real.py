@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from waltz_log.cli.replicas import change_replicas
+from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.client import WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path

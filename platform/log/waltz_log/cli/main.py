@@ -19,14 +19,14 @@ os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
 import typer
 from typer.exceptions import TyperException
 
-from waltz_log.cli.journal_app import journal_app
+from waltz_log.cli.cluster.replicas_app import replicas_app
+from waltz_log.cli.journal.journal_app import journal_app
 from waltz_log.cli.outputs import Output, checked_output
 from waltz_log.cli.plugins import PluginGroup
-from waltz_log.cli.replicas_app import replicas_app
-from waltz_log.cli.storage_app import storage_app
-from waltz_log.cli.subscribers_app import subscribers_app
-from waltz_log.cli.topics_app import topics_app
-from waltz_log.cli.transactions_app import add_transactions
+from waltz_log.cli.storage.storage_app import storage_app
+from waltz_log.cli.topics.subscribers_app import subscribers_app
+from waltz_log.cli.topics.topics_app import topics_app
+from waltz_log.cli.transactions.transactions_app import add_transactions
 from waltz_log.errors import WaltzError, exit_code_of
 from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, USAGE
 
@@ -121,7 +121,7 @@ def create(
     timeout: Timeout = 10.0,
 ) -> int:
     """Make a cluster. One that is there already is refused."""
-    from waltz_log.cli import cluster as command
+    from waltz_log.cli.cluster import cluster as command
 
     names = [each.strip() for each in storages.split(",")]
     return asyncio.run(
@@ -139,7 +139,7 @@ def grow(
     timeout: Timeout = 10.0,
 ) -> int:
     """Add partitions to a log, while everything runs. A log never gets fewer."""
-    from waltz_log.cli import grow as command
+    from waltz_log.cli.cluster import grow as command
 
     names = None if storages is None else [each.strip() for each in storages.split(",")]
     return asyncio.run(command.run(cluster, partitions, storages=names, replication=replication, dry_run=dry_run, timeout_s=timeout))
@@ -160,7 +160,7 @@ def adopt(
     timeout: Timeout = 10.0,
 ) -> int:
     """Make a cluster around storage directories that hold data, such as migrated ones. Nodes and servers are started afterwards."""
-    from waltz_log.cli import adopt as command
+    from waltz_log.cli.cluster import adopt as command
 
     return asyncio.run(command.run(cluster, name=name, nodes=nodes, missing=missing or [], restored=restored, timeout_s=timeout))
 
@@ -174,7 +174,7 @@ def status(
     timeout: Timeout = 10.0,
 ) -> int:
     """Show owners, replicas and nodes. Exit code 3 if a partition has no owner, or no majority of replicas that accept appends."""
-    from waltz_log.cli import cluster as command
+    from waltz_log.cli.cluster import cluster as command
 
     return asyncio.run(command.status(cluster, output=checked_output(output), wait_s=wait, complete=complete, timeout_s=timeout))
 
@@ -182,7 +182,7 @@ def status(
 @outbox_app.command(name="status")
 def outbox_status(directory: OutboxDirectory, output: Output = "table") -> int:
     """Show pending, undecided and dead intents, also of a running service. Exit code 1 if an operator should inspect it."""
-    from waltz_log.cli import outbox as command
+    from waltz_log.cli.outbox import outbox as command
 
     return command.status(directory, output=checked_output(output))
 
@@ -194,7 +194,7 @@ def outbox_list(
     output: Output = "table",
 ) -> int:
     """Show the dead letters. The service must be stopped."""
-    from waltz_log.cli import outbox as command
+    from waltz_log.cli.outbox import outbox as command
 
     return command.listing(directory, pending=pending, output=checked_output(output))
 
@@ -208,7 +208,7 @@ def outbox_retry(
     arguments: Annotated[str | None, typer.Option(help="Call with these instead, as JSON.")] = None,
 ) -> int:
     """Make dead letters intents again. The service must be stopped; its next start forwards them."""
-    from waltz_log.cli import outbox as command
+    from waltz_log.cli.outbox import outbox as command
 
     return command.retry(directory, dead or [], everything=everything, data=data, arguments=arguments)
 
@@ -220,7 +220,7 @@ def outbox_drop(
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
 ) -> int:
     """Forget dead letters for good. The service must be stopped."""
-    from waltz_log.cli import outbox as command
+    from waltz_log.cli.outbox import outbox as command
 
     return command.drop(directory, dead or [], everything=everything)
 

@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from waltz_log.cli.replicas import change_replicas
+from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.core.metadata import PartitionMetadata, partition_path
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import Fenced, InvalidRequest, Unavailable

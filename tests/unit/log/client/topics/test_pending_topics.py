@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from waltz_log.cli.topics import _list
+from waltz_log.cli.topics.topics import _list
 from waltz_log.client import ClientSettings
 from waltz_log.client.topics.topic_creation import TopicPlan, create_topic
 from waltz_log.coordination.topics import read_catalogue, write_catalogue

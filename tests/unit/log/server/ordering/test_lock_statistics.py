@@ -8,7 +8,7 @@ import json
 
 from rich.console import Console
 
-from waltz_log.cli.cluster import show
+from waltz_log.cli.cluster.cluster import show
 from waltz_log.client import Lock
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.coordination.survey import survey

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from waltz_log.cli.cluster import show
+from waltz_log.cli.cluster.cluster import show
 from waltz_log.client import ClientSettings, Receipt, WaltzClient
 from waltz_log.coordination.survey import survey
 from waltz_log.core import metadata as paths

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from waltz_log.cli.replicas import change_replicas
+from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.client import Transaction, WaltzClient
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.replica_change import ReplicaChange, clean_members

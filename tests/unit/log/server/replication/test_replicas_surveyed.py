@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from waltz_log.cli import cluster as command
+from waltz_log.cli.cluster import cluster as command
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ReplicaAssignment

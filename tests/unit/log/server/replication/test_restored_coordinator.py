@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from waltz_log.cli.replicas import change_replicas
+from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.client import ClientSettings
 from waltz_log.coordination.cluster import CLIENT_IDS_SKIPPED, adopt_cluster
 from waltz_log.core.adoption import adopt

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from waltz_log.cli.subscribers import subscriber_facts
-from waltz_log.cli.topic_facts import partition_facts
+from waltz_log.cli.topics.subscribers import subscriber_facts
+from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.coordination.subscribers import read_retained

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.cli.replicas import change_replicas
+from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.coordination.cluster import adopt_cluster, create_cluster
 from waltz_log.core.adoption import Adoption, DirectoryFacts, PartitionFacts, adopt
 from waltz_log.core.metadata import ReplicaState

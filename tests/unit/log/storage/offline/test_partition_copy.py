@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from waltz_log.cli.storage_copies import copy_one_partition
+from waltz_log.cli.storage.storage_copies import copy_one_partition
 from waltz_log.errors import ClusterKeyMismatch, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from waltz_log.cli.storage_tools import verify_all
+from waltz_log.cli.storage.storage_tools import verify_all
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
 from waltz_log.compaction.loading import ViewLoad
 from waltz_log.core.formats.wal_records import WalRecord

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from waltz_log.cli.cluster import show
+from waltz_log.cli.cluster.cluster import show
 from waltz_log.coordination.survey import ServerState, StorageState, Survey
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from waltz_log.cli.fills import describe_fill, fill_of
+from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.coordination.cluster import expect_known
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path

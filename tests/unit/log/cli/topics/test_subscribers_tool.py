@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from waltz_log.cli import subscribers as command
 from waltz_log.cli.main import run
+from waltz_log.cli.topics import subscribers as command
 from waltz_log.coordination.subscribers import propose_retained, register_subscriber, settle_retained
 from waltz_log.coordination.topics import change_catalogue
 from waltz_log.core import metadata as paths

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from waltz_log.cli import transactions
-from waltz_log.cli.transactions import Place
+from waltz_log.cli.transactions import transactions
+from waltz_log.cli.transactions.transactions import Place
 from waltz_log.client import ClientSettings, Transaction, WaltzClient
 from waltz_log.errors import OutOfRange
 from waltz_log.testing import InMemoryCluster

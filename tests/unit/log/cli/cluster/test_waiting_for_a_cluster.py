@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from waltz_log.cli import cluster
+from waltz_log.cli.cluster import cluster
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, ServerState, Survey
 from waltz_log.exit_codes import OK, UNAVAILABLE
 
@@ -42,13 +42,13 @@ async def test_who_waits_asks_a_busy_node_with_more_patience_each_time(asked_s: 
 
 async def test_the_patience_has_an_end(asked_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "PATIENCE_MAX_S", 4.0)
-    monkeypatch.setattr("waltz_log.cli.cluster.monotonic", count(0.0, 10.0).__next__)
+    monkeypatch.setattr("waltz_log.cli.cluster.cluster.monotonic", count(0.0, 10.0).__next__)
     assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=200, complete=True, timeout_s=1) == UNAVAILABLE
     assert max(asked_s) == 4.0
 
 
 async def test_the_last_look_takes_no_more_than_is_left_of_the_wait(asked_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waltz_log.cli.cluster.monotonic", iter([0.0, 1.0, 2.5, 4.0, 4.5, 9.0]).__next__)
+    monkeypatch.setattr("waltz_log.cli.cluster.cluster.monotonic", iter([0.0, 1.0, 2.5, 4.0, 4.5, 9.0]).__next__)
     assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=5, complete=True, timeout_s=1) == UNAVAILABLE
     assert asked_s == [2.0, 2.5, 2.0], "2.5 s of 5 were left, then 0.5: a node that answers at once is heard all the same"
 

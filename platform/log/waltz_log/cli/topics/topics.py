@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from waltz_log.cli.topic_facts import partition_facts
+from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.coordination.topics import change_catalogue, read_catalogue
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic

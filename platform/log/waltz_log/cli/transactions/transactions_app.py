@@ -31,7 +31,7 @@ def append(
     timeout: Timeout = 30.0,
 ) -> int:
     """Append by hand, and tell where it went."""
-    from waltz_log.cli import transactions as command
+    from waltz_log.cli.transactions import transactions as command
 
     place = command.Place(topic, key, partition)
     return asyncio.run(command.append(cluster, data, place, header=header, delete=delete, principal=principal, timeout_s=timeout))
@@ -53,7 +53,7 @@ def read(
     timeout: Timeout = 30.0,
 ) -> int:
     """Show what is in the log: a line for each transaction, or one of JSON."""
-    from waltz_log.cli import transactions as command
+    from waltz_log.cli.transactions import transactions as command
 
     place = command.Place(topic, key, partition)
     options = {"after": after, "limit": limit, "follow": follow, "compacted": compacted, "output": checked_output(output)}

@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from waltz_log.cli.storage_tools import Pacer
+from waltz_log.cli.storage.storage_tools import Pacer
 from waltz_log.core.formats.backup_manifest import BackupManifest
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting

@@ -22,7 +22,7 @@ Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to w
 @subscribers_app.command(name="list")
 def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show every subscriber with its marks, its lag, and when it was last seen."""
-    from waltz_log.cli import subscribers as command
+    from waltz_log.cli.topics import subscribers as command
 
     return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
 
@@ -30,6 +30,6 @@ def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0)
 @subscribers_app.command()
 def remove(cluster: Cluster, name: Name, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Keep nothing for it any more. If it is alive after all, its next report is refused."""
-    from waltz_log.cli import subscribers as command
+    from waltz_log.cli.topics import subscribers as command
 
     return asyncio.run(command.remove(cluster, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))

@@ -32,7 +32,7 @@ def print_records(
     output: Output = "table",
 ) -> int:
     """Print every record where it stands, living or not."""
-    from waltz_log.cli import journal as command
+    from waltz_log.cli.journal import journal as command
 
     return command.print_records(directory, reclaimed=reclaimed, safe=safe, output=checked_output(output))
 
@@ -40,7 +40,7 @@ def print_records(
 @journal_app.command()
 def stats(directory: Directory, config: Config = None, output: Output = "table") -> int:
     """Show what lives, and what each file holds."""
-    from waltz_log.cli import journal as command
+    from waltz_log.cli.journal import journal as command
 
     return command.stats(directory, config, output=checked_output(output))
 
@@ -48,7 +48,7 @@ def stats(directory: Directory, config: Config = None, output: Output = "table")
 @journal_app.command()
 def verify(directory: Directory, output: Output = "table") -> int:
     """Read everything and list what is damaged. Exit code 1 if something is."""
-    from waltz_log.cli import journal as command
+    from waltz_log.cli.journal import journal as command
 
     return command.verify(directory, output=checked_output(output))
 
@@ -60,7 +60,7 @@ def export(
     config: Config = None,
 ) -> int:
     """Write living records and transactions in doubt as lines of JSON."""
-    from waltz_log.cli import journal as command
+    from waltz_log.cli.journal import journal as command
 
     return command.export(directory, to, config)
 
@@ -72,7 +72,7 @@ def import_lines(
     config: Config = None,
 ) -> int:
     """Fill an empty journal from what export wrote."""
-    from waltz_log.cli import journal as command
+    from waltz_log.cli.journal import journal as command
 
     return command.import_lines(directory, source, config)
 
@@ -80,7 +80,7 @@ def import_lines(
 @journal_app.command()
 def compact(directory: Directory, config: Config = None) -> int:
     """Write again what lives in sparse files, and free them."""
-    from waltz_log.cli import journal as command
+    from waltz_log.cli.journal import journal as command
 
     return command.compact(directory, config)
 
@@ -92,6 +92,6 @@ def measure(
     output: Output = "table",
 ) -> int:
     """Find how fast a disk syncs, and suggest what a group commit should wait for."""
-    from waltz_log.cli import journal as command
+    from waltz_log.cli.journal import journal as command
 
     return command.measure(directory, seconds, output=checked_output(output))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from waltz_log.cli.cluster import show
-from waltz_log.cli.fills import describe_fill, fill_of
+from waltz_log.cli.cluster.cluster import show
+from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.coordination.survey import PartitionState, ServerState, StorageState, Survey, SurveyedReplica
 from waltz_log.core.replica_status import ReplicaStatus
 

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from waltz_log.cli.fills import describe_fill, fill_of
+from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.coordination.cluster import create_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey

@@ -39,7 +39,7 @@ def replace(cluster: Cluster, partition: Partition, old: Removed, new: Added, wa
 
 
 def _change(cluster: str, partition: int, added: str | None, removed: str | None, wait_s: float, timeout_s: float, *, force: bool = False) -> int:
-    from waltz_log.cli import replicas as command
+    from waltz_log.cli.cluster import replicas as command
     from waltz_log.core.replica_change import ReplicaChange
 
     return asyncio.run(command.run(cluster, ReplicaChange(partition, added, removed, force), wait_s=wait_s, timeout_s=timeout_s))

@@ -44,7 +44,7 @@ def create(
     timeout: Timeout = 10.0,
 ) -> int:
     """Make a topic over log partitions that are empty. One that is there already is left as it is if it is the same, and refused if not."""
-    from waltz_log.cli import topics as command
+    from waltz_log.cli.topics import topics as command
 
     return asyncio.run(
         command.create(
@@ -67,7 +67,7 @@ def create(
 @topics_app.command(name="list")
 def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show the topics there are."""
-    from waltz_log.cli import topics as command
+    from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
 
@@ -75,7 +75,7 @@ def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0)
 @topics_app.command()
 def describe(cluster: Cluster, name: Name, output: Output = "table", timeout: Timeout = 10.0) -> int:
     """Show all about one topic: ids, partitions, properties, policies and what they mean for what is acknowledged."""
-    from waltz_log.cli import topics as command
+    from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.describe(cluster, name, output=checked_output(output), timeout_s=timeout))
 
@@ -83,7 +83,7 @@ def describe(cluster: Cluster, name: Name, output: Output = "table", timeout: Ti
 @topics_app.command(name="alter-policy")
 def alter_policy(cluster: Cluster, name: Name, policies: Policies = None, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
     """Change policies of a topic."""
-    from waltz_log.cli import topics as command
+    from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.alter_policy(cluster, name, policies or [], dry_run=dry_run, timeout_s=timeout))
 
@@ -91,6 +91,6 @@ def alter_policy(cluster: Cluster, name: Name, policies: Policies = None, dry_ru
 @topics_app.command()
 def delete(cluster: Cluster, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
     """Forget a topic's name. What is in its log partitions goes, but for what subscribers have not read; then they are free for another topic."""
-    from waltz_log.cli import topics as command
+    from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.delete(cluster, name, dry_run=dry_run, timeout_s=timeout))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_log.cli.topics import acknowledged_means, loss_window, writer_memory
+from waltz_log.cli.topics.topics import acknowledged_means, loss_window, writer_memory
 from waltz_log.core.topics.catalogue import Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
 

@@ -62,7 +62,7 @@ def dump_control_file(
     output: Output = "table",
 ) -> int:
     """Show the control file and the fence file: every struct, which one holds, starts and fences."""
-    from waltz_log.cli import storage_tools
+    from waltz_log.cli.storage import storage_tools
 
     return storage_tools.dump_control_file(directory, partition, checked_output(output))
 
@@ -78,7 +78,7 @@ def dump_segment(
     output: Output = "table",
 ) -> int:
     """Show what stands in a segment, entry by entry. With --output json one object a line."""
-    from waltz_log.cli import storage_tools
+    from waltz_log.cli.storage import storage_tools
 
     return storage_tools.dump_segment(segment, part=part, data=data, first=first, last=last, data_bytes=data_bytes, output=checked_output(output))
 
@@ -86,7 +86,7 @@ def dump_segment(
 @storage_app.command("verify-segment")
 def verify_segment(segment: Segment, output: Output = "table") -> int:
     """Verify one segment: every checksum, id and index entry. Exit code 1 where anything is wrong."""
-    from waltz_log.cli import storage_tools
+    from waltz_log.cli.storage import storage_tools
 
     return storage_tools.verify_one(segment, checked_output(output))
 
@@ -99,7 +99,7 @@ def verify(
     output: Output = "table",
 ) -> int:
     """Verify a whole directory, strictly read-only, beside a running node too. Exit code 1 where anything is wrong."""
-    from waltz_log.cli import storage_tools
+    from waltz_log.cli.storage import storage_tools
 
     return storage_tools.verify_all(directory, None if not partition else set(partition), pace, checked_output(output))
 
@@ -109,7 +109,7 @@ def segment_statistics(
     path: Annotated[Path, typer.Argument(help="A segment's data file, a partition's directory or a storage directory.")], output: Output = "table"
 ) -> int:
     """Count what segments hold: transactions, sizes, generations, times."""
-    from waltz_log.cli import storage_tools
+    from waltz_log.cli.storage import storage_tools
 
     return storage_tools.statistics(path, checked_output(output))
 
@@ -122,7 +122,7 @@ def copy_partition(
     pace: Pace = 0.0,
 ) -> int:
     """Fill a partition from another node's directory, as far as that is known to be clean. Its node copies the rest from its peers when it starts."""
-    from waltz_log.cli import storage_copies
+    from waltz_log.cli.storage import storage_copies
 
     return storage_copies.copy_one_partition(source, target, partition, pace)
 
@@ -130,7 +130,7 @@ def copy_partition(
 @storage_app.command("describe")
 def describe(directory: Directory) -> int:
     """Print, as JSON, what `waltz cluster adopt` needs of a directory on another machine."""
-    from waltz_log.cli import adopt
+    from waltz_log.cli.cluster import adopt
 
     return adopt.describe_directory(directory)
 
@@ -138,7 +138,7 @@ def describe(directory: Directory) -> int:
 @storage_app.command("migrate")
 def migrate(directory: Directory, output: Output = "table") -> int:
     """Convert a directory that Java Waltz 0.13 wrote; its control file is kept beside the new one. No node may have the directory."""
-    from waltz_log.cli import storage_copies
+    from waltz_log.cli.storage import storage_copies
 
     return storage_copies.migrate_directory(directory, checked_output(output))
 
@@ -151,7 +151,7 @@ def backup(
     output: Output = "table",
 ) -> int:
     """Copy a storage directory, of a running node too, into a backup: consistent, verified, there whole or not at all."""
-    from waltz_log.cli import storage_copies
+    from waltz_log.cli.storage import storage_copies
 
     return storage_copies.backup_directory(directory, target, pace, checked_output(output))
 
@@ -164,6 +164,6 @@ def restore(
     output: Output = "table",
 ) -> int:
     """Make a storage directory from a backup. A node on it counts as absent in votes until it has caught up with its peers."""
-    from waltz_log.cli import storage_copies
+    from waltz_log.cli.storage import storage_copies
 
     return storage_copies.restore_directory(source, target, pace, checked_output(output))
