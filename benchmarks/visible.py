@@ -24,7 +24,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from benchmarks.log import PARTITIONS
 from benchmarks.measurement import Measurement, percentile
-from waltz_delta.marks import app_id
+from waltz_delta.marks.marks import app_id
 from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.processes import launch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.audit import audit
+from waltz_delta.jobs.audit import audit
 
 if __name__ == "__main__":
     sys.exit(audit(sys.argv[1:]))

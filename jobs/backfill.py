@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.backfill import backfill
+from waltz_delta.jobs.backfill import backfill
 
 if __name__ == "__main__":
     sys.exit(backfill(sys.argv[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.job import ingest
+from waltz_delta.jobs.job import ingest
 
 if __name__ == "__main__":
     sys.exit(ingest(sys.argv[1:]))

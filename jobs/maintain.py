@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.maintain import maintain
+from waltz_delta.jobs.maintain import maintain
 
 if __name__ == "__main__":
     sys.exit(maintain(sys.argv[1:]))

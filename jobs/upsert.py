@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from waltz_delta.job import upsert
+from waltz_delta.jobs.job import upsert
 
 if __name__ == "__main__":
     sys.exit(upsert(sys.argv[1:]))

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from waltz_delta import high_water_marks
 from waltz_delta.errors import NotADeltaTable
-from waltz_delta.marks import app_id
+from waltz_delta.marks.marks import app_id
 from waltz_log.client import SyncWaltzClient
 
 TOLD = 10

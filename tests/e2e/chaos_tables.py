@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tests.e2e.chaos_checker import Place, Row, marks_of
-from waltz_delta.marks import app_id
+from waltz_delta.marks.marks import app_id
 
 __all__ = ["Edits", "Replacement", "TableUser"]
 

@@ -23,8 +23,10 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from pyspark_waltz import DefaultSource
-from waltz_delta import internal, job, pipeline_run
-from waltz_delta.landing import Landing
+from waltz_delta.base import internal
+from waltz_delta.jobs import job
+from waltz_delta.landing.landing import Landing
+from waltz_delta.pipelines import pipeline_run
 
 GAPS = ("offsets", "rows", "commit", "checkpoint")
 PAUSE = "pause"

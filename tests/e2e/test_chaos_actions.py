@@ -21,14 +21,16 @@ from pyspark_waltz.testing import StubCluster
 from tests.e2e.chaos_actions import ACTIONS, START, Action, actions_of, follow, judge, told_in
 from tests.e2e.chaos_checker import Held, Row, differences_below_marks, held
 from tests.e2e.chaos_tables import Edits, TableUser, known_id, table_id
-from waltz_delta import internal, marks, pipeline_run
-from waltz_delta.landing import Landing
-from waltz_delta.listener import StatusBoard
-from waltz_delta.marks import BatchRange
-from waltz_delta.pipeline import PipelineSettings, RestartSettings
-from waltz_delta.pipeline_run import PipelineRun
+from waltz_delta.base import internal
+from waltz_delta.landing.landing import Landing
+from waltz_delta.marks import marks
+from waltz_delta.marks.marks import BatchRange
+from waltz_delta.pipelines import pipeline_run
+from waltz_delta.pipelines.listener import StatusBoard
+from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings
+from waltz_delta.pipelines.pipeline_run import PipelineRun
 from waltz_delta.settings import OutputSettings, TargetSettings
-from waltz_delta.table_watch import TableWatch
+from waltz_delta.tables.table_watch import TableWatch
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -186,7 +188,7 @@ def test_a_planted_bug_that_skips_partitions_without_a_mark_is_noticed(job: Job,
     def skip(path: str, batch: BatchRange, held: Mapping[int, int]) -> None:
         refuse(path, replace(batch, starts={partition: first for partition, first in batch.starts.items() if partition in held}), held)
 
-    monkeypatch.setattr("waltz_delta.append.refuse_gaps", skip)
+    monkeypatch.setattr("waltz_delta.landing.append.refuse_gaps", skip)
     wrong = job.act("checkpoint-elsewhere")
     assert wrong[:2] == ["the query went on, where GapInTable was expected", "missing: partition=0 transaction_id=0"]
 

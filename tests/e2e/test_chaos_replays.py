@@ -20,7 +20,8 @@ from pyspark_waltz import SCHEMA
 from pyspark_waltz.testing import StubCluster, StubSource
 from tests.e2e.chaos_checker import Row, differences, marks_of, table_rows
 from tests.e2e.chaos_drivers import python_processes
-from waltz_delta import DeltaAppend, internal
+from waltz_delta import DeltaAppend
+from waltz_delta.base import internal
 from waltz_log.errors import OutOfRange
 
 pytestmark = pytest.mark.timeout(900)

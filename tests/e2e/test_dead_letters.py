@@ -12,10 +12,10 @@ from delta import exceptions as conflicts
 from delta.tables import DeltaTable
 
 from pyspark_waltz.source import SCHEMA
-from waltz_delta import internal
+from waltz_delta.base import internal
 from waltz_delta.dead_letters_replay import Replayed, replay
 from waltz_delta.errors import Undecodable
-from waltz_delta.landing import Landing, resulting_schemas
+from waltz_delta.landing.landing import Landing, resulting_schemas
 from waltz_delta.settings import LandingSettings
 from waltz_log.errors import InvalidSetting
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from waltz_delta import high_water_marks, job
+from waltz_delta import high_water_marks
 from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch
+from waltz_delta.jobs import job
 from waltz_log.client import SyncWaltzClient
 from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.errors import ClusterUnavailable, Unavailable

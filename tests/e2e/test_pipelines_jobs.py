@@ -16,19 +16,20 @@ from deltalake import DeltaTable
 
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.testing import StubCluster
-from waltz_delta import DeltaAppend, dataframe_at, dataset_at, high_water_marks, internal, wait_reached
-from waltz_delta.arguments import parse_arguments
-from waltz_delta.audit import audit_pipeline
-from waltz_delta.audit_compare import PieceOfLog, density
-from waltz_delta.audit_report import Audited, print_report
-from waltz_delta.backfill import fill, pieces, where_to_begin
+from waltz_delta import DeltaAppend, dataframe_at, dataset_at, high_water_marks, wait_reached
+from waltz_delta.base import internal
 from waltz_delta.errors import NotADeltaTable, PositionNotReached
-from waltz_delta.landing import Landing, resulting_schemas
-from waltz_delta.listener import PipelineListener, StatusBoard
-from waltz_delta.maintain import Needs, maintain_table, needs_of, reader_version
-from waltz_delta.pipeline import PipelineSettings, RestartSettings
-from waltz_delta.pipeline_check import declared_columns
-from waltz_delta.pipeline_run import PipelineRun
+from waltz_delta.jobs.arguments import parse_arguments
+from waltz_delta.jobs.audit import audit_pipeline
+from waltz_delta.jobs.audit_compare import PieceOfLog, density
+from waltz_delta.jobs.audit_report import Audited, print_report
+from waltz_delta.jobs.backfill import fill, pieces, where_to_begin
+from waltz_delta.jobs.maintain import Needs, maintain_table, needs_of, reader_version
+from waltz_delta.landing.landing import Landing, resulting_schemas
+from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
+from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings
+from waltz_delta.pipelines.pipeline_check import declared_columns
+from waltz_delta.pipelines.pipeline_run import PipelineRun
 from waltz_delta.settings import DeadLetterSettings, DecodeSettings, OutputSettings, ProjectionSettings, TargetSettings
 from waltz_log.errors import ClusterUnavailable, InvalidSetting
 from waltz_log.exit_codes import USAGE

@@ -11,9 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as f
 
-from waltz_delta import DeltaAppend, DeltaUpsert, consistent_cut, dataframe_at, dataset_at, high_water_marks, internal, version_at
-from waltz_delta.checkpoints import CHECKPOINTS
-from waltz_delta.positions_log import TableLog
+from waltz_delta import DeltaAppend, DeltaUpsert, consistent_cut, dataframe_at, dataset_at, high_water_marks, version_at
+from waltz_delta.base import internal
+from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.marks.positions_log import TableLog
 from waltz_log.errors import InvalidRequest
 
 KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"

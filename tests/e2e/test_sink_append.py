@@ -18,17 +18,9 @@ from pyspark.sql import functions as f
 
 from pyspark_waltz.options import LATEST, Positions
 from pyspark_waltz.testing import StubCluster
-from waltz_delta import (
-    DeltaAppend,
-    NotADeltaTable,
-    SchemaMismatch,
-    WriteContended,
-    high_water_marks,
-    internal,
-    shape,
-    starting_transaction_ids,
-)
-from waltz_delta.checkpoints import CHECKPOINTS
+from waltz_delta import DeltaAppend, NotADeltaTable, SchemaMismatch, WriteContended, high_water_marks, shape, starting_transaction_ids
+from waltz_delta.base import internal
+from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_log.errors import InvalidRequest, InvalidSetting
 
 Stub = Callable[..., StubCluster]

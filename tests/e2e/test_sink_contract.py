@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 
-from waltz_delta import internal
-from waltz_delta.checkpoints import CHECKPOINTS
+from waltz_delta.base import internal
+from waltz_delta.base.checkpoints import CHECKPOINTS
 
 TOLD: dict[str, Any] = {"query": "q", "batch": 1, "metadata": ""}
 
@@ -127,7 +127,7 @@ def test_identifiers_survive_user_writes_compaction_and_vacuum(spark: Any, tmp_p
 
 
 def test_restore_leaves_identifiers_and_the_commits_tell_of_it(spark: Any, tmp_path: Path) -> None:
-    """Should RESTORE bring them back some day, `waltz_delta/restored.py` is not needed any more."""
+    """Should RESTORE bring them back some day, `waltz_delta/marks/restored.py` is not needed any more."""
     path = str(tmp_path / "t")
     append(internal.TableTransaction(spark, path), rows(spark, 0, 1), {"a": 0})
     append(internal.TableTransaction(spark, path), rows(spark, 1, 2), {"a": 1}, metadata="told")

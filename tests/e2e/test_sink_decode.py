@@ -16,11 +16,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from pyspark_waltz.source import SCHEMA
-from waltz_delta.decode import DATA, PROBLEM, decode, project, shape
-from waltz_delta.decode_nested import checked, first_problem
-from waltz_delta.decode_times import TypedTimes
-from waltz_delta.landing import Landing, resulting_schemas
-from waltz_delta.landing_way import Way
+from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, shape
+from waltz_delta.decode.decode_nested import checked, first_problem
+from waltz_delta.decode.decode_times import TypedTimes
+from waltz_delta.landing.landing import Landing, resulting_schemas
+from waltz_delta.landing.landing_way import Way
 from waltz_delta.settings import DeadLetterSettings, DecodeSettings, LandingSettings, OutputSettings, TargetSettings
 from waltz_log.errors import InvalidSetting
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from delta.tables import DeltaMergeBuilder, DeltaTable
 
-from waltz_delta import DeltaUpsert, high_water_marks, internal
+from waltz_delta import DeltaUpsert, high_water_marks
+from waltz_delta.base import internal
 from waltz_delta.errors import KeyMoved
-from waltz_delta.history import DeltaHistory
-from waltz_delta.merge_sink import MergeSink
+from waltz_delta.landing.history import DeltaHistory
+from waltz_delta.landing.merge_sink import MergeSink
 from waltz_delta.settings import DeleteSettings
 from waltz_log.errors import InvalidRequest
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from waltz_delta import DeltaAppend, DeltaHistory, DeltaUpsert
-from waltz_delta.dead_letters import DeadLetters
+from waltz_delta.base.internal import TableTransaction
+from waltz_delta.base.log_store import SINGLE_DRIVER
 from waltz_delta.errors import UnsafeTable
-from waltz_delta.internal import TableTransaction
-from waltz_delta.log_store import SINGLE_DRIVER
-from waltz_delta.maintain import Needs, maintain_table
+from waltz_delta.jobs.maintain import Needs, maintain_table
+from waltz_delta.landing.dead_letters import DeadLetters
 from waltz_delta.settings import DeleteSettings
 
 KEY = "00000000-0000-0000-0000-000000000001"
@@ -107,8 +107,8 @@ def test_a_new_table_is_not_made_one_of_a_catalog(spark: Any, tmp_path: Path) ->
 
 def test_every_way_refuses_a_store_where_two_drivers_could_write_one_version(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session's store for local files is one that Delta does not know to create a commit only if it is not there."""
-    monkeypatch.setattr("waltz_delta.log_store._judged", set())
-    monkeypatch.setattr("waltz_delta.log_store._TRUSTED", {})
+    monkeypatch.setattr("waltz_delta.base.log_store._judged", set())
+    monkeypatch.setattr("waltz_delta.base.log_store._TRUSTED", {})
     for name, way in WAYS.items():
         table = tmp_path / name.replace(" ", "_")
         with pytest.raises(UnsafeTable, match="two drivers") as raised:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 
-from waltz_delta import DeltaUpsert, SchemaMismatch, high_water_marks, internal
-from waltz_delta.merge import MergedTable
+from waltz_delta import DeltaUpsert, SchemaMismatch, high_water_marks
+from waltz_delta.base import internal
+from waltz_delta.landing.merge import MergedTable
 from waltz_log.errors import InvalidRequest
 
 KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"

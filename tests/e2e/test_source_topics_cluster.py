@@ -15,12 +15,12 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from waltz_delta import high_water_marks
-from waltz_delta.audit import audit_pipeline
-from waltz_delta.backfill import fill, pieces, where_to_begin
-from waltz_delta.landing import Landing
-from waltz_delta.listener import StatusBoard
-from waltz_delta.pipeline import PipelineSettings
-from waltz_delta.pipeline_run import PipelineRun
+from waltz_delta.jobs.audit import audit_pipeline
+from waltz_delta.jobs.backfill import fill, pieces, where_to_begin
+from waltz_delta.landing.landing import Landing
+from waltz_delta.pipelines.listener import StatusBoard
+from waltz_delta.pipelines.pipeline import PipelineSettings
+from waltz_delta.pipelines.pipeline_run import PipelineRun
 from waltz_delta.settings import DecodeSettings, OutputSettings, TargetSettings
 from waltz_log.cli.main import run as command_line
 from waltz_log.client import SyncWaltzClient

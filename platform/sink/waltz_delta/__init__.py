@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from waltz_delta.append import DeltaAppend
-    from waltz_delta.decode import shape
+    from waltz_delta.decode.decode import shape
     from waltz_delta.errors import (
         GapInTable,
         KeyMoved,
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
         UnsupportedDelta,
         WriteContended,
     )
-    from waltz_delta.history import DeltaHistory
-    from waltz_delta.landing import Landing, resulting_schemas
-    from waltz_delta.marks import high_water_marks
-    from waltz_delta.positions import Cut, consistent_cut, dataframe_at, dataset_at, version_at
-    from waltz_delta.start import starting_transaction_ids
-    from waltz_delta.upsert import DeltaUpsert
-    from waltz_delta.visible import wait_reached, wait_reached_async, wait_visible, wait_visible_async
+    from waltz_delta.landing.append import DeltaAppend
+    from waltz_delta.landing.history import DeltaHistory
+    from waltz_delta.landing.landing import Landing, resulting_schemas
+    from waltz_delta.landing.upsert import DeltaUpsert
+    from waltz_delta.marks.marks import high_water_marks
+    from waltz_delta.marks.positions import Cut, consistent_cut, dataframe_at, dataset_at, version_at
+    from waltz_delta.marks.start import starting_transaction_ids
+    from waltz_delta.marks.visible import wait_reached, wait_reached_async, wait_visible, wait_visible_async
 
 __all__ = [
     "Cut",
@@ -62,13 +62,13 @@ __all__ = [
 ]
 
 _WHERE = {
-    "Cut": "positions",
-    "DeltaAppend": "append",
-    "DeltaHistory": "history",
-    "DeltaUpsert": "upsert",
+    "Cut": "marks.positions",
+    "DeltaAppend": "landing.append",
+    "DeltaHistory": "landing.history",
+    "DeltaUpsert": "landing.upsert",
     "GapInTable": "errors",
     "KeyMoved": "errors",
-    "Landing": "landing",
+    "Landing": "landing.landing",
     "NotADeltaTable": "errors",
     "PositionForgotten": "errors",
     "PositionNotReached": "errors",
@@ -77,18 +77,18 @@ _WHERE = {
     "UnsafeTable": "errors",
     "UnsupportedDelta": "errors",
     "WriteContended": "errors",
-    "consistent_cut": "positions",
-    "dataframe_at": "positions",
-    "dataset_at": "positions",
-    "high_water_marks": "marks",
-    "resulting_schemas": "landing",
-    "shape": "decode",
-    "starting_transaction_ids": "start",
-    "version_at": "positions",
-    "wait_reached": "visible",
-    "wait_reached_async": "visible",
-    "wait_visible": "visible",
-    "wait_visible_async": "visible",
+    "consistent_cut": "marks.positions",
+    "dataframe_at": "marks.positions",
+    "dataset_at": "marks.positions",
+    "high_water_marks": "marks.marks",
+    "resulting_schemas": "landing.landing",
+    "shape": "decode.decode",
+    "starting_transaction_ids": "marks.start",
+    "version_at": "marks.positions",
+    "wait_reached": "marks.visible",
+    "wait_reached_async": "marks.visible",
+    "wait_visible": "marks.visible",
+    "wait_visible_async": "marks.visible",
 }
 
 

@@ -17,22 +17,22 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from waltz_delta import internal
-from waltz_delta.append import ATTEMPTS, DeltaAppend
-from waltz_delta.arguments import JobParser
-from waltz_delta.batch import PARTITION, TRANSACTION_ID, LostRace
-from waltz_delta.dead_letters import NOWHERE, DeadLetters
-from waltz_delta.decode import PROBLEM
+from waltz_delta.base import internal
+from waltz_delta.base.job_outcome import run_job
+from waltz_delta.decode.decode import PROBLEM
 from waltz_delta.errors import WriteContended
-from waltz_delta.job_outcome import run_job
-from waltz_delta.job_progress import progress
-from waltz_delta.landing import Landing
-from waltz_delta.landing_way import Way
-from waltz_delta.merge_sink import MergeSink
-from waltz_delta.restored import follow_restore, marks_as_restored
-from waltz_delta.routing import routed
+from waltz_delta.jobs.arguments import JobParser
+from waltz_delta.jobs.job_progress import progress
+from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
+from waltz_delta.landing.dead_letters import NOWHERE, DeadLetters
+from waltz_delta.landing.landing import Landing
+from waltz_delta.landing.landing_way import Way
+from waltz_delta.landing.merge_sink import MergeSink
+from waltz_delta.landing.routing import routed
+from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace
+from waltz_delta.marks.restored import follow_restore, marks_as_restored
 from waltz_delta.settings import LandingSettings
-from waltz_delta.table import is_table
+from waltz_delta.tables.table import is_table
 from waltz_log.errors import InvalidSetting
 
 __all__ = ["Replayed", "replay", "replay_dead_letters"]
@@ -162,7 +162,7 @@ def replay_dead_letters(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int | None:
-    from waltz_delta.pipeline_file import load_job_pipeline
+    from waltz_delta.pipelines.pipeline_file import load_job_pipeline
 
     parser = JobParser(
         prog="replay_dead_letters", description="Puts dead letters of a pipeline through again, by the pipeline as it is now.", allow_abbrev=False

@@ -1,7 +1,7 @@
 """What is declared of a way from the log into Delta tables: decoding, routing, projection, target, dead letters. Values only.
 
-A `LandingSettings` is everything that `waltz_delta.landing.Landing` needs besides the cluster key. Each output is one way: transactions with the
-headers of its route, decoded, filtered, projected, into one table. Whatever a pipeline says beyond that (source, trigger, names) is not here.
+A `LandingSettings` is everything that `waltz_delta.landing.landing.Landing` needs besides the cluster key. Each output is one way: transactions with
+the headers of its route, decoded, filtered, projected, into one table. Whatever a pipeline says beyond that (source, trigger, names) is not here.
 """
 
 from __future__ import annotations

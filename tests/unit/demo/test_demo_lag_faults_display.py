@@ -17,7 +17,7 @@ from demo.lag import LagClock, committed, table_marks
 from demo.queries import ask
 from demo.spark import AIRCRAFT, FLIGHT_LEGS, submit_command, submit_environment
 from demo.watch import last_counts
-from waltz_delta.pipeline_file import load_pipeline
+from waltz_delta.pipelines.pipeline_file import load_pipeline
 from waltz_log.errors import InvalidSetting
 
 

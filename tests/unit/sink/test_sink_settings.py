@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from waltz_delta.errors import KeyMoved, SchemaMismatch, Undecodable
-from waltz_delta.evolution import fitting_columns
 from waltz_delta.settings import DecodeSettings, DeleteSettings, LandingSettings, OutputSettings, TargetSettings
+from waltz_delta.tables.evolution import fitting_columns
 from waltz_log.errors import InvalidSetting
 
 JSON = {"format": "json", "columns": "at TIMESTAMP"}

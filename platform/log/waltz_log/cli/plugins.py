@@ -1,5 +1,5 @@
 """Commands of `waltz` that other packages bring: an entry point in the group `waltz.cli` names each,
-`pipeline = "waltz_delta.pipeline_app:pipeline_app"`.
+`pipeline = "waltz_delta.pipelines.pipeline_app:pipeline_app"`.
 
 The log knows nothing of who brings what. A package is imported only when its command runs or its help is shown; like `main`, it imports its component
 when it runs. One that cannot be imported (an extra that is not installed) is told when it is asked for, and takes no other command with it.

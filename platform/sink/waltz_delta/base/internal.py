@@ -1,0 +1,366 @@
+"""Everything that reaches below the public interfaces of Spark and Delta, through py4j, in one place.
+
+Delta's public writers cannot set a transaction identifier per log partition in the commit that adds the rows; its own streaming sink does it with
+these classes. Verified with Delta 4.4.0 on Spark 4.2; `tests/e2e/test_sink_contract.py` holds each call to what we rely on and fails loudly on
+another version, and `check_versions` refuses one at the start. Not available over Spark Connect, which has no JVM to reach.
+
+Decides nothing about marks: `append` and `upsert` do.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from delta import exceptions as conflicts
+from py4j.java_gateway import JavaClass
+from pyspark.sql import DataFrame, Observation, SparkSession
+
+from waltz_delta.base.checkpoints import CHECKPOINTS, checkpoint_every, with_interval
+from waltz_delta.base.log_store import refuse_catalog, require_one_winner, require_own_commits
+from waltz_delta.errors import NotADeltaTable, UnsupportedDelta
+
+__all__ = [
+    "DELTA_VERSION",
+    "TableTransaction",
+    "batch_offsets",
+    "check_versions",
+    "checkpoint_of",
+    "has_class",
+    "is_conflict",
+    "observed",
+    "read_text",
+    "refuse_truncated",
+    "table_version",
+    "transaction_versions",
+    "write_text",
+]
+
+DELTA_VERSION = "4.4.0"
+
+OBSERVED_WITHIN_S = 10.0
+"""Spark tells what it counted just after the job, from another thread. Beyond this the caller looks for itself."""
+
+_CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
+
+_CONFLICTS = (
+    conflicts.ConcurrentAppendException,
+    conflicts.ConcurrentDeleteDeleteException,
+    conflicts.ConcurrentDeleteReadException,
+    conflicts.ConcurrentTransactionException,
+    conflicts.ConcurrentWriteException,
+    conflicts.DeltaConcurrentModificationException,
+    conflicts.MetadataChangedException,
+    conflicts.ProtocolChangedException,
+)
+
+
+def check_versions(spark: SparkSession) -> None:
+    """`UnsupportedDelta` unless the session runs the Delta that this module was verified with."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise UnsupportedDelta(expected=DELTA_VERSION, got="a Spark Connect session, which has no JVM to reach")
+    try:
+        got = str(jvm.io.delta.package.VERSION())
+    except TypeError:
+        raise UnsupportedDelta(expected=DELTA_VERSION, got="none; add the jars of delta-spark to the session") from None
+    if got != DELTA_VERSION:
+        raise UnsupportedDelta(expected=DELTA_VERSION, got=got)
+
+
+class TableTransaction:
+    """One optimistic transaction on a table. Versions read through it are conflict-checked: if another commit changes one of them first, ours
+    fails."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._java = _Java(spark)
+        self._session: Any = spark._jsparkSession
+        _activate(self._java, self._session)
+        # INT96, Spark's default, holds nanoseconds for most readers: a date after 2262 makes the whole table unreadable to them.
+        self._session.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        self._spark, self._path = spark, path
+        try:
+            self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(self._session, path)
+            self._transaction = self._log.startTransaction()
+        except Exception as error:
+            refuse_catalog(path, error)
+            refuse_truncated(path, error)
+            raise
+        self._versions: dict[str, int] | None = None
+        # Also where it is only read: a catalog may hold commits, and marks in them, that the log does not show.
+        require_own_commits(path, self._features(), {})
+
+    def _features(self) -> list[str]:
+        protocol = json.loads(str(self._transaction.protocol().json()))["protocol"]
+        return [*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())]
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table yet."""
+        return self.read_version >= 0
+
+    @property
+    def read_version(self) -> int:
+        """The table version that this transaction sees; -1 where there is no table."""
+        return int(self._transaction.readVersion())
+
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table, which it has from its creation to its removal; empty where there is no table."""
+        return str(self._transaction.metadata().id()) if self.exists else ""
+
+    def version(self, app_id: str) -> int | None:
+        """As Delta's own `txnVersion`: the version, and from now on a commit of another that changes it makes ours fail."""
+        getattr(self._transaction.readTxn(), "$plus$eq")(app_id)
+        return self.versions().get(app_id)
+
+    def versions(self) -> dict[str, int]:
+        """All identifiers, without a conflict check. Read from the last commit's checksum file where it has them: rebuilding the table's state for
+        them, as Delta does, costs as much as writing a small batch."""
+        if self._versions is None:
+            snapshot = self._transaction.snapshot()
+            checksum = snapshot.checksumOpt()
+            if checksum.isDefined() and checksum.get().setTransactions().isDefined():
+                listed = self._java(_CONVERTERS).asJava(checksum.get().setTransactions().get())
+                self._versions = {str(found.appId()): int(found.version()) for found in _each(listed)}
+            else:
+                self._versions = self._pairs(snapshot.transactions())
+        return self._versions
+
+    def versions_at(self, version: int) -> dict[str, int]:
+        """All identifiers as they were at an older version of the table."""
+        usual = [getattr(self._log, f"getSnapshotAt$default${n}")() for n in (2, 3, 4)]
+        return self._pairs(self._log.getSnapshotAt(version, *usual).transactions())
+
+    def _pairs(self, versions: Any) -> dict[str, int]:
+        entries = self._java("java.util.ArrayList")(self._java(_CONVERTERS).asJava(versions).entrySet())
+        return {str(each.getKey()): int(each.getValue()) for each in _each(entries)}
+
+    def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Version and `commitInfo` of the newest commits, from the newest back, as far as the log's files tell; it is their first line."""
+        file = self._java("org.apache.hadoop.fs.Path")
+        files = self._log.logPath().getFileSystem(self._session.sessionState().newHadoopConf())
+        for version in range(self.read_version, max(-1, self.read_version - count), -1):
+            place = file(self._log.logPath(), f"{version:020d}.json")
+            if not files.exists(place):
+                return
+            reader = self._java("java.io.BufferedReader")(self._java("java.io.InputStreamReader")(files.open(place), "UTF-8"))
+            try:
+                yield version, json.loads(reader.readLine()).get("commitInfo") or {}
+            finally:
+                reader.close()
+
+    def refuse_strange_checksum(self) -> None:
+        """`NotADeltaTable` where the checksum file of the newest commit is another table's, as a query leaves it that commits while its table is
+        replaced. Delta would take the table's id, columns and identifiers from it."""
+        checksum = self._transaction.snapshot().checksumOpt()
+        if not checksum.isDefined() or not checksum.get().txnId().isDefined():
+            return
+        for version, told in self.commits(1):
+            if told.get("txnId") not in (None, str(checksum.get().txnId().get())):
+                reason = (
+                    f"its checksum file {version:020d}.crc is of another table that was at the path; stop the table's queries and delete the file"
+                )
+                raise NotADeltaTable(path=self._path, reason=reason)
+
+    def lost_to_another(self, error: BaseException) -> bool:
+        """Whether our commit failed because another one came first; also where the table was made, removed or replaced meanwhile, which shows as any
+        error of a file or a schema."""
+        if is_conflict(error):
+            return True
+        try:
+            return TableTransaction(self._spark, self._path).table_id != self.table_id
+        except Exception:  # the first error says more
+            return False
+
+    def schema_text(self) -> str:
+        """The table's columns as Delta keeps them; equal texts are equal schemas. Empty where there is no table."""
+        return str(self._transaction.metadata().schemaString()) if self.exists else ""
+
+    def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> Any:
+        """Writes the rows' files, which nobody sees before `commit` names them. The schema must fit; where there is no table, the commit makes it.
+        Raises `UnsafeTable`."""
+        require_one_winner(self._spark, self._path)
+        require_own_commits(self._path, (), properties)
+        none, scala = self._option(None), self._java("org.apache.spark.api.python.PythonUtils")
+        options = self._java("org.apache.spark.sql.delta.DeltaOptions")(scala.toScalaMap({}), self._session.sessionState().conf())
+        writer = self._java("org.apache.spark.sql.delta.commands.WriteIntoDelta")(
+            self._log,
+            self._java("org.apache.spark.sql.SaveMode").Append,
+            options,
+            scala.toSeq(list(partition_by)),
+            scala.toScalaMap({} if self.exists else with_interval(properties)),
+            rows._jdf,
+            none,
+            none,
+            False,
+        )
+        return self._java(_CONVERTERS).asJava(writer.write(self._transaction, self._session, none, False))
+
+    def mark(self, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        """Identifiers alone."""
+        return self.commit(None, versions, query=query, batch=batch, metadata=metadata)
+
+    def commit(self, written: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        """What `write` gave, None for nothing, and identifiers, in one commit. Gives the table version. Raises `UnsafeTable`."""
+        require_one_winner(self._spark, self._path)
+        together, transaction = self._java("java.util.ArrayList")(), self._java("org.apache.spark.sql.delta.actions.SetTransaction")
+        if written is not None:
+            together.addAll(written)
+        now = self._option(int(time.time() * 1000))
+        for name, version in sorted(versions.items()):
+            together.add(transaction(name, version, now))
+        mode = self._java("org.apache.spark.sql.streaming.OutputMode").Append()
+        operation = self._java("org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")(mode, query, batch, self._option(metadata))
+        sequence = self._java(_CONVERTERS).asScala(together).toSeq()
+        checkpoint_hook = getattr(self._java("org.apache.spark.sql.delta.hooks.CheckpointHook$"), "MODULE$")
+        getattr(self._transaction.postCommitHooks(), "$minus$eq")(checkpoint_hook)
+        version = int(self._transaction.commit(sequence, operation))
+        every = checkpoint_every(int(self._log.checkpointInterval(self._transaction.metadata())))
+        newest = int(self._transaction.snapshot().checkpointProvider().version())
+        CHECKPOINTS.committed(self._path, version, every, newest, self._write_checkpoint)
+        return version
+
+    def _write_checkpoint(self) -> None:
+        """Of the newest version, unless the table was removed or replaced meanwhile: a checkpoint of what it held would bring back its marks without
+        its files. Runs in a thread of its own."""
+        _activate(self._java, self._session)
+        now = self._log.update(*(getattr(self._log, f"update$default${n}")() for n in (1, 2, 3)))
+        if int(now.version()) >= 0 and str(now.metadata().id()) == self.table_id:
+            self._log.checkpoint()
+
+    def _option(self, value: Any) -> Any:
+        option = self._java("scala.Option")
+        return option.empty() if value is None else option.apply(value)
+
+
+class _Java:
+    """Classes by their full names. `jvm.org.apache…` asks the JVM for each part of the name, which then looks through all of its jars for a class
+    called `org`: that made a sixth of what a small batch costs the driver."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm
+        self._client = jvm._gateway_client
+
+    def __call__(self, name: str) -> Any:
+        return JavaClass(name, self._client)
+
+
+def _each(listed: Any) -> Iterator[Any]:
+    """Of a Java list. Going through it as Python does ends with an exception in Java, which PySpark translates with forty questions to the JVM."""
+    return (listed.get(place) for place in range(listed.size()))
+
+
+def _activate(java: _Java, session: Any) -> None:
+    """Makes the session the one of this thread, which Delta asks for where it rebuilds a table's state: after a commit without a checksum, as a
+    killed writer leaves it. Each Python thread has a thread of the JVM, and only the one that made the session has one from the start."""
+    java("org.apache.spark.sql.classic.SparkSession").setActiveSession(session)
+
+
+def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:
+    """All transaction identifiers of the table as it is now; empty where there is none."""
+    return TableTransaction(spark, path).versions()
+
+
+def table_version(spark: SparkSession, path: str) -> int:
+    """The newest version of the table; -1 where there is none."""
+    return TableTransaction(spark, path).read_version
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a commit failed because another one came first. The table is as the other one left it."""
+    return isinstance(error, _CONFLICTS)
+
+
+def refuse_truncated(path: str, error: BaseException) -> None:
+    """Raises `NotADeltaTable` where Delta did not open the table because its log begins in the middle: a batch was committed while the table's files
+    were removed, in a store where a commit needs no folder to be there."""
+    if "DELTA_TRUNCATED_TRANSACTION_LOG" in str(error).partition("\n\tat ")[0]:
+        reason = "its log lacks the first commits; move away what is left of the table, and delete the checkpoint"
+        raise NotADeltaTable(path=path, reason=reason) from error
+
+
+def observed(observation: Observation) -> dict[str, int] | None:
+    """What the job that ran over the observed rows counted. None where it does not tell, as of a plan that Spark saw to be empty: `Observation.get`
+    would wait for ever."""
+    future: Any = observation._jo.future() if observation._jo is not None else None
+    deadline = time.monotonic() + OBSERVED_WITHIN_S
+    while future is not None and not future.isCompleted() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if future is None or not future.isCompleted():
+        return None
+    return {name: int(value) for name, value in observation.get.items()}
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Whether a class is on the driver's path, as those of jars that Spark does not bring."""
+    found: Any = spark._jvm
+    for part in name.split("."):
+        found = getattr(found, part)
+    return isinstance(found, JavaClass)
+
+
+def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | None:
+    """The offsets between which a micro-batch lies, as JSON, from the offset log of the query that runs it: (start, None in the first batch; end).
+
+    None outside of a streaming query, and for a query over several streams."""
+    query = _query_of(batch)
+    if query is None:
+        return None
+    found: list[str | None] = []
+    for number in (batch_id - 1, batch_id):
+        entry = query.offsetLog().get(number)
+        offsets = entry.get().offsets() if entry.isDefined() else None
+        if offsets is None or offsets.size() != 1 or not offsets.apply(0).isDefined():
+            found.append(None)
+        else:
+            found.append(str(offsets.apply(0).get().json()))
+    start, end = found
+    return None if end is None or (start is None and batch_id > 0) else (start, end)
+
+
+def checkpoint_of(batch: DataFrame) -> str | None:
+    """The checkpoint directory of the query that runs a micro-batch; None outside of a query."""
+    query = _query_of(batch)
+    return None if query is None else str(query.resolvedCheckpointRoot())
+
+
+def _query_of(batch: DataFrame) -> Any:
+    query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not query_id:
+        return None
+    identifier = _Java(batch.sparkSession)("java.util.UUID").fromString(query_id)
+    return batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
+
+
+def read_text(spark: SparkSession, path: str) -> str | None:
+    """A small file of any file system that Spark reaches; None where there is none."""
+    java = _Java(spark)
+    place = java("org.apache.hadoop.fs.Path")(path)
+    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(place):
+        return None
+    stream = files.open(place)
+    try:
+        return str(java("org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Replaces a small file as a whole: a reader sees the old content or the new one."""
+    java = _Java(spark)
+    place = java("org.apache.hadoop.fs.Path")(path)
+    manager = java("org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager").create(
+        place.getParent(), spark._jsparkSession.sessionState().newHadoopConf()
+    )
+    manager.mkdirs(place.getParent())
+    stream = manager.createAtomic(place, True)
+    try:
+        stream.write(bytearray(text.encode()))
+    except BaseException:
+        stream.cancel()
+        raise
+    stream.close()

@@ -1,0 +1,245 @@
+"""The command line of the streaming jobs: which arguments there are, and one clear sentence for each that is wrong. Starts nothing.
+
+Whatever is given becomes pipelines, so that a job from arguments and one from files are the same."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+from pyspark_waltz.options import SourceOptions
+from waltz_delta.pipelines.metrics import METRICS_HOST
+from waltz_delta.pipelines.pipeline import PipelineSettings, RestartSettings, checked_trigger
+from waltz_delta.pipelines.pipeline_file import load_pipeline, pipeline_files
+from waltz_delta.settings import (
+    DeadLetterSettings,
+    DecodeSettings,
+    OutputSettings,
+    ProjectionSettings,
+    RouteSettings,
+    TargetSettings,
+    TimestampUnit,
+)
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["JobArguments", "JobParser", "parse_arguments"]
+
+_OF_A_FILE = (
+    "cluster",
+    "table",
+    "checkpoint",
+    "partitions",
+    "starting",
+    "max_transactions_per_trigger",
+    "schema",
+    "timestamp_unit",
+    "earliest_timestamp",
+    "latest_timestamp",
+    "numeric_strings",
+    "headers",
+    "dead_letters",
+    "undecodable",
+    "where",
+    "select",
+    "option",
+    "subscriber",
+    "restart_attempts",
+)
+"""What a pipeline file says itself."""
+_OF_A_SCHEMA = ("timestamp_unit", "earliest_timestamp", "latest_timestamp", "numeric_strings")
+
+
+@dataclass(frozen=True, slots=True)
+class JobArguments:
+    pipelines: tuple[PipelineSettings, ...]
+    metrics_port: int | None = None
+    metrics_file: Path | None = None
+    metrics_host: str = METRICS_HOST
+
+
+class JobParser(argparse.ArgumentParser):
+    """`parse` raises `InvalidSetting` with the nearest known argument. Every job has `--verbose`."""
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        self.add_argument("--verbose", action="store_true", help="on failure, the whole story after the one line")
+        found, unknown = self.parse_known_args(arguments)
+        if unknown:
+            known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+            raise InvalidSetting.unknown(unknown[0].split("=")[0], known, what="argument")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        told = re.fullmatch(r"argument ([^:]+): (.*)", message, re.DOTALL)
+        raise InvalidSetting(name=told[1] if told else self.prog, reason=told[2] if told else message, nearest=None)
+
+
+def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobArguments:
+    """Raises `InvalidSetting`; prints help and leaves with 0 for `--help`."""
+    found = _parser(job, upsert).parse(arguments)
+    files = [] if upsert else [Path(name) for name in found.pipeline]
+    pipelines = _from_files(files, found) if files else (_from_arguments(job, found, upsert=upsert),)
+    return JobArguments(pipelines, found.metrics_port, Path(found.metrics_file) if found.metrics_file else None, found.metrics_host)
+
+
+def _from_files(files: list[Path], found: argparse.Namespace) -> tuple[PipelineSettings, ...]:
+    for name in _OF_A_FILE:
+        if getattr(found, name) not in (None, []):
+            raise InvalidSetting(name=f"--{name.replace('_', '-')}", reason="is set in the pipeline file", nearest=None)
+    pipelines = tuple(load_pipeline(path) for path in pipeline_files(files))
+    if not pipelines:
+        raise InvalidSetting(name="--pipeline", reason=f"names no .yaml in {', '.join(str(path) for path in files)}", nearest=None)
+    if found.trigger is None:
+        return pipelines
+    return tuple(settings.model_copy(update={"trigger": _trigger(found.trigger)}) for settings in pipelines)
+
+
+def _from_arguments(job: str, found: argparse.Namespace, *, upsert: bool) -> PipelineSettings:
+    for name in ("cluster", "table", "checkpoint", *(("keys",) if upsert else ())):
+        if not getattr(found, name):
+            raise InvalidSetting(name=f"--{name}", reason="is required", nearest=None)
+    source = {"cluster": found.cluster}
+    if found.starting:  # a word for all partitions excludes a time, which --option may give
+        source["startingTransactionIds"] = found.starting
+    for text in found.option:
+        name, equals, value = text.partition("=")
+        if not equals or name.lower() in ("cluster", "startingtransactionids"):
+            raise InvalidSetting(
+                name="--option", reason=f"wants name=value, of another option than have arguments of their own, got {text!r}", nearest=None
+            )
+        source[name] = value
+    for name, value in (("partitions", found.partitions), ("maxTransactionsPerTrigger", found.max_transactions_per_trigger)):
+        if value is not None:
+            source[name] = value
+    SourceOptions.parse(source).check_use("stream")
+    keys = tuple(name.strip() for name in found.keys.split(",") if name.strip()) if upsert else ()
+    target = TargetSettings(table=found.table, mode="upsert", keys=keys, sequence=found.sequence) if upsert else TargetSettings(table=found.table)
+    output = OutputSettings(
+        target=target,
+        decode=_decode(found),
+        route=RouteSettings(headers=_headers(found.headers)) if found.headers is not None else None,
+        projection=ProjectionSettings(where=found.where, select=found.select),
+    )
+    if found.undecodable == "dead_letter" and not found.dead_letters:
+        raise InvalidSetting(name="--undecodable", reason="dead_letter needs --dead-letters, the path of their table", nearest=None)
+    if found.restart_attempts is not None and found.restart_attempts < 0:
+        raise InvalidSetting(name="--restart-attempts", reason=f"must be 0 or more, got {found.restart_attempts}", nearest=None)
+    restart = RestartSettings() if found.restart_attempts is None else RestartSettings(attempts_max=found.restart_attempts)
+    return PipelineSettings(
+        name=job,
+        source=source,
+        outputs=(output,),
+        dead_letters=DeadLetterSettings(table=found.dead_letters) if found.dead_letters else None,
+        checkpoint=found.checkpoint,
+        trigger=_trigger(found.trigger or "1 second"),
+        subscriber=found.subscriber,
+        restart=restart,
+    )
+
+
+def _decode(found: argparse.Namespace) -> DecodeSettings:
+    if found.schema is None:
+        for name in _OF_A_SCHEMA:
+            if getattr(found, name):
+                raise InvalidSetting(name=f"--{name.replace('_', '-')}", reason="needs --schema; data that stays bytes has no values", nearest=None)
+        return DecodeSettings(undecodable=found.undecodable)
+    given: dict[str, Any] = {name: getattr(found, name) for name in _OF_A_SCHEMA[1:] if getattr(found, name) is not None}
+    columns = given["timestamp_units"] = {}
+    for text in found.timestamp_unit:
+        path, equals, unit = text.rpartition("=")
+        if unit not in get_args(TimestampUnit) or (equals and not path):
+            raise InvalidSetting(name="--timestamp-unit", reason=f"wants s, ms or us, or COLUMN=s, got {text!r}", nearest=None)
+        if equals:
+            columns[path] = unit
+        else:
+            given["timestamp_unit"] = unit
+    try:
+        return DecodeSettings(format="json", columns=found.schema, undecodable=found.undecodable, **given)
+    except InvalidSetting as error:
+        name = f"--{error.name.replace('_', '-')}" if error.name in _OF_A_SCHEMA else error.name
+        raise InvalidSetting(name=name, reason=error.reason, nearest=error.nearest) from None
+
+
+def _headers(given: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(text) for text in given.split(","))
+    except ValueError:
+        raise InvalidSetting(name="--headers", reason=f"wants whole numbers with commas between them, as 1,2, got {given!r}", nearest=None) from None
+
+
+def _trigger(given: str) -> str:
+    try:
+        return checked_trigger(given)
+    except ValueError as error:
+        raise InvalidSetting(name="--trigger", reason=str(error), nearest=None) from None
+
+
+def _parser(job: str, upsert: bool) -> JobParser:
+    what = "Merges the log into a Delta table, one row per key." if upsert else "Appends the log to a Delta table, each transaction once."
+    parser = JobParser(prog=job, description=f"{what} Goes on where the table ends, with or without a checkpoint.", allow_abbrev=False)
+    text: dict[str, Any] = {"metavar": "…"}
+    if not upsert:
+        parser.add_argument(
+            "--pipeline",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="a pipeline file or a directory of them, in place of the arguments about source and table; may be repeated",
+        )
+    parser.add_argument("--cluster", **text, help="address of the cluster, host:port/root")
+    parser.add_argument("--table", **text, help="path of the Delta table; made by the first batch")
+    parser.add_argument("--checkpoint", **text, help="directory for Spark's progress; may be deleted, the table knows better")
+    if upsert:
+        parser.add_argument("--keys", **text, help="columns that identify a row, comma between them")
+        parser.add_argument("--sequence", default="transaction_id", **text, help="column that decides which of two rows is newer (transaction_id)")
+    parser.add_argument("--partitions", **text, help="log partitions, as 0-3,7 (all)")
+    parser.add_argument("--starting", **text, help="earliest, latest or JSON of ids, for partitions that the table holds nothing of (earliest)")
+    parser.add_argument("--max-transactions-per-trigger", **text, help="most transactions of one commit (no limit)")
+    parser.add_argument(
+        "--trigger", **text, help="available-now, which ends when the log is read, or an interval (1 second); with --pipeline in place of the files'"
+    )
+    parser.add_argument("--schema", **text, help="of the JSON in the data, as SQL columns; without it the table gets the data as bytes")
+    parser.add_argument(
+        "--timestamp-unit",
+        action="append",
+        default=[],
+        metavar="[COLUMN=]UNIT",
+        help="what a whole number in a TIMESTAMP column counts since 1970: s, ms or us; placed_at=s of one column alone; may be repeated. "
+        "Without it such a number does not decode",
+    )
+    parser.add_argument("--earliest-timestamp", **text, help="an earlier TIMESTAMP does not decode (0001-01-01)")
+    parser.add_argument("--latest-timestamp", **text, help="a later TIMESTAMP does not decode (9999-12-31)")
+    parser.add_argument(
+        "--numeric-strings",
+        choices=("strict", "lossless"),
+        help='a string where a number is declared, as "5" for an INT: strict, it does not decode; lossless, it counts where nothing is lost (strict)',
+    )
+    parser.add_argument("--headers", **text, help="read only transactions with these headers, as 1,2 (all)")
+    parser.add_argument("--dead-letters", **text, help="path of the Delta table for transactions that do not decode; with it they stop nothing")
+    parser.add_argument(
+        "--undecodable",
+        choices=("dead_letter", "fail", "skip"),
+        help="what becomes of a transaction that does not decode (dead_letter with --dead-letters, otherwise fail)",
+    )
+    parser.add_argument("--where", **text, help="SQL condition; what it leaves out counts as seen")
+    parser.add_argument("--select", **text, help="SQL select list; partition and transaction_id are kept in any case")
+    parser.add_argument("--subscriber", **text, help="name under which the log keeps what the table does not hold yet")
+    parser.add_argument("--option", action="append", default=[], metavar="name=value", help="another option of the source; may be repeated")
+    parser.add_argument(
+        "--restart-attempts",
+        type=int,
+        metavar="N",
+        help="start again so often in a row after a failure that may pass; 0 where a supervisor restarts the job (10)",
+    )
+    parser.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics for Prometheus there")
+    parser.add_argument(
+        "--metrics-host",
+        default=METRICS_HOST,
+        metavar="ADDRESS",
+        help="address that the metrics are served at, 0.0.0.0 for all; every host that reaches it can read them (default: this machine alone)",
+    )
+    parser.add_argument("--metrics-file", metavar="FILE", help="write metrics for Prometheus there, every five seconds")
+    return parser

@@ -1,0 +1,191 @@
+"""Compares the log with a pipeline's tables, transaction by transaction, and names what differs.
+
+Two things are held to be true. The log itself is dense: each partition has every id from the first to the last once (count, sum, least, greatest).
+And each table holds of it exactly what its declaration makes: as many rows for each range of ids, with the same sum of ids and the same sum of their
+columns' hashes; for a table with keys, the newest row of each. Ranges that differ are then compared row by row.
+
+Expected rows come from the log by the decoding, filter and projection of the pipeline (`landing_way`), and by a plain fold over keys; nothing of what
+the sink remembers is asked, but for its marks, which bound the range. So it finds what a faulty landing did, what a user changed, what RESTORE took
+away. It does not find what the declaration itself leaves out, nor rows of an older declaration: those differ, and are named.
+
+Only reads. Needs the log of the range: what was trimmed cannot be audited and is said so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_waltz.cluster import connect_timeout_s
+from waltz_delta.base.job_outcome import run_job
+from waltz_delta.errors import NotADeltaTable
+from waltz_delta.jobs.arguments import JobParser
+from waltz_delta.jobs.audit_compare import Density, Difference, PieceOfLog, compare_appended, compare_keyed, density
+from waltz_delta.jobs.audit_report import Audited, print_report
+from waltz_delta.jobs.backfill import Piece, pieces
+from waltz_delta.jobs.job_progress import Progress, progress
+from waltz_delta.landing.landing_way import Way
+from waltz_delta.marks.marks import marks_among, merge_app_id, merged_app_id, position
+from waltz_delta.marks.positions_log import TableLog
+from waltz_delta.pipelines.pipeline import PipelineSettings, batch_options
+from waltz_delta.pipelines.pipeline_file import load_job_pipeline
+from waltz_delta.settings import OutputSettings
+from waltz_log.client.inspection.inspect import ClusterInspector
+from waltz_log.errors import InvalidSetting
+from waltz_log.exit_codes import FAILED
+
+__all__ = ["audit", "audit_pipeline"]
+
+TRANSACTIONS_PER_PIECE = 5_000_000
+"""Of one step of the bar; bounds what is aggregated at once."""
+
+SHOWN = 20
+
+
+def audit(arguments: Sequence[str]) -> int:
+    """The exit code: 1 where something differs."""
+    return run_job("audit", arguments, _run)
+
+
+def _run(arguments: Sequence[str]) -> int | None:
+    parser = JobParser(
+        prog="audit", description="Compares the log with a pipeline's tables and names what differs; exit code 1 then.", allow_abbrev=False
+    )
+    parser.add_argument("--pipeline", metavar="FILE", help="the pipeline file that the streaming job has")
+    parser.add_argument("--from", dest="first", metavar="JSON", help='first id of each partition, {"0": 17} (the first in the log)')
+    parser.add_argument("--to", dest="last", metavar="JSON", help='last id of each partition, {"0": 42} (what the table holds)')
+    parser.add_argument("--output", default="table", metavar="table|json", help="format of the result (table)")
+    found = parser.parse(arguments)
+    settings = load_job_pipeline(found.pipeline)
+    if found.output not in ("table", "json"):
+        raise InvalidSetting.unknown(found.output, ("table", "json"), what="output")
+    first, last = _position("--from", found.first), _position("--to", found.last)
+    with ClusterInspector(settings.options.cluster, timeout_s=connect_timeout_s(settings.options)) as inspector:
+        key = str(inspector.parameters.key)
+    spark = SparkSession.builder.appName(f"waltz audit {settings.name}").getOrCreate()
+    try:
+        audited = list(audit_pipeline(spark, settings, key, lambda: _extents(settings), first=first, last=last))
+    finally:
+        spark.stop()
+    print_report(audited, found.output, SHOWN)
+    return FAILED if any(each.differences for each in audited) else None
+
+
+def _extents(settings: PipelineSettings) -> dict[int, tuple[int, int]]:
+    with ClusterInspector(settings.options.cluster, timeout_s=connect_timeout_s(settings.options)) as inspector:
+        bounds = inspector.bounds(settings.options.wanted_partitions(inspector.catalogue))
+    return {p: (bound.first_transaction_id, bound.high_water_mark) for p, bound in bounds.items()}
+
+
+def _position(name: str, text: str | None) -> dict[int, int]:
+    try:
+        return {int(partition): int(at) for partition, at in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidSetting(name=name, reason=f'wants JSON of ids such as {{"0": 42}}, got {text!r}', nearest=None) from None
+
+
+def audit_pipeline(
+    spark: SparkSession,
+    settings: PipelineSettings,
+    cluster_key: str,
+    extents: Callable[[], Mapping[int, tuple[int, int]]],
+    *,
+    first: Mapping[int, int] | None = None,
+    last: Mapping[int, int] | None = None,
+    source: str = "waltz",
+    per_piece: int = TRANSACTIONS_PER_PIECE,
+) -> Iterator[Audited]:
+    """`extents`: gives first and last id of each partition in the log. Asked after a table's marks were read: streams may go on meanwhile."""
+    log_reads = _LogReads(spark, settings, source)
+    for output in settings.outputs:
+        audited = Audited(output.target.table, output.target.mode)
+        try:
+            log = TableLog(output.target.table)
+        except NotADeltaTable:
+            audited.differences.append(Difference("table", None, None, None, "there is no table"))
+            yield audited
+            continue
+        version, marks = _settled(log, cluster_key)
+        starts, ends = {}, {}
+        until = (last or {}) if output.target.mode == "append" else {}
+        if last and not until:
+            audited.notes.append("--to counts for tables that keep every transaction: this one holds the newest row of each key as of its marks")
+        for partition, (lowest, highest) in extents().items():
+            starts[partition] = max(lowest, (first or {}).get(partition, lowest))
+            ends[partition] = min(marks.get(partition, -1), highest, until.get(partition, highest)) + 1
+            if marks.get(partition, -1) > highest:
+                told = f"the table's mark {marks[partition]} is above the log's {highest}: another log, or one that was reset"
+                audited.differences.append(Difference("mark", partition, None, None, told))
+            if lowest > 0:
+                audited.notes.append(f"partition {partition}: ids below {lowest} were trimmed from the log and cannot be audited")
+        table = spark.read.format("delta").option("versionAsOf", version).load(output.target.table)
+        todo = list(pieces(starts, ends, per_piece))
+        with progress(f"audit {output.target.table}", sum(piece.transactions for piece in todo)) as bar:
+            _audit_output(log_reads, settings, output, table, todo, audited, bar, whole=not any(starts.values()))
+        yield audited
+
+
+def _settled(log: TableLog, cluster_key: str) -> tuple[int, dict[int, int]]:
+    """The newest version whose rows and marks are of the same position: between a MERGE and the marks after it there is one that is not."""
+    for version, identifiers in log.newest_first():
+        marks = marks_among(identifiers, cluster_key)
+        settled = identifiers.get(merged_app_id(cluster_key), position(marks))  # early tables counted by position
+        if identifiers.get(merge_app_id(cluster_key), 0) <= settled:
+            return version, marks
+    return log.version, marks_among(log.identifiers, cluster_key)
+
+
+def _audit_output(
+    log_reads: _LogReads,
+    settings: PipelineSettings,
+    output: OutputSettings,
+    table: DataFrame,
+    todo: Sequence[Piece],
+    audited: Audited,
+    bar: Progress,
+    *,
+    whole: bool,
+) -> None:
+    way = Way(output, dead_letters=settings.dead_letters is not None)
+    keyed: DataFrame | None = None
+    for piece in todo:
+        raw = log_reads.rows(piece)
+        audited.add_density(log_reads.density(piece))
+        if output.target.mode == "append":
+            counted, differences = compare_appended(way.good(raw), table, PieceOfLog(piece.starts, piece.ends), SHOWN)
+            audited.add_rows(counted)
+            audited.differences += differences
+        else:
+            rows = way.good(raw)
+            keyed = rows if keyed is None else keyed.unionByName(rows)
+        bar.advance(piece.transactions)
+    if keyed is not None:
+        audited.differences += compare_keyed(keyed, table, output.target, SHOWN, whole=whole)
+    elif output.target.mode != "append":
+        audited.notes.append("nothing of the log is in this table yet")
+
+
+class _LogReads:
+    """Pieces of the log as DataFrames, and their density: once for all tables that are equally far."""
+
+    def __init__(self, spark: SparkSession, settings: PipelineSettings, source: str) -> None:
+        self._spark, self._source, self._options = spark, source, batch_options(settings.source)
+        self._rows: dict[str, DataFrame] = {}
+        self._density: dict[str, list[Density]] = {}
+
+    def rows(self, piece: Piece) -> DataFrame:
+        bounds = {
+            "partitions": ",".join(str(partition) for partition in piece.starts),
+            "startingTransactionIds": json.dumps({str(partition): at for partition, at in piece.starts.items()}),
+            "endingTransactionIds": json.dumps({str(partition): at for partition, at in piece.ends.items()}),
+        }
+        if str(piece) not in self._rows:
+            self._rows[str(piece)] = self._spark.read.format(self._source).options(**{**self._options, **bounds}).load()
+        return self._rows[str(piece)]
+
+    def density(self, piece: Piece) -> list[Density]:
+        if str(piece) not in self._density:
+            self._density[str(piece)] = density(self.rows(piece), PieceOfLog(piece.starts, piece.ends))
+        return self._density[str(piece)]

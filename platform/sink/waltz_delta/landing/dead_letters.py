@@ -1,0 +1,123 @@
+"""The table of dead letters: what did not decode, with its place in the log, the reason, and its data as it was.
+
+Exactly once in the same way as any table: one transaction identifier per log partition in the commit that adds the rows. The identifiers are those of
+one target (`waltz:<cluster key>:<partition>@<target>`), since several landings may share the table and each considers the log at its own pace.
+What no route takes has marks for each table of its landing, of which the highest counts: so a landing is known though its outputs change.
+A batch without dead letters commits nothing, so these marks may lag; what lies between is known to hold none.
+
+Order: the dead letters of a batch are committed before the table that moves past them. A driver that dies between the two has told of letters whose
+batch comes again, and the marks drop them then. The other way round a lost checkpoint would lose them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from waltz_delta.base import internal
+from waltz_delta.decode.decode import DATA, PROBLEM
+from waltz_delta.errors import WriteContended
+from waltz_delta.landing.append import ATTEMPTS
+from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
+from waltz_delta.marks.restored import follow_restore, told_by
+from waltz_delta.tables.evolution import fitting_columns
+from waltz_delta.tables.table import create_empty, is_table
+from waltz_delta.tables.table_watch import TableWatch
+
+__all__ = ["NOWHERE", "SCHEMA", "DeadLetters", "Letters"]
+
+SCHEMA = StructType(
+    [
+        StructField("cluster", StringType()),
+        StructField("target", StringType()),
+        StructField(PARTITION, IntegerType()),
+        StructField(TRANSACTION_ID, LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("header", IntegerType()),
+        StructField("data", BinaryType()),
+        StructField("reason", StringType()),
+        StructField("failed_at", TimestampType()),
+        StructField("replayed_at", TimestampType()),
+    ]
+)
+"""`target`: path of the table they were meant for, empty for what no route takes. `replayed_at`: when it was put through after all."""
+
+NOWHERE = ""
+"""The target of what no route takes."""
+
+Letters = Callable[[Mapping[int, int]], DataFrame]
+"""What did not decode of a batch on the way to one target, above the given marks."""
+
+
+class DeadLetters:
+    """`tables`: all those that the landing fills."""
+
+    def __init__(self, path: str, cluster_key: str, tables: Sequence[str] = ()) -> None:
+        self.path = path
+        self.cluster_key = cluster_key
+        self._tables = tuple(tables)
+        self._watch = TableWatch(path)
+
+    def prepare(self, spark: SparkSession) -> None:
+        if not is_table(spark, self.path):
+            create_empty(spark, self.path, SCHEMA, {})
+        held = spark.read.format("delta").load(self.path).schema
+        fitting_columns(self.path, held, SCHEMA, "fail")
+
+    def follow_restore(self, spark: SparkSession) -> None:
+        """Where this table was restored together with those that its letters were meant for, the log comes again, and its letters must. From now on
+        `write` compares the table's id with the present one and inspects the commits since."""
+        self._watch.begin(follow_restore(spark, self.path, self.cluster_key))
+        self._watch.check(spark, internal.TableTransaction(spark, self.path), None)
+
+    def app_id(self, target: str, partition: int) -> str:
+        return f"waltz:{self.cluster_key}:{partition}@{hashlib.sha256(target.encode()).hexdigest()[:16]}"
+
+    def write(self, spark: SparkSession, ends: Mapping[int, int], letters: Mapping[str, Letters], batch_id: int | None) -> set[str]:
+        """The letters of each target, those below its marks left out, in one commit with the marks at `ends`. Gives the targets that had not got
+        so far. Raises `TableReplaced`, `TableRestored`, `RestoreOvertaken`: without the last commits of letters, the marks that go with them are
+        wrong."""
+        batch = -1 if batch_id is None else batch_id
+        for _ in range(ATTEMPTS):
+            transaction = internal.TableTransaction(spark, self.path)
+            seen = transaction.read_version
+            self._watch.check(spark, transaction, None)
+            versions: dict[str, int] = {}
+            frames: dict[str, DataFrame] = {}
+            for target, rows in sorted(letters.items()):
+                names = {partition: self._names(target, partition) for partition in sorted(ends)}
+                held = {p: [mark for name in each if (mark := transaction.version(name)) is not None and mark >= 0] for p, each in names.items()}
+                marks = {p: max(found) for p, found in held.items() if found}
+                ahead = {name: end for p, end in ends.items() if end > marks.get(p, -1) for name in names[p]}
+                if ahead:
+                    versions |= ahead
+                    frames[target] = self._rows(rows(marks), target)
+            if not versions:
+                return set()
+            try:
+                written = transaction.write(reduce(DataFrame.unionByName, frames.values()), partition_by=(), properties={})
+                committed = transaction.commit(written, versions, query="waltz dead letters", batch=batch, metadata=told_by(self.cluster_key))
+            except Exception as error:
+                if not transaction.lost_to_another(error):
+                    raise
+            else:
+                if committed > seen + 1:
+                    self._watch.check_overtaken(internal.TableTransaction(spark, self.path), seen, committed)
+                return set(frames)
+        raise WriteContended(path=self.path, attempts=ATTEMPTS)
+
+    def _names(self, target: str, partition: int) -> list[str]:
+        """Of the marks of a target."""
+        if target != NOWHERE or not self._tables:
+            return [self.app_id(target, partition)]
+        return [self.app_id(f"{NOWHERE}\n{table}", partition) for table in self._tables]
+
+    def _rows(self, bad: DataFrame, target: str) -> DataFrame:
+        never = f.lit(None).cast("timestamp")
+        told = {"cluster": f.lit(self.cluster_key), "target": f.lit(target), "failed_at": f.current_timestamp(), "replayed_at": never}
+        return bad.withColumnsRenamed({DATA: "data", PROBLEM: "reason"}).withColumns(told).select(*SCHEMA.fieldNames())

@@ -1,0 +1,240 @@
+"""One query over the log into one or several tables: what goes where, and in which order it is committed.
+
+Every table is judged by its own marks, so a batch that was cut off between two tables' commits is finished by whoever comes next: the tables that
+hold it drop it. The dead letters of a batch are committed before the first table that moves past them. A batch is first made ready for every table
+(files written, rows reduced and held), which tells whether there are dead letters; then come the commits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from pyspark_waltz.options import Positions
+from waltz_delta.base import internal
+from waltz_delta.decode.decode import DATA, PROBLEM, UNDECODABLE, refuse
+from waltz_delta.errors import Undecodable, WriteContended
+from waltz_delta.landing.append import ATTEMPTS, DeltaAppend
+from waltz_delta.landing.dead_letters import NOWHERE, DeadLetters, Letters
+from waltz_delta.landing.history import DeltaHistory
+from waltz_delta.landing.landing_way import BAD, Way
+from waltz_delta.landing.merge_sink import MergeSink
+from waltz_delta.landing.routing import unrouted
+from waltz_delta.landing.upsert import DeltaUpsert
+from waltz_delta.marks.batch import LostRace, Staged, above, batch_range
+from waltz_delta.marks.marks import BatchRange
+from waltz_delta.marks.restored import follow_restore, marks_as_restored
+from waltz_delta.marks.start import FROM_THE_EARLIEST
+from waltz_delta.settings import LandingSettings, OutputSettings
+
+__all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
+
+REASON_MAX = 500
+"""Characters of what a query over undecodable data raises; reasons are shorter, Spark's rest of the line is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class LandingStatistics:
+    """Since this `Landing` was made."""
+
+    batches: int = 0
+    """Batches that are in every table."""
+    dead_letters: int = 0
+    """Transactions that went to the table of dead letters, once for each table they were meant for."""
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A batch on its way into one table. `raw`: what the table lacks of it, as the log gave it: the letters of what it holds were told before. `bad`:
+    how many of that do not decode, None where that is not known."""
+
+    staged: Staged
+    raw: DataFrame
+    bad: int | None
+    astray: int | None
+
+
+class Landing:
+    """For `foreachBatch`; `write(rows)` lands a batch DataFrame by the same rules. Not for two queries at once: each has its own."""
+
+    def __init__(self, settings: LandingSettings, cluster_key: str) -> None:
+        self.settings = settings
+        self.cluster_key = cluster_key
+        self._statistics = LandingStatistics()
+        letters = settings.dead_letters
+        tables = [output.target.table for output in settings.outputs]
+        self._dead_letters = DeadLetters(letters.table, cluster_key, tables) if letters is not None else None
+        self._ways = [Way(output, dead_letters=letters is not None) for output in settings.outputs]
+        self._sinks = [sink_for(output, cluster_key, dead_letters=letters is not None) for output in settings.outputs]
+        self._astray = unrouted(output.route for output in settings.outputs) if settings.unrouted != "skip" else None
+        self._prepared = False
+
+    def prepare(self, spark: SparkSession, schema: StructType, checkpoint: str | None = None) -> None:
+        """Refuses what can never work, before the first batch. `schema` is that of the source's rows. Makes the tables that merges need, the table of
+        dead letters, and columns that are to be added. With the query's `checkpoint` it also refuses tables that another query filled there."""
+        for way, sink in zip(self._ways, self._sinks, strict=True):
+            sink.prepare(spark, way.good(spark.createDataFrame([], schema)).schema)
+            transaction = internal.TableTransaction(spark, sink.path)
+            if checkpoint is not None and transaction.exists:
+                sink.watch.check(spark, transaction, checkpoint)
+        if self._dead_letters is not None:
+            self._dead_letters.prepare(spark)
+            self._dead_letters.follow_restore(spark)
+        self._prepared = True
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        self._land(batch, batch_id)
+
+    def write(self, rows: DataFrame, covered: BatchRange | None = None) -> None:
+        """`covered`: the range of the log that the rows were read from, where it is known; the rows tell otherwise, which costs a pass over them."""
+        self._land(rows, None, covered)
+
+    @property
+    def outputs(self) -> Sequence[tuple[Way, DeltaAppend | MergeSink]]:
+        return list(zip(self._ways, self._sinks, strict=True))
+
+    def statistics(self) -> LandingStatistics:
+        return self._statistics
+
+    def starting_transaction_ids(
+        self, spark: SparkSession, partitions: Iterable[int], *, otherwise: Positions = FROM_THE_EARLIEST, dry_run: bool = False
+    ) -> str:
+        """The source's `startingTransactionIds`: after the mark of the table that is furthest behind; `otherwise` for partitions that some table
+        holds nothing of. After a RESTORE the marks are brought back first, with `dry_run` only in what is told."""
+        found: dict[int, int] = {}
+        if not dry_run:
+            for sink in self._sinks:
+                follow_restore(spark, sink.path, self.cluster_key)
+        marks = [marks_as_restored(spark, sink.path, self.cluster_key) for sink in self._sinks]
+        for partition in sorted(partitions):
+            known = [each.get(partition) for each in marks]
+            lowest = min((mark for mark in known if mark is not None), default=None)
+            found[partition] = otherwise.of(partition) if lowest is None or None in known else lowest + 1
+        return json.dumps({str(partition): at for partition, at in found.items()})
+
+    def _land(self, batch: DataFrame, batch_id: int | None, covered: BatchRange | None = None) -> None:
+        spark = batch.sparkSession
+        if not self._prepared:
+            self.prepare(spark, batch.schema)
+        covered = covered or batch_range(batch, batch_id)
+        for _ in range(ATTEMPTS):
+            try:
+                self._attempt(spark, batch, covered, batch_id)
+            except LostRace:
+                continue  # the tables that were committed hold the batch now
+            self._statistics = replace(self._statistics, batches=self._statistics.batches + 1)
+            return
+        raise WriteContended(path=", ".join(sink.path for sink in self._sinks), attempts=ATTEMPTS)
+
+    def _attempt(self, spark: SparkSession, batch: DataFrame, covered: BatchRange, batch_id: int | None) -> None:
+        with ExitStack() as held:
+            ready: dict[int, _Prepared] = {}
+            for number in range(len(self._sinks)):
+                found = self._stage(spark, batch, covered, batch_id, number)
+                if found is not None:
+                    held.callback(found.staged.release)
+                    ready[number] = found
+            self._bury(spark, covered, batch_id, ready)
+            for found in ready.values():
+                found.staged.commit()
+
+    def _stage(self, spark: SparkSession, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int) -> _Prepared | None:
+        """The first output also counts what no route takes: it reads every row."""
+        way, sink = self._ways[number], self._sinks[number]
+        counts, astray = Observation(), Observation()
+        lacking = batch
+        counted = way.output.decode.format != "bytes"
+        routed = number == 0 and self._astray is not None
+
+        def rows(marks: Mapping[int, int]) -> DataFrame:
+            nonlocal lacking
+            raw = lacking = above(batch, marks)
+            if routed:
+                raw = self._watched(raw).observe(astray, f.count(PROBLEM).alias(BAD)).drop(PROBLEM)
+            return way.good(raw, counts if counted else None)
+
+        try:
+            staged = sink.stage(spark, covered, rows, batch_id)
+        except Exception as error:
+            if UNDECODABLE in str(error):
+                raise Undecodable(path=sink.path, reason=str(error).split(UNDECODABLE)[1].split("\n")[0][:REASON_MAX]) from None
+            raise
+        if staged is None:
+            return None
+        return _Prepared(staged, lacking, _count(counts) if counted else 0, _count(astray) if routed else 0)
+
+    def _watched(self, raw: DataFrame) -> DataFrame:
+        """The raw rows with a problem where no route takes them."""
+        assert self._astray is not None
+        told = raw.withColumn(PROBLEM, f.when(self._astray, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
+        return refuse(told) if self.settings.unrouted == "fail" else told
+
+    def _bury(self, spark: SparkSession, covered: BatchRange, batch_id: int | None, ready: Mapping[int, _Prepared]) -> None:
+        if self._dead_letters is None:
+            return
+        letters: dict[str, Letters] = {}
+        counts: dict[str, int] = {}
+        for number, found in ready.items():
+            way = self._ways[number]
+            if way.undecodable == "dead_letter" and found.bad != 0:
+                target = self._sinks[number].path
+                letters[target], counts[target] = _letters(way, found.raw), found.bad or 0
+            if number == 0 and self.settings.unrouted == "dead_letter" and found.astray != 0:
+                letters[NOWHERE], counts[NOWHERE] = self._letters_astray(found.raw), found.astray or 0
+        if letters:
+            told = self._dead_letters.write(spark, covered.marks(), letters, batch_id)
+            count = sum(counts[target] for target in told)
+            self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + count)
+
+    def _letters_astray(self, batch: DataFrame) -> Letters:
+        return lambda marks: self._watched(above(batch, marks)).where(f.col(PROBLEM).isNotNull()).withColumnRenamed("data", DATA)
+
+
+def _letters(way: Way, batch: DataFrame) -> Letters:
+    return lambda marks: way.bad(above(batch, marks))
+
+
+def _count(observation: Observation) -> int | None:
+    found = internal.observed(observation)
+    return None if found is None else found[BAD]
+
+
+def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: StructType | None = None) -> dict[str, StructType]:
+    """The columns of each table by its path, without any data: what Spark makes of decoding, filter and projection, and what the mode adds. `schema`:
+    of the source's rows, where it is asked for more than its usual columns."""
+    from pyspark_waltz.source import SCHEMA
+
+    empty = spark.createDataFrame([], schema if schema is not None else SCHEMA)
+    found = {}
+    for output in settings.outputs:
+        rows = Way(output, dead_letters=settings.dead_letters is not None).good(empty)
+        sink = sink_for(output, "", dead_letters=settings.dead_letters is not None)
+        found[output.target.table] = sink.table_schema(rows.schema)
+    return found
+
+
+def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool) -> DeltaAppend | MergeSink:
+    """The sink of an output. Where there are dead letters, something older than a delete may be put through again, so deletes are remembered."""
+    target = output.target
+    layout, evolution, properties = target.layout, target.evolution, target.properties
+    if target.mode == "append":
+        return DeltaAppend(
+            target.table,
+            cluster_key,
+            partition_by=layout.partition_by,
+            cluster_by=layout.cluster_by,
+            properties=properties,
+            evolution=evolution,
+        )
+    table = {"partition_by": layout.partition_by, "cluster_by": layout.cluster_by, "properties": properties, "evolution": evolution}
+    if target.mode == "history":
+        return DeltaHistory(target.table, cluster_key, target.keys, sequence=target.sequence, deletes=target.deletes, names=target.history, **table)
+    return DeltaUpsert(
+        target.table, cluster_key, target.keys, sequence=target.sequence, deletes=target.deletes, remember_deletes=dead_letters, **table
+    )

@@ -1,0 +1,69 @@
+"""One output of a landing as a plan: the raw rows of the log, routed, decoded, marked as deletes, filtered, projected; and those that do not decode.
+
+What goes wrong is counted while the good rows are read (`Observation`), so a batch without dead letters is decoded once. The counting has a second
+effect that is relied on: Spark moves no filter below it, which would decode every row twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as f
+
+from waltz_delta.decode.decode import DATA, PROBLEM, decode, project, refuse, required
+from waltz_delta.landing.merge_source import AT, DELETED
+from waltz_delta.landing.routing import routed
+from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
+from waltz_delta.settings import OutputSettings
+
+__all__ = ["BAD", "Way"]
+
+BAD = "bad"
+
+
+class Way:
+    """`undecodable` is settled here: what the output says, otherwise dead letters where there are any."""
+
+    def __init__(self, output: OutputSettings, *, dead_letters: bool) -> None:
+        self.output = output
+        self.undecodable = output.decode.undecodable or ("dead_letter" if dead_letters else "fail")
+
+    def good(self, raw: DataFrame, observation: Observation | None = None) -> DataFrame:
+        """What lands. `observation` counts what does not decode."""
+        rows = self._decoded(raw)
+        if self.undecodable == "fail":
+            rows = refuse(rows)
+        if observation is not None:
+            rows = rows.observe(observation, f.count(PROBLEM).alias(BAD))
+        rows = rows.where(f.col(PROBLEM).isNull()).drop(DATA, PROBLEM)
+        return self._projected(rows)
+
+    def bad(self, raw: DataFrame) -> DataFrame:
+        """What does not decode: place, timestamp and header, data and reason; a transaction once, however many rows it would have been."""
+        rows = self._decoded(raw).where(f.col(PROBLEM).isNotNull())
+        first = [f.first(name).alias(name) for name in ("timestamp", "header", DATA, PROBLEM)]
+        return rows.groupBy(PARTITION, TRANSACTION_ID).agg(*first)
+
+    def _decoded(self, raw: DataFrame) -> DataFrame:
+        settings, deletes = self.output.decode, self.output.target.deletes
+        rows = decode(routed(raw, self.output.route), settings)
+        missing = required(settings, raw.sparkSession)
+        if deletes is not None:
+            told = f.expr(f"({deletes.where})") if deletes.where is not None else f.col("header").isin(list(deletes.headers))
+            rows = rows.withColumns({DELETED: f.coalesce(told, f.lit(False)), AT: f.col("timestamp")})
+            if missing is not None:
+                keys = required(settings, raw.sparkSession, only=self.output.target.keys)
+                missing = f.when(~f.col(DELETED), missing).otherwise(keys if keys is not None else f.lit(None).cast("string"))
+        return rows if missing is None else rows.withColumn(PROBLEM, f.coalesce(f.col(PROBLEM), missing))
+
+    def _projected(self, rows: DataFrame) -> DataFrame:
+        """A delete passes the filter, since it may carry no more than its key."""
+        projection, hidden = self.output.projection, self._hidden()
+        where: Column | None = f.expr(f"({projection.where})") if projection.where is not None else None
+        if where is not None and hidden:
+            where = f.col(DELETED) | where
+        return project(rows, where=where, select=projection.select, kept=hidden)
+
+    def _hidden(self) -> Sequence[str]:
+        return (DELETED, AT) if self.output.target.deletes is not None else ()

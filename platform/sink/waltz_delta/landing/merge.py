@@ -1,0 +1,123 @@
+"""MERGE with marks: what upsert and history share. Decides nothing about rows.
+
+MERGE carries one transaction identifier only. Its version is a number that rises by one with each MERGE of this cluster, and Delta skips a MERGE
+whose number was used: that makes it a compare-and-set. Whoever read the state before another's MERGE loses, and reads again. The marks stand in the
+metadata of the MERGE's own commit; a second commit right after sets them as identifiers, one per log partition, as append does, together with the
+number they belong to. A driver that dies between the two leaves a MERGE whose number has no marks: whoever comes next sets them from the metadata
+before anything else, so nobody ever merges by marks that lag behind the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from waltz_delta.base import internal
+from waltz_delta.errors import KeyMoved
+from waltz_delta.marks.batch import LostRace
+from waltz_delta.marks.marks import app_id, marks_among, merge_app_id, merged_app_id, position
+from waltz_delta.marks.restored import told_by
+
+__all__ = ["MOVED", "MergeState", "MergedTable"]
+
+MOVED = "waltz_delta: a key is in two log partitions: "
+"""What a MERGE condition raises begins with this."""
+
+HISTORY_SEARCHED = (20, 1000, None)
+"""Commits looked through for an unfinished MERGE: it is the last of ours, with at most others' (OPTIMIZE, user writes) above it. Then all."""
+
+_SETTINGS = "spark.databricks.delta."
+
+
+@dataclass(frozen=True, slots=True)
+class MergeState:
+    """`number`: of the last MERGE that is in the table, 0 before the first."""
+
+    marks: Mapping[int, int]
+    number: int
+    version: int
+    """Of the table, as of which the marks were read."""
+
+
+class MergedTable:
+    def __init__(self, path: str, cluster_key: str) -> None:
+        self.path = path
+        self.cluster_key = cluster_key
+        self._done = merged_app_id(cluster_key)
+
+    def state(self, spark: SparkSession) -> MergeState:
+        """The marks, after finishing what a dead driver left."""
+        transaction = internal.TableTransaction(spark, self.path)
+        versions = transaction.versions()
+        if versions.get(merge_app_id(self.cluster_key), 0) > versions.get(self._done, 0):
+            self._finish(spark, versions[merge_app_id(self.cluster_key)])
+            transaction = internal.TableTransaction(spark, self.path)
+            versions = transaction.versions()
+        number = max(versions.get(merge_app_id(self.cluster_key), 0), versions.get(self._done, 0))
+        return MergeState(marks_among(versions, self.cluster_key), number, transaction.read_version)
+
+    def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], Any]) -> int:
+        """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. Returns the version of the commit that set them, or a
+        later one where another driver set them first. `LostRace` where another writer came first."""
+        number = state.number + 1
+        marks = {str(p): mark for p, mark in sorted({**state.marks, **new}.items())}
+        told = {"cluster": self.cluster_key, "merge": number, "marks": marks, "read": state.version}
+        settings = {
+            "write.txnAppId": merge_app_id(self.cluster_key),
+            "write.txnVersion": str(number),
+            "commitInfo.userMetadata": json.dumps({"waltz": told}),
+        }
+        try:
+            for name, value in settings.items():
+                spark.conf.set(_SETTINGS + name, value)
+            merged = bool(execute().collect())
+        except Exception as error:
+            if internal.is_conflict(error):
+                raise LostRace from error
+            if MOVED in str(error):
+                raise KeyMoved(path=self.path, reason=str(error).split(MOVED)[1].split("\n")[0][:200]) from None
+            raise
+        finally:
+            for name in settings:
+                spark.conf.unset(_SETTINGS + name)
+        if not merged:
+            raise LostRace  # Delta gives no result row for what it skips
+        return self._mark(spark, new, number, state.version)
+
+    def _mark(self, spark: SparkSession, marks: Mapping[int, int], number: int, read: int) -> int:
+        transaction = internal.TableTransaction(spark, self.path)
+        versions = {self._done: number, **{app_id(self.cluster_key, partition): mark for partition, mark in sorted(marks.items())}}
+        ahead = {name: mark for name, mark in versions.items() if mark > (found if (found := transaction.version(name)) is not None else -1)}
+        if not ahead:
+            return transaction.read_version
+        try:
+            return transaction.mark(ahead, query="waltz", batch=-1, metadata=told_by(self.cluster_key, read=read))
+        except Exception as error:
+            if not internal.is_conflict(error):
+                raise
+            raise LostRace from error  # it is in; whoever looks next finishes it
+
+    def _finish(self, spark: SparkSession, number: int) -> None:
+        for depth in HISTORY_SEARCHED:
+            table = DeltaTable.forPath(spark, self.path)
+            for row in (table.history(depth) if depth is not None else table.history()).select("userMetadata").collect():
+                found = _told(row[0], self.cluster_key)
+                if found is not None and found[0] == number:
+                    self._mark(spark, found[1], number, found[2])
+                    return
+
+
+def _told(metadata: str | None, cluster_key: str) -> tuple[int, dict[int, int], int] | None:
+    """Number, marks and the version they were decided by, as a MERGE's commit tells. Early tables counted by position and tell no number, and none
+    tells a version but those of now: nothing is known to have come in between then."""
+    try:
+        found = json.loads(metadata or "")["waltz"]
+        marks = {int(partition): int(mark) for partition, mark in found["marks"].items()}
+        return (int(found.get("merge", position(marks))), marks, int(found.get("read", -1))) if found["cluster"] == cluster_key else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

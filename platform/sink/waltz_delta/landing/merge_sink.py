@@ -1,0 +1,173 @@
+"""A keyed table that batches are merged into exactly once: what upsert and history do alike. How rows become a MERGE is their rule's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from waltz_delta.base import internal
+from waltz_delta.landing.append import ATTEMPTS
+from waltz_delta.landing.merge import MergedTable, MergeState
+from waltz_delta.landing.merge_source import HIDDEN, hold
+from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, Rows, Staged, land, require_columns
+from waltz_delta.marks.marks import BatchRange, overlap, refuse_gaps
+from waltz_delta.marks.restored import follow_restore
+from waltz_delta.tables.evolution import Evolution, fit
+from waltz_delta.tables.table import check_layout, create_empty, is_table
+from waltz_delta.tables.table_watch import TableWatch
+from waltz_log.errors import InvalidRequest
+
+__all__ = ["MergeRule", "MergeSink"]
+
+
+class MergeRule(Protocol):
+    """How rows of some keys become a MERGE."""
+
+    def prepare(self, spark: SparkSession, visible: StructType) -> None:
+        """Makes what stands beside the table."""
+
+    def table_schema(self, visible: StructType) -> StructType:
+        """The table's columns: those of the rows, then the rule's own."""
+
+    def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
+        """The rows reduced to what the MERGE looks at. `late`: they come from below the marks."""
+
+    def remember(self, spark: SparkSession, source: DataFrame) -> None:
+        """Writes what must stand beside the table before the MERGE of `source`. Doing it again changes nothing. May raise `LostRace`."""
+
+    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
+        """Runs the MERGE of `source`, which is held, into these columns of the table. What Delta tells of it; may raise `LostRace`."""
+
+
+class MergeSink:
+    def __init__(
+        self,
+        path: str,
+        cluster_key: str,
+        keys: Sequence[str],
+        sequence: str,
+        rule: MergeRule,
+        *,
+        partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        evolution: Evolution = "fail",
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        if not keys:
+            raise InvalidRequest(reason="a merge needs at least one key column")
+        self.path = path
+        self.cluster_key = cluster_key
+        self.rule = rule
+        self._keys = tuple(keys)
+        self._sequence = sequence
+        self._layout = {"partition_by": tuple(partition_by), "cluster_by": tuple(cluster_by)}
+        self._properties = dict(properties or {})
+        self._evolution = evolution
+        self._attempts = attempts
+        self._table = MergedTable(path, cluster_key)
+        self._fitted: tuple[str, StructType, list[str]] | None = None
+        self._prepared = False
+        self.watch = TableWatch(path)
+
+    def prepare(self, spark: SparkSession, schema: StructType) -> None:
+        """As `DeltaAppend.prepare`; and the table is made here, since MERGE needs one."""
+        visible = _visible(schema)
+        require_columns(visible.fieldNames())
+        for name in (*self._keys, self._sequence):
+            if name not in visible.fieldNames():
+                raise InvalidRequest(reason=f"there is no column {name}, only {', '.join(visible.fieldNames())}")
+        made = self.rule.table_schema(visible)
+        names = [name.lower() for name in made.fieldNames()]
+        for name in made.fieldNames()[len(visible.fields) :]:
+            if names.count(name.lower()) > 1:
+                raise InvalidRequest(reason=f"the rows have a column {name}, which the table needs for its own; rename one of them")
+        internal.check_versions(spark)
+        check_layout(made, **self._layout)
+        if not is_table(spark, self.path):
+            create_empty(spark, self.path, made, self._properties, **self._layout)
+        self.watch.begin(follow_restore(spark, self.path, self.cluster_key))
+        self._fitted = None
+        self._columns(spark, visible)
+        self.rule.prepare(spark, visible)
+        self._prepared = True
+
+    def table_schema(self, schema: StructType) -> StructType:
+        """The columns of the table that rows of `schema` make."""
+        return self.rule.table_schema(_visible(schema))
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        self._land(batch, batch_id)
+
+    def write(self, rows: DataFrame) -> None:
+        """A batch DataFrame, by the same rule."""
+        self._land(rows, None)
+
+    def _land(self, batch: DataFrame, batch_id: int | None) -> None:
+        if not self._prepared:
+            self.prepare(batch.sparkSession, batch.schema)
+        land(self, batch, batch_id, self._attempts)
+
+    def stage(self, spark: SparkSession, covered: BatchRange, rows: Rows, batch_id: int | None) -> Staged | None:
+        """Reads and reduces what the table lacks; `commit` merges it."""
+        if not covered.marks():
+            return None
+        state = self._table.state(spark)
+        refuse_gaps(self.path, covered, state.marks)
+        self.watch.check(spark, internal.TableTransaction(spark, self.path), covered.checkpoint)
+        new = {partition: end for partition, end in covered.marks().items() if end > state.marks.get(partition, -1)}
+        return self._staged(spark, state, new, rows(overlap(covered, state.marks)), late=False) if new else None
+
+    def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged:
+        """Rows from below the marks, which are put through again: nothing newer gives way to them. Moves no mark."""
+        return self._staged(spark, self._table.state(spark), {}, rows, late=True)
+
+    def marks(self, spark: SparkSession) -> Mapping[int, int]:
+        return self._table.state(spark).marks
+
+    def _staged(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], rows: DataFrame, *, late: bool) -> Staged:
+        columns = self._columns(spark, _visible(rows.schema))
+        return _StagedMerge(self, spark, state, new, hold(self.rule.source(spark, rows, late=late)), columns)
+
+    def _columns(self, spark: SparkSession, visible: StructType) -> list[str]:
+        """Looks at the table's columns again only when they changed since the last batch, as by a user."""
+        text = internal.TableTransaction(spark, self.path).schema_text()
+        if self._fitted is None or self._fitted[:2] != (text, visible):
+            made = self.rule.table_schema(visible)
+            own = set(made.fieldNames()) - set(visible.fieldNames())
+            columns = fit(spark, self.path, made, self._evolution, needed=(*self._keys, self._sequence, PARTITION, TRANSACTION_ID, *sorted(own)))
+            text = internal.TableTransaction(spark, self.path).schema_text()
+            self._fitted = (text, visible, [name for name in columns if name not in own])
+        return self._fitted[2]
+
+
+def _visible(schema: StructType) -> StructType:
+    return StructType([field for field in schema.fields if field.name not in HIDDEN])
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedMerge:
+    sink: MergeSink
+    spark: SparkSession
+    state: MergeState
+    new: Mapping[int, int]
+    source: DataFrame
+    columns: Sequence[str]
+
+    def commit(self) -> None:
+        """Beside the table first, and outside of `MergedTable.merge`: what runs within carries the number, and Delta would skip what another driver,
+        or one that died, wrote there under the same number."""
+        self.sink.rule.remember(self.spark, self.source)
+
+        def execute() -> Any:
+            return self.sink.rule.merge(self.spark, self.sink.path, self.source, self.columns)
+
+        committed = self.sink._table.merge(self.spark, self.state, self.new, execute)
+        self.sink.watch.check_overtaken(internal.TableTransaction(self.spark, self.sink.path), self.state.version, committed)
+
+    def release(self) -> None:
+        self.source.unpersist()

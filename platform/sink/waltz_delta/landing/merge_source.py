@@ -1,0 +1,100 @@
+"""What a MERGE gets from a batch: one row per key, by the sequence and then by the place in the log, and whether it deletes.
+
+Pure plans but for `hold`, which runs the job: the rows are read and reduced once, and stay in memory or on local disk until the MERGE is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from waltz_delta.landing.merge import MOVED
+from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
+from waltz_delta.settings import DeleteSettings
+
+__all__ = ["AT", "DELETED", "HIDDEN", "VALUES_AT", "hold", "latest_rows", "mark_deletes", "moved", "newer", "order_of", "same_key"]
+
+DELETED = "_waltz_deleted"
+"""Whether the row deletes its key."""
+AT = "_waltz_at"
+"""When the log took the transaction."""
+VALUES_AT = "_waltz_values_at"
+"""The order of the row that the values are of, which for a delete is the last row before it; null where the batch has none."""
+HIDDEN = (DELETED, AT, VALUES_AT)
+
+
+def order_of(alias: str | None, sequence: str, place: Sequence[str]) -> Column:
+    """What rows of one key are ordered by. Nulls come first, so rows that a user wrote without a place in the log give way."""
+    start = f"{alias}." if alias else ""
+    return f.struct(*[f.col(f"{start}`{name}`").alias(name) for name in dict.fromkeys([sequence, TRANSACTION_ID, PARTITION, *place])])
+
+
+def mark_deletes(rows: DataFrame, deletes: DeleteSettings | None) -> DataFrame:
+    """The rows with `DELETED` and `AT`, unless they have them already."""
+    if DELETED in rows.columns:
+        return rows
+    at = f.col("timestamp") if "timestamp" in rows.columns else f.lit(None).cast("timestamp")
+    if deletes is None:
+        deleted = f.lit(False)
+    elif deletes.headers:
+        deleted = f.col("header").isin(list(deletes.headers))
+    else:
+        deleted = f.coalesce(f.expr(f"({deletes.where})"), f.lit(False))
+    return rows.withColumns({DELETED: deleted, AT: at})
+
+
+def same_key(keys: Sequence[str]) -> Column:
+    first, *others = [f.col(f"t.`{key}`").eqNullSafe(f.col(f"s.`{key}`")) for key in keys]
+    return reduce(and_, others, first)
+
+
+def newer(sequence: str, place: Sequence[str]) -> Column:
+    """Whether the source's row is newer than the table's. Raises where only the partitions' own order could tell and they differ."""
+    later = order_of("s", sequence, place) > order_of("t", sequence, place)
+    if sequence != TRANSACTION_ID:
+        return later
+    apart = f.col(f"s.`{PARTITION}`") != f.col(f"t.`{PARTITION}`")
+    return f.when(apart, moved(f.col(f"t.`{PARTITION}`"), f.col(f"s.`{PARTITION}`"), f.col(f"s.`{TRANSACTION_ID}`")).cast("boolean")).otherwise(later)
+
+
+def latest_rows(rows: DataFrame, keys: Sequence[str], sequence: str, *, soft: bool = False) -> DataFrame:
+    """One row per key. With `soft`, a delete has the values of the last row before it, as far as the batch has one."""
+    place = [name for name in (ROW,) if name in rows.columns]
+    order = order_of(None, sequence, place)
+    told = [f.max_by(f.struct(*rows.columns), order).alias("newest")]
+    if soft:
+        lives = ~f.col(DELETED)
+        told.append(f.max_by(f.when(lives, f.struct(*rows.columns, order.alias(VALUES_AT))), f.when(lives, order)).alias("living"))
+    if sequence == TRANSACTION_ID:
+        told += [f.min(PARTITION).alias("lowest"), f.max(PARTITION).alias("highest")]
+    grouped = rows.groupBy(*keys).agg(*told)
+    if sequence == TRANSACTION_ID:
+        newest = f.col("newest")
+        refused = moved(f.col("lowest"), f.col("highest"), newest.getField(TRANSACTION_ID)).cast(grouped.schema["newest"].dataType)
+        grouped = grouped.withColumn("newest", f.when(f.col("lowest") != f.col("highest"), refused).otherwise(newest))
+    fixed = {*keys, sequence, PARTITION, TRANSACTION_ID, *place, DELETED, AT}
+    columns = []
+    for name in rows.columns:
+        value = f.col("newest").getField(name)
+        if soft and name not in fixed:
+            value = f.when(f.col("living").isNotNull(), f.col("living").getField(name)).otherwise(value)
+        columns.append(value.alias(name))
+    if soft:
+        columns.append(f.col("living").getField(VALUES_AT).alias(VALUES_AT))
+    return grouped.select(*columns)
+
+
+def hold(source: DataFrame) -> DataFrame:
+    """Reads the rows once and keeps them. A part that is lost with an executor is read again, and is the same. (MERGE, which reads twice, makes a
+    copy of its own; telling it not to is refused over rows that are held.)"""
+    held = source.persist(StorageLevel.MEMORY_AND_DISK)
+    held.count()
+    return held
+
+
+def moved(one: Column, other: Column, transaction_id: Column) -> Column:
+    return f.raise_error(f.concat_ws(" ", f.lit(f"{MOVED}partitions"), one, f.lit("and"), other, f.lit("transaction_id"), transaction_id))

@@ -1,0 +1,65 @@
+"""Deleted keys, remembered beside a table: per key the order of its last delete, so that an older row that comes later does not bring it back.
+
+A tombstone is written before the MERGE that deletes, and read after the number that this MERGE must follow; so whoever merges has seen the tombstones
+of every delete before, or loses the race. It is a commit of its own, without that number: the same number may come with other deletes, from another
+driver or after one that died. Writing a tombstone twice changes nothing. They may be removed (`DELETE ... WHERE deleted_at < ...`) as soon as
+nothing older than them can come any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from waltz_delta.base import internal
+from waltz_delta.landing.merge_source import AT, DELETED, order_of, same_key
+from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID, LostRace
+from waltz_delta.tables.table import create_empty, is_table
+
+__all__ = ["Tombstones"]
+
+DELETED_AT = "deleted_at"
+
+
+class Tombstones:
+    def __init__(self, path: str, keys: Sequence[str], sequence: str) -> None:
+        self.path = path
+        self._keys = tuple(keys)
+        self._order = tuple(dict.fromkeys([sequence, TRANSACTION_ID, PARTITION]))
+        self._sequence = sequence
+
+    def prepare(self, spark: SparkSession, schema: StructType) -> None:
+        names = [*dict.fromkeys([*self._keys, *self._order]), *(name for name in (ROW,) if name in schema.fieldNames())]
+        fields = [StructField(schema[name].name, schema[name].dataType) for name in names]
+        if not is_table(spark, self.path):
+            create_empty(spark, self.path, StructType([*fields, StructField(DELETED_AT, TimestampType())]), {})
+
+    def without_deleted(self, spark: SparkSession, source: DataFrame) -> DataFrame:
+        """The rows that no later delete of their key has overtaken."""
+        place = [name for name in (ROW,) if name in source.columns]
+        dead = spark.read.format("delta").load(self.path).alias("t")
+        overtaken = same_key(self._keys) & (order_of("t", self._sequence, place) > order_of("s", self._sequence, place))
+        return source.alias("s").join(dead, overtaken, "left_anti")
+
+    def remember(self, spark: SparkSession, source: DataFrame) -> None:
+        """The deletes among the rows, of which there is one per key."""
+        deletes = source.where(f.col(DELETED))
+        if deletes.isEmpty():
+            return
+        table = DeltaTable.forPath(spark, self.path)
+        columns = table.toDF().columns
+        place = [name for name in (ROW,) if name in source.columns]
+        values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in columns if name != DELETED_AT}
+        values[DELETED_AT] = f.col(f"s.`{AT}`")
+        later = order_of("s", self._sequence, place) > order_of("t", self._sequence, place)
+        merge = table.alias("t").merge(deletes.alias("s"), same_key(self._keys))
+        try:
+            merge.whenMatchedUpdate(later, values).whenNotMatchedInsert(values=values).execute()
+        except Exception as error:
+            if not internal.is_conflict(error):
+                raise
+            raise LostRace from error

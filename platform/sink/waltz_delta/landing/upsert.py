@@ -1,0 +1,106 @@
+"""Merges micro-batches into a Delta table by key: one row per key, the one with the highest sequence; a replay or a late batch never moves a row
+back, nor brings back a key that was deleted after it.
+
+Which of two rows of a key is newer is told by the sequence, then by their place in the log, so the table is the same however the log was cut into
+batches. The default sequence, `transaction_id`, orders the rows of one log partition; a key that is seen in two is refused (`KeyMoved`). A named
+sequence orders across partitions.
+
+The rows carry the state of their key, not an increment: an increment merged twice with other batch boundaries would count twice. An application that
+appends under a lock on the key knows the state.
+
+After a hard delete there is no row left to compare with. With the default sequence nothing older can come: the marks keep out what lies before
+them. Where something older can come (a named sequence, dead letters that are put through again) deletes are remembered as tombstones beside
+the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
+
+from waltz_delta.landing.merge_sink import MergeSink
+from waltz_delta.landing.merge_source import AT, DELETED, VALUES_AT, latest_rows, mark_deletes, newer, order_of, same_key
+from waltz_delta.landing.merge_tombstones import Tombstones
+from waltz_delta.marks.batch import PARTITION, ROW, TRANSACTION_ID
+from waltz_delta.settings import DeleteSettings
+
+__all__ = ["DeltaUpsert"]
+
+
+class DeltaUpsert(MergeSink):
+    """For `foreachBatch`, and `write(rows)` for a batch DataFrame. `keys` name the columns that identify a row; nulls are a key value like any
+    other.
+
+    `remember_deletes` keeps tombstones where the sequence alone would not ask for them. The rest (`partition_by`, `cluster_by`, `properties`,
+    `evolution`, `attempts`) as in `DeltaAppend`. `tombstones`: path of that table, None where there is none."""
+
+    def __init__(
+        self,
+        path: str,
+        cluster_key: str,
+        keys: Sequence[str],
+        *,
+        sequence: str = TRANSACTION_ID,
+        deletes: DeleteSettings | None = None,
+        remember_deletes: bool = False,
+        **table: Any,
+    ) -> None:
+        tombstones = None
+        if deletes is not None and deletes.kind == "hard" and (remember_deletes or sequence != TRANSACTION_ID):
+            tombstones = Tombstones(deletes.tombstones or f"{path.rstrip('/')}_tombstones", keys, sequence)
+        self.tombstones = tombstones.path if tombstones is not None else None
+        super().__init__(path, cluster_key, keys, sequence, UpsertRule(tuple(keys), sequence, deletes, tombstones), **table)
+
+
+class UpsertRule:
+    def __init__(self, keys: Sequence[str], sequence: str, deletes: DeleteSettings | None, tombstones: Tombstones | None) -> None:
+        self._keys = keys
+        self._sequence = sequence
+        self._deletes = deletes
+        self._soft = deletes is not None and deletes.kind == "soft"
+        self._tombstones = tombstones
+
+    def prepare(self, spark: SparkSession, visible: StructType) -> None:
+        if self._tombstones is not None:
+            self._tombstones.prepare(spark, visible)
+
+    def table_schema(self, visible: StructType) -> StructType:
+        if self._deletes is None or not self._soft:
+            return visible
+        own = [StructField(self._deletes.deleted, BooleanType()), StructField(self._deletes.deleted_at, TimestampType())]
+        return StructType([*visible.fields, *own])
+
+    def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
+        """One row per key. Tombstones are asked only where something older than them can be among the rows."""
+        found = latest_rows(mark_deletes(rows, self._deletes), self._keys, self._sequence, soft=self._soft)
+        if self._tombstones is not None and (late or self._sequence != TRANSACTION_ID):
+            return self._tombstones.without_deleted(spark, found)
+        return found
+
+    def remember(self, spark: SparkSession, source: DataFrame) -> None:
+        if self._tombstones is not None:
+            self._tombstones.remember(spark, source)
+
+    def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
+        place = [name for name in (ROW,) if name in source.columns]
+        newest, deleted = newer(self._sequence, place), f.col(f"s.`{DELETED}`")
+        values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in columns}
+        merge = DeltaTable.forPath(spark, path).alias("t").merge(source.alias("s"), same_key(self._keys))
+        if self._deletes is None:
+            return merge.whenMatchedUpdate(newest, values).whenNotMatchedInsert(values=values).execute()
+        if not self._soft:
+            return merge.whenMatchedDelete(newest & deleted).whenMatchedUpdate(newest, values).whenNotMatchedInsert(~deleted, values).execute()
+        flags: dict[str, str | Column] = {
+            f"`{self._deletes.deleted}`": deleted,
+            f"`{self._deletes.deleted_at}`": f.when(deleted, f.col(f"s.`{AT}`")),
+        }
+        moved = [name for name in columns if name in (PARTITION, TRANSACTION_ID, ROW, self._sequence)]
+        only_place: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in moved}
+        valued = ~deleted | (f.col(f"s.`{VALUES_AT}`") > order_of("t", self._sequence, place))
+        merge = merge.whenMatchedUpdate(newest & valued, {**values, **flags}).whenMatchedUpdate(newest, {**only_place, **flags})
+        return merge.whenNotMatchedInsert(values={**values, **flags}).execute()

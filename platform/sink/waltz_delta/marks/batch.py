@@ -1,0 +1,114 @@
+"""What a micro-batch covers, and the part of it that a table does not hold yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pyspark_waltz.offsets import Offset, batch_starts
+from waltz_delta.base import internal
+from waltz_delta.errors import WriteContended
+from waltz_delta.marks.marks import BatchRange
+from waltz_log.errors import InvalidRequest, InvalidSetting
+
+__all__ = [
+    "DATA",
+    "PARTITION",
+    "PROBLEM",
+    "ROW",
+    "TRANSACTION_ID",
+    "LostRace",
+    "Rows",
+    "Sink",
+    "Staged",
+    "above",
+    "batch_range",
+    "land",
+    "require_columns",
+]
+
+PARTITION = "partition"
+TRANSACTION_ID = "transaction_id"
+ROW = "row"
+"""The place of a row within its transaction, where a transaction holds several."""
+DATA = "_waltz_data"
+"""Beside decoded columns: the data as it was."""
+PROBLEM = "_waltz_problem"
+"""Beside decoded columns: why the transaction did not decode; null where it did."""
+
+Rows = Callable[[Mapping[int, int]], DataFrame]
+"""A batch's rows as a table gets them, without those at or below the given marks."""
+
+
+class LostRace(Exception):
+    """Another writer committed to the table first: nothing of this attempt is in it; look at the marks again. Never leaves this package."""
+
+
+class Staged(Protocol):
+    """A batch that is ready to be committed to one table."""
+
+    def commit(self) -> None:
+        """`LostRace` where another one came first."""
+
+    def release(self) -> None:
+        """Gives back what it held. Called once, whether it was committed or not."""
+
+
+class Sink(Protocol):
+    """One table, judged by its own marks."""
+
+    path: str
+
+    def stage(self, spark: SparkSession, covered: BatchRange, rows: Rows, batch_id: int | None) -> Staged | None:
+        """What the table lacks of the batch, ready to be committed. None where it holds all of it. May raise `LostRace`."""
+
+
+def land(sink: Sink, batch: DataFrame, batch_id: int | None, attempts: int) -> None:
+    """The batch into one table. `WriteContended` where others came first each time."""
+    covered = batch_range(batch, batch_id)
+    for _ in range(attempts):
+        try:
+            staged = sink.stage(batch.sparkSession, covered, lambda marks: above(batch, marks), batch_id)
+            if staged is not None:
+                try:
+                    staged.commit()
+                finally:
+                    staged.release()
+        except LostRace:
+            continue
+        return
+    raise WriteContended(path=sink.path, attempts=attempts)
+
+
+def require_columns(columns: list[str]) -> None:
+    """The two columns that tell a row's place in the log must come through every transformation."""
+    for name in (PARTITION, TRANSACTION_ID):
+        if name not in columns:
+            raise InvalidRequest(reason=f"the rows must keep the column {name}, they have {', '.join(columns)}")
+
+
+def batch_range(batch: DataFrame, batch_id: int | None) -> BatchRange:
+    """From the query's offset log, where a query over the source runs the batch; otherwise from the rows, which costs a pass over them."""
+    offsets = internal.batch_offsets(batch, batch_id) if batch_id is not None else None
+    if offsets is not None:
+        start, end = offsets
+        try:
+            until = Offset.from_json(json.loads(end))
+            starts = batch_starts(Offset.from_json(json.loads(start)) if start is not None else Offset({}), until)
+            checkpoint = internal.checkpoint_of(batch)
+            return BatchRange(ends=until.next, starts=starts, exact=True, origins=until.origin, checkpoint=checkpoint)
+        except InvalidSetting:
+            pass  # another source's offsets: the rows tell
+    rows = batch.groupBy(PARTITION).agg(f.min(TRANSACTION_ID), f.max(TRANSACTION_ID)).collect()
+    return BatchRange(ends={row[0]: row[2] + 1 for row in rows}, starts={row[0]: row[1] for row in rows}, exact=False)
+
+
+def above(batch: DataFrame, marks: Mapping[int, int]) -> DataFrame:
+    """The rows above the given marks; partitions not named pass whole."""
+    # As one text: every operation on a column is a question to the JVM or several, and there may be hundreds of partitions.
+    known = [f"NOT (`{PARTITION}` = {partition} AND `{TRANSACTION_ID}` <= {mark})" for partition, mark in sorted(marks.items())]
+    return batch.where(" AND ".join(known)) if known else batch

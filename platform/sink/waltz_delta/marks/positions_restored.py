@@ -1,0 +1,49 @@
+"""A table's identifiers as its rows bear them out: after a RESTORE, the marks of the restored version, read without a JVM.
+
+A query that starts on the table sets them so itself (`restored`); until one does, the table's log has those from before the RESTORE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from waltz_delta.marks.positions_log import TableLog
+from waltz_delta.marks.restores import standing_restore
+
+__all__ = ["current_identifiers"]
+
+COMMITS_SEARCHED: Final = 1000
+"""Back to the sink's last commit, which most often is the newest. A query that starts searches as many as the log has."""
+
+_MARK: Final = re.compile(r"waltz:(.+):\d+(?:@.*)?")
+
+
+def current_identifiers(log: TableLog) -> dict[str, int]:
+    """Application id to its version. Raises `RestoreOvertaken` where a batch was committed over a RESTORE: no position describes that."""
+    found = log.identifiers
+    for key in sorted({match[1] for name in found if (match := _MARK.fullmatch(name))}):
+        restored = standing_restore(log.path, log.commits(COMMITS_SEARCHED), key, lambda version, given: _target(log, version, given))
+        if restored is not None:
+            then = {name: version for name, version in log.identifiers_at(restored).items() if _is_of(name, key)}
+            found = {name: version for name, version in found.items() if not _is_of(name, key)} | then
+    return found
+
+
+def _is_of(name: str, cluster_key: str) -> bool:
+    match = _MARK.fullmatch(name)
+    return match is not None and match[1] == cluster_key
+
+
+def _target(log: TableLog, version: int, given: Mapping[str, Any]) -> int:
+    """The version that a RESTORE names. One that names a time means the last version until then; a time without a zone is UTC."""
+    if given.get("version") is not None:
+        return int(given["version"])
+    if given.get("datetime") is not None:
+        until_ms = int(given["datetime"])
+    else:
+        at = datetime.fromisoformat(str(given["timestamp"]))
+        until_ms = round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    return log.version_until(version, until_ms)

@@ -1,0 +1,192 @@
+"""The status of pipelines for Prometheus, on a port or in a file, and as a line for people at a terminal.
+
+`prometheus_client` comes with the extra `metrics`; without it the line alone is there. The file is for Prometheus' node exporter (textfile collector)
+or anything else that reads the text format; it is replaced whole.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TextIO
+
+from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["METRICS", "METRICS_HOST", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
+
+METRICS_HOST = "127.0.0.1"
+"""The metrics name pipelines and partitions and are served without authentication: to other machines only where somebody asks for it."""
+
+FILE_INTERVAL_S = 5.0
+LINE_INTERVAL_S = 0.5
+BATCH_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 300.0)
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: str
+    meaning: str
+
+
+METRICS = (
+    Metric("waltz_pipeline_running", "gauge", "1 while the query runs, 0 while it waits to be started again and after it was given up"),
+    Metric("waltz_pipeline_failures_total", "counter", "times the query failed"),
+    Metric("waltz_pipeline_lag_transactions", "gauge", "transactions in the log that are not in the tables"),
+    Metric("waltz_pipeline_lag_seconds", "gauge", "how long ago the oldest of them was first seen in the log; 0 where there is none"),
+    Metric("waltz_pipeline_rows_total", "counter", "transactions read for batches that are in the tables"),
+    Metric("waltz_pipeline_rows_per_second", "gauge", "of the last batch that had any, from its trigger to its end"),
+    Metric("waltz_pipeline_batch_seconds", "histogram", "from a batch's trigger to its end"),
+    Metric("waltz_pipeline_phase_seconds", "gauge", "what the last batch spent on what; label `phase` as Spark names it, `addBatch` is the landing"),
+    Metric("waltz_pipeline_dead_letters_total", "counter", "transactions written to the table of dead letters"),
+    Metric("waltz_pipeline_next_transaction_id", "gauge", "first id that is not in the tables; label `partition` of the log"),
+)
+"""All have the label `pipeline`. Counters count since the job began."""
+
+
+class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
+    """Serves the board's metrics from entering to leaving: at `http://<host>:<port>/metrics`, or in `file`."""
+
+    def __init__(self, board: StatusBoard, *, port: int | None = None, file: Path | None = None, host: str = METRICS_HOST) -> None:
+        try:
+            import prometheus_client
+        except ImportError:
+            name = "--metrics-port" if port is not None else "--metrics-file"
+            reason = "needs prometheus_client: pip install 'waltz-platform[metrics]'"
+            raise InvalidSetting(name=name, reason=reason, nearest=None) from None
+        self._client = prometheus_client
+        self._board = board
+        self._port, self._file, self._host = port, file, host
+        self.registry = prometheus_client.CollectorRegistry()
+        self._batch_seconds = prometheus_client.Histogram(
+            "waltz_pipeline_batch_seconds", _meaning("waltz_pipeline_batch_seconds"), ["pipeline"], buckets=BATCH_BUCKETS_S, registry=self.registry
+        )
+        self.registry.register(_Collector(board))
+        self._server: Any = None
+        self._ended = threading.Event()
+        self._writer: threading.Thread | None = None
+        board.observe(self._observe)
+
+    def __enter__(self) -> PrometheusMetrics:
+        if self._port is not None:
+            try:
+                self._server, _ = self._client.start_http_server(self._port, addr=self._host, registry=self.registry)
+            except OSError as error:
+                raise InvalidSetting(
+                    name="--metrics-port", reason=f"cannot listen at {self._host}:{self._port}: {error.strerror}", nearest=None
+                ) from None
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._write()
+            self._writer = threading.Thread(target=self._keep_writing, name="metrics", daemon=True)
+            self._writer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        if self._writer is not None:
+            self._writer.join()
+            self._write()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, also where 0 was asked for."""
+        return int(self._server.server_port)
+
+    def _observe(self, name: str, status: PipelineStatus, batch: bool) -> None:
+        if batch:
+            self._batch_seconds.labels(name).observe(status.batch_s)
+
+    def _keep_writing(self) -> None:
+        while not self._ended.wait(FILE_INTERVAL_S):
+            self._write()
+
+    def _write(self) -> None:
+        self._client.write_to_textfile(str(self._file), self.registry)
+
+
+class _Collector:
+    """Everything but the histogram, as the board has it when asked."""
+
+    def __init__(self, board: StatusBoard) -> None:
+        self._board = board
+
+    def collect(self) -> Any:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        statuses = sorted(self._board.statuses().items())
+        plain: dict[str, Callable[[PipelineStatus], float]] = {
+            "waltz_pipeline_running": lambda status: float(status.running),
+            "waltz_pipeline_failures_total": lambda status: status.failures,
+            "waltz_pipeline_lag_transactions": lambda status: status.lag_transactions,
+            "waltz_pipeline_lag_seconds": lambda status: status.lag_s,
+            "waltz_pipeline_rows_total": lambda status: status.rows,
+            "waltz_pipeline_rows_per_second": lambda status: status.rows_per_s,
+            "waltz_pipeline_dead_letters_total": lambda status: status.dead_letters,
+        }
+        for name, value in plain.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(name, _meaning(name), labels=["pipeline"])
+            for pipeline, status in statuses:
+                family.add_metric([pipeline], value(status))
+            yield family
+        labelled: dict[tuple[str, str], Callable[[PipelineStatus], Mapping[Any, float]]] = {
+            ("waltz_pipeline_phase_seconds", "phase"): lambda status: status.phases_s,
+            ("waltz_pipeline_next_transaction_id", "partition"): lambda status: status.landed,
+        }
+        for (name, label), values in labelled.items():
+            family = GaugeMetricFamily(name, _meaning(name), labels=["pipeline", label])
+            for pipeline, status in statuses:
+                for key, each in sorted(values(status).items()):
+                    family.add_metric([pipeline, str(key)], each)
+            yield family
+
+
+def _meaning(name: str) -> str:
+    return next(metric.meaning for metric in METRICS if metric.name == name)
+
+
+def status_line(statuses: Mapping[str, PipelineStatus]) -> str:
+    """`legs 120,000 rows, 45,000/s, batch 2.1 s, behind 3,000 (1.2 s) · aircraft …`"""
+    parts = []
+    for name, status in statuses.items():
+        behind = f"behind {status.lag_transactions:,} ({status.lag_s:.1f} s)" if status.lag_transactions else "caught up"
+        dead = f", {status.dead_letters:,} dead letters" if status.dead_letters else ""
+        state = "" if status.running else " [not running]"
+        parts.append(f"{name}{state} {status.rows:,} rows, {status.rows_per_s:,.0f}/s, batch {status.batch_s:.1f} s, {behind}{dead}")
+    return " · ".join(parts)
+
+
+class LiveLine(AbstractContextManager["LiveLine"]):
+    """One line that follows the pipelines, where `stream` is a terminal; nothing otherwise."""
+
+    def __init__(self, board: StatusBoard, stream: TextIO = sys.stderr) -> None:
+        self._board = board
+        self._stream = stream
+        self._live: Any = None
+
+    def __enter__(self) -> LiveLine:
+        if self._stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+            from rich.text import Text
+
+            def line() -> Text:
+                return Text(f"{time.strftime('%H:%M:%S')} {status_line(self._board.statuses())}", overflow="ellipsis", no_wrap=True)
+
+            console = Console(file=self._stream)
+            self._live = Live(get_renderable=line, console=console, refresh_per_second=1 / LINE_INTERVAL_S, redirect_stdout=False)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)

@@ -1,0 +1,36 @@
+"""The arguments of `waltz pipeline`. What it does stands in `pipeline_check`; imports next to nothing, like the command line of the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waltz_log.cli.outputs import Output, checked_output
+
+__all__ = ["pipeline_app"]
+
+pipeline_app = typer.Typer(help="Check pipeline files before they run.", no_args_is_help=True, add_completion=False)
+
+Files = Annotated[list[Path], typer.Argument(help="Pipeline files, or directories of them.")]
+
+
+@pipeline_app.command()
+def check(
+    files: Files,
+    spark: Annotated[bool, typer.Option("--spark", help="Start a local Spark (ten seconds) for columns that only Spark can resolve.")] = False,
+    output: Output = "table",
+) -> int:
+    """Say what is wrong, with lines, or which tables get which columns. Runs nothing and asks no cluster. Exit code 2 where something is wrong."""
+    from waltz_delta.pipelines import pipeline_check as command
+
+    return command.run(files, spark=spark, output=checked_output(output))
+
+
+@pipeline_app.command()
+def schema() -> int:
+    """Print the JSON schema of pipeline files, for editors."""
+    from waltz_delta.pipelines import pipeline_check as command
+
+    return command.print_schema()

@@ -1,0 +1,153 @@
+"""`waltz pipeline check`: what is wrong in pipeline files, or which tables they fill with which columns. Reads the files alone.
+
+The columns of a table follow from the declaration as far as no SQL is in it; those that come from a select list, from Avro or from Protobuf only
+Spark can tell (`--spark`). A table that exists, a cluster, a checkpoint: none of them is looked at here; `ingest` refuses what does not fit them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from waltz_delta.pipelines.pipeline import PipelineSettings
+from waltz_delta.pipelines.pipeline_file import Problem, check_pipeline_file, pipeline_files
+from waltz_delta.settings import LandingSettings, OutputSettings
+from waltz_log.errors import InvalidSetting
+from waltz_log.exit_codes import OK, USAGE
+
+__all__ = ["declared_columns", "print_schema", "run"]
+
+LOG_COLUMNS = (("partition", "INT"), ("transaction_id", "BIGINT"), ("timestamp", "TIMESTAMP"), ("header", "INT"))
+
+_FIELD = re.compile(r"`?(?P<name>[^\s`:]+)`?\s*:?\s*(?P<kind>.+?)(?:\s+NOT\s+NULL)?(?:\s+COMMENT\s.*)?", re.IGNORECASE | re.DOTALL)
+
+Columns = list[tuple[str, str]]
+
+
+def run(files: list[Path], *, spark: bool, output: str) -> int:
+    found = {path: check_pipeline_file(path) for path in pipeline_files(files)}
+    if not found:
+        raise InvalidSetting(name="files", reason=f"names no .yaml in {', '.join(str(path) for path in files)}", nearest=None)
+    pipelines = {path: settings for path, (settings, _) in found.items() if settings is not None}
+    problems = {path: list(wrong) for path, (_, wrong) in found.items()}
+    _refuse_shared(pipelines, problems)
+    schemas = {path: _declared(settings) for path, settings in pipelines.items()}
+    if spark and pipelines:
+        for path, columns in _asked_of_spark(pipelines, problems):
+            schemas[path] = dict(columns)
+    (_print_json if output == "json" else _print_table)(pipelines, problems, schemas)
+    return USAGE if any(problems.values()) else OK
+
+
+def print_schema() -> int:
+    print(json.dumps(PipelineSettings.model_json_schema(), indent=2))
+    return OK
+
+
+def _declared(settings: PipelineSettings) -> dict[str, Columns | None]:
+    plain = not settings.options.include_metadata and not settings.options.by_topic
+    return {output.target.table: declared_columns(output) if plain else None for output in settings.outputs}
+
+
+def declared_columns(output: OutputSettings) -> Columns | None:
+    """Name and type as declared; None where only Spark can tell."""
+    if output.projection.select is not None or output.decode.format in ("avro", "protobuf"):
+        return None
+    if output.target.mode != "append":
+        return None  # what deletes and history add is theirs to say
+    if output.decode.columns is None:
+        return [*LOG_COLUMNS, ("data", "BINARY")]
+    return [*LOG_COLUMNS, *_fields(output.decode.columns)]
+
+
+def _fields(ddl: str) -> Iterator[tuple[str, str]]:
+    """`a INT NOT NULL, b STRUCT<c: INT, d: STRING>` as pairs."""
+    depth, start = 0, 0
+    for at, letter in enumerate([*ddl, ","]):
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            if field := _FIELD.fullmatch(ddl[start:at].strip()):
+                yield field["name"], field["kind"].upper() if "<" not in field["kind"] else field["kind"]
+            start = at + 1
+
+
+def _refuse_shared(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]]) -> None:
+    """One job may run them all: no name, checkpoint or table twice."""
+    taken: dict[tuple[str, str], Path] = {}
+    for path, settings in pipelines.items():
+        for what, value in (("name", settings.name), ("checkpoint", settings.checkpoint), *(("table", table) for table in settings.tables)):
+            other = taken.setdefault((what, value.rstrip("/")), path)
+            if other != path:
+                problems[path].append(Problem(1, what, f"{value} is that of {other} too; every pipeline has its own"))
+
+
+def _asked_of_spark(
+    pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]]
+) -> Iterator[tuple[Path, Iterator[tuple[str, Columns]]]]:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from pyspark_waltz.schema import schema_of
+    from waltz_delta.landing.landing import resulting_schemas
+
+    builder = SparkSession.builder.appName("waltz pipeline check").master("local[1]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        for path, settings in pipelines.items():
+            try:
+                rows = schema_of(include_metadata=settings.options.include_metadata, by_topic=settings.options.by_topic)
+                schemas = resulting_schemas(session, settings, rows)
+            except (PySparkException, InvalidSetting) as error:
+                problems[path].append(Problem(1, "outputs", str(error).strip().split("\n")[0]))
+            else:
+                yield (
+                    path,
+                    ((table, [(field.name, field.dataType.simpleString().upper()) for field in schema]) for table, schema in schemas.items()),
+                )
+    finally:
+        session.stop()
+
+
+def _rows(settings: LandingSettings, schemas: dict[str, Columns | None]) -> Iterator[tuple[str, str, str]]:
+    for output in settings.outputs:
+        columns = schemas.get(output.target.table)
+        told = ", ".join(f"{name} {kind}" for name, kind in columns) if columns is not None else "only Spark can tell: --spark"
+        yield output.target.table, output.target.mode, told
+    if settings.dead_letters is not None:
+        yield settings.dead_letters.table, "dead letters", ""
+
+
+def _print_table(
+    pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, Columns | None]]
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    for wrong, lines in problems.items():
+        for problem in lines:
+            print(f"{wrong}:{problem}")
+    table = Table("pipeline", "table", "mode", "columns", box=None)
+    for path, settings in pipelines.items():
+        if not problems[path]:
+            for row in _rows(settings, schemas[path]):
+                table.add_row(settings.name, *row)
+    if table.row_count:
+        Console().print(table)
+
+
+def _print_json(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, Columns | None]]) -> None:
+    told = []
+    for path, wrong in problems.items():
+        settings = pipelines.get(path)
+        told.append(
+            {
+                "file": str(path),
+                "problems": [{"line": p.line, "where": p.where, "reason": p.reason, "nearest": p.nearest} for p in wrong],
+                "pipeline": settings.name if settings is not None else None,
+                "tables": {name: columns and dict(columns) for name, columns in schemas.get(path, {}).items()},
+            }
+        )
+    print(json.dumps(told, indent=2))

@@ -1,0 +1,241 @@
+"""Runs pipelines in one Spark application, each in a thread with a query of its own: what fails is started again, and stops none of the others.
+
+A failure that starting again cannot mend (a table of another schema, a checkpoint ahead of its table) ends its pipeline at once, any other one after
+the attempts that its settings allow. The application ends when every pipeline has: as asked by a signal, at the end of the log with the trigger
+`available-now`, or given up. It does not even begin where nobody answers at the address of any pipeline.
+
+What is committed when and how often is the landing's to say (`landing`); here is nothing that could lose or repeat a row.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyspark_waltz.cluster import connect_timeout_s
+from pyspark_waltz.options import SourceOptions
+from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.base.job_outcome import Failure
+from waltz_delta.base.stopping import StopRequest
+from waltz_delta.landing.landing import Landing
+from waltz_delta.marks.restored import marks_as_restored
+from waltz_delta.pipelines.listener import PipelineListener, StatusBoard
+from waltz_delta.pipelines.metrics import METRICS_HOST, LiveLine, PrometheusMetrics
+from waltz_delta.pipelines.pipeline import PipelineSettings
+from waltz_delta.pipelines.subscribing import Subscribing
+from waltz_delta.tables.finished import table_outcome
+from waltz_log.client.inspection.inspect import ClusterInspector
+from waltz_log.errors import InvalidSetting, WaltzError
+from waltz_log.exit_codes import FAILED, OK
+
+__all__ = ["PipelineRun", "contact", "run_pipelines", "start_options"]
+
+BATCH_PATIENCE_S = 15.0
+"""A batch that runs when a stop is asked for may end; beyond this it is broken off, and its rows land at the next start."""
+
+CHECKPOINTS_PATIENCE_S = 30.0
+"""A checkpoint of a table's log that is being written may end before the session does."""
+
+
+class Stopping(Protocol):
+    """A `StopRequest`."""
+
+    @property
+    def asked(self) -> bool: ...
+    def wait(self, seconds: float) -> bool: ...
+
+
+def run_pipelines(
+    job: str,
+    pipelines: Sequence[PipelineSettings],
+    *,
+    metrics_port: int | None = None,
+    metrics_file: Path | None = None,
+    metrics_host: str = METRICS_HOST,
+) -> int:
+    """The exit code: 0 where every pipeline ended well, that of the failures where they agree, 1 otherwise. Raises what ended a pipeline that runs
+    alone, and what keeps all of them from starting."""
+    _refuse_shared(pipelines)
+    _contact_one(pipelines)
+    board = StatusBoard()
+    with ExitStack() as stack:
+        if metrics_port is not None or metrics_file is not None:
+            stack.enter_context(PrometheusMetrics(board, port=metrics_port, file=metrics_file, host=metrics_host))
+        spark = SparkSession.builder.appName(f"waltz {job}").getOrCreate()
+        stack.callback(spark.stop)
+        stack.callback(CHECKPOINTS.settle, CHECKPOINTS_PATIENCE_S)
+        stop = StopRequest(spark)
+        listener = PipelineListener(board)
+        spark.streams.addListener(listener)
+        stack.callback(spark.streams.removeListener, listener)
+        stack.enter_context(LiveLine(board))
+        alone = len(pipelines) == 1
+
+        def tell(name: str, line: str) -> None:
+            print(f"{job}: {line}" if alone else f"{job}: {name}: {line}", file=sys.stderr, flush=True)
+
+        stack.enter_context(Subscribing(board, pipelines, tell))
+        runs = [PipelineRun(spark, settings, board, stop, tell, ready=_print_ready, done=_print_line) for settings in pipelines]
+        for run in runs:
+            run.start()
+        while any(run.is_alive() for run in runs):
+            for run in runs:
+                run.join(0.1)
+    failed = [run for run in runs if run.failure is not None]
+    if alone and failed and runs[0].error is not None:
+        raise runs[0].error
+    codes = {run.failure.code for run in failed if run.failure is not None}
+    for run in failed:
+        assert run.failure is not None
+        tell(run.name, f"given up: {run.failure.line}")
+    return OK if not codes else codes.pop() if len(codes) == 1 else FAILED
+
+
+def contact(options: SourceOptions) -> tuple[str, tuple[int, ...]]:
+    """Key of the cluster, and the partitions of the log that the options ask for."""
+    with ClusterInspector(options.cluster, timeout_s=connect_timeout_s(options)) as inspector:
+        wanted = options.wanted_partitions(inspector.catalogue)
+        return str(inspector.parameters.key), tuple(range(inspector.parameters.partitions)) if wanted is None else wanted
+
+
+class PipelineRun(threading.Thread):
+    """One pipeline from its start to its end. After that, `failure` says why it was given up, `error` with what; both None where it ended well."""
+
+    source = "waltz"
+    contact = staticmethod(contact)
+    """How the log is read, and its cluster reached. A subclass may bring other ways (tests do)."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: PipelineSettings,
+        board: StatusBoard,
+        stop: Stopping,
+        tell: Callable[[str, str], None],
+        *,
+        ready: Callable[[PipelineSettings], None] = lambda settings: None,
+        done: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name=settings.name, daemon=True)
+        self._spark = spark
+        self._settings = settings
+        self._board = board
+        self._stop_request = stop
+        self._tell = tell
+        self._ready = ready
+        self._done = done
+        self._before: dict[str, dict[int, int]] = {}
+        self._dead_letters = 0
+        self._clock = clock
+        self.failure: Failure | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        failures = 0
+        while not self._stop_request.asked:
+            began_s = self._clock()
+            try:
+                self._query_once()
+            except Exception as error:
+                self._board.ended(self.name, failed=True)
+                failure = Failure.of(error)
+                failures = 1 if self._clock() - began_s > self._settings.restart.healthy_s else failures + 1
+                if failure.final or failures > self._settings.restart.attempts_max or _session_ended(self._spark):
+                    self.failure, self.error = failure, error
+                    return
+                pause_s = self._settings.restart.pause_after(failures)
+                self._tell(self.name, f"{failure.line} (starting again in {pause_s:g} s)")
+                self._stop_request.wait(pause_s)
+            else:
+                self._board.ended(self.name, failed=False)
+                return
+
+    def _query_once(self) -> None:
+        settings = self._settings
+        key, partitions = self.contact(settings.options)
+        landing = Landing(settings, key)
+        if not self._before:  # a query that starts again goes on with the same run
+            self._before = {table: marks_as_restored(self._spark, table, key) for table in settings.tables}
+        starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
+        rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
+        landing.prepare(self._spark, rows.schema, settings.checkpoint)
+        self._board.add(self.name, lambda: landing.statistics().dead_letters)
+        writer = rows.writeStream.queryName(self.name).option("checkpointLocation", settings.checkpoint).foreachBatch(landing)
+        query = (writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=settings.trigger)).start()
+        self._ready(settings)
+        try:
+            self._follow(query)
+        finally:
+            self._dead_letters += landing.statistics().dead_letters
+        for table in settings.tables if not self._stop_request.asked else ():
+            self._done(table_outcome(self._spark, table, key, self._before[table]).line(self.name, self._dead_letters))
+
+    def _follow(self, query: StreamingQuery) -> None:
+        """Until the query ends, which raises where it failed, or a stop is asked for."""
+        while not query.awaitTermination(1):
+            if self._stop_request.asked:
+                deadline = self._clock() + BATCH_PATIENCE_S
+                while query.isActive and query.status["isTriggerActive"] and self._clock() < deadline:
+                    time.sleep(0.05)
+                query.stop()
+                return
+
+
+def _session_ended(spark: SparkSession) -> bool:
+    """Whether the JVM is gone, so that no query can be started any more."""
+    try:
+        list(spark.streams.active)
+    except Exception:
+        return True
+    return False
+
+
+def start_options(settings: PipelineSettings, starting: Mapping[str, int]) -> dict[str, str]:
+    """The source's options with the start that the tables ask for. A partition they hold nothing of begins as the pipeline says, by time also."""
+    source = {name: value for name, value in settings.source.items() if name.lower() != "startingtransactionids"}
+    options = settings.options
+    by_topic = options.starting.topics
+    left_open = options.starting_times is not None or by_topic
+    named: dict[str, Any] = {p: at for p, at in starting.items() if at >= 0 or not left_open or int(p) in options.starting.given}
+    named |= {topic: said if isinstance(said, int) else {str(p): at for p, at in said.items()} for topic, said in by_topic.items()}
+    return source | {"startingTransactionIds": json.dumps(named)} if named else source
+
+
+def _print_ready(settings: PipelineSettings) -> None:
+    print(f"ready {settings.name} table={','.join(settings.tables)} cluster={settings.options.cluster}", flush=True)
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _refuse_shared(pipelines: Sequence[PipelineSettings]) -> None:
+    taken: dict[tuple[str, str], str] = {}
+    for settings in pipelines:
+        for what, value in (("name", settings.name), ("checkpoint", settings.checkpoint), *(("table", table) for table in settings.tables)):
+            other = taken.setdefault((what, value.rstrip("/")), settings.name)
+            if other != settings.name or (what == "name" and sum(each.name == value for each in pipelines) > 1):
+                raise InvalidSetting(name=what, reason=f"is {value} in two pipelines, {other} and {settings.name}", nearest=None)
+
+
+def _contact_one(pipelines: Sequence[PipelineSettings]) -> None:
+    """Before a JVM is started: raises the first error where no pipeline's cluster answers."""
+    errors: list[WaltzError] = []
+    for options in {settings.options.cluster: settings.options for settings in pipelines}.values():
+        try:
+            contact(options)
+        except WaltzError as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]

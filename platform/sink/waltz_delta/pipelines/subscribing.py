@@ -1,0 +1,108 @@
+"""Tells the log how far pipelines have landed, so that nothing is trimmed that their tables do not hold yet (docs/guides/topics.md, Subscribers).
+
+A pipeline with a `subscriber` registers under that name with its first progress, and reports after batches from then on, at most every few seconds.
+What it reports is landed: its tables' own marks are at least as high. The registration stays when the job ends: one that is gone for good is removed
+with `waltz subscribers remove`. Never holds up a batch; where the cluster does not answer it is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
+from waltz_delta.pipelines.pipeline import PipelineSettings
+from waltz_log.client.feed.subscribers import SyncSubscribers
+from waltz_log.errors import InvalidRequest, OutOfRange, WaltzError
+
+__all__ = ["Subscribing"]
+
+PAUSE_S = 5.0
+"""Between two reports: what is kept a little longer than it must be costs less than a write for each batch."""
+
+
+class Registry(Protocol):
+    """`SyncSubscribers`, as far as it is needed."""
+
+    def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Any: ...
+    def report(self, name: str, marks: Mapping[int, int]) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Subscribing:
+    """A context, for the life of a job. `tell` is given what an operator should know, with the pipeline's name."""
+
+    def __init__(
+        self,
+        board: StatusBoard,
+        pipelines: Sequence[PipelineSettings],
+        tell: Callable[[str, str], None],
+        *,
+        connect: Callable[[str], Registry] = SyncSubscribers,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        self._pipelines = {settings.name: settings for settings in pipelines if settings.subscriber is not None}
+        self._tell = tell
+        self._connect = connect
+        self._pause_s = pause_s
+        self._registries: dict[str, Registry] = {}
+        self._registered: dict[str, dict[int, int]] = {}
+        self._landed: dict[str, dict[int, int]] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="waltz subscribing", daemon=True)
+        if self._pipelines:
+            board.observe(self._heard)
+
+    def __enter__(self) -> Self:
+        if self._pipelines:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Reports what has landed since."""
+        self._ended.set()
+        if self._pipelines:
+            self._thread.join(2 * self._pause_s)
+            self.report()
+        for registry in self._registries.values():
+            registry.close()
+
+    def _heard(self, name: str, status: PipelineStatus, _batch: bool) -> None:
+        if name in self._pipelines and status.landed:
+            with self._lock:
+                self._landed[name] = {partition: first - 1 for partition, first in status.landed.items()}
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._pause_s):
+            self.report()
+
+    def report(self) -> None:
+        """What every pipeline has landed, where it is more than was reported."""
+        with self._lock:
+            landed = dict(self._landed)
+        for name, marks in landed.items():
+            if marks != self._registered.get(name):
+                try:
+                    self._report(self._pipelines[name], marks)
+                except OutOfRange as error:
+                    self._tell(name, f"is behind what the log still has, and nothing is kept for it: {error}")
+                    self._registered[name] = marks
+                except WaltzError as error:
+                    self._tell(name, f"has not told the log how far it is: {error}")
+                else:
+                    self._registered[name] = marks
+
+    def _report(self, settings: PipelineSettings, marks: Mapping[int, int]) -> None:
+        cluster, subscriber = settings.options.cluster, str(settings.subscriber)
+        if cluster not in self._registries:
+            self._registries[cluster] = self._connect(cluster)
+        registry = self._registries[cluster]
+        told = {"pipeline": settings.name, "tables": ",".join(settings.tables)}
+        if set(marks) != set(self._registered.get(settings.name, ())):
+            registry.register(subscriber, marks, told)
+        try:
+            registry.report(subscriber, marks)
+        except InvalidRequest:  # somebody removed it
+            registry.register(subscriber, marks, told)

@@ -1,0 +1,87 @@
+"""Whether rows fit a table, and what is done about columns that it lacks, as `evolution` declares: `fail`, `add_columns` or `off`.
+
+Columns are added in a commit of their own before the rows that need them. A column of another type is refused whatever is declared: nothing is cast,
+widened or dropped here. A table may have columns that the rows lack (a user added them); they stay null in new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from waltz_delta.base import internal
+from waltz_delta.errors import SchemaMismatch
+
+__all__ = ["Evolution", "fit", "fitting_columns"]
+
+Evolution = Literal["off", "add_columns", "fail"]
+ATTEMPTS = 4
+
+
+def fitting_columns(path: str, held: StructType, given: StructType, evolution: Evolution) -> tuple[list[str], list[StructField]]:
+    """The columns of the rows that are written, and those that the table must get first. Raises `SchemaMismatch`."""
+    there = {field.name.lower(): field for field in held.fields}
+    kept, missing = [], []
+    for field in given.fields:
+        known = there.get(field.name.lower())
+        if known is None:
+            if evolution == "fail":
+                reason = f"the table has no such column, only {', '.join(held.fieldNames())}; evolution: add_columns adds it, off leaves it out"
+                raise SchemaMismatch(path=path, column=field.name, reason=reason)
+            if evolution == "off":
+                continue
+            missing.append(field)
+        elif _shape(known.dataType) != _shape(field.dataType):
+            reason = f"is {known.dataType.simpleString()} in the table, {field.dataType.simpleString()} in the rows; no evolution changes a type"
+            raise SchemaMismatch(path=path, column=field.name, reason=reason)
+        kept.append(field.name)
+    names = {field.name.lower() for field in given.fields}
+    for name, field in there.items():
+        if name not in names and not field.nullable:
+            raise SchemaMismatch(path=path, column=field.name, reason="must not be null in the table, and the rows do not have it")
+    return kept, missing
+
+
+def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution, *, needed: Sequence[str] = ()) -> list[str]:
+    """The columns to write into the table at `path`, which gets what it lacks where that is declared. `needed` are columns that cannot be left out,
+    such as keys."""
+    from delta.tables import DeltaTable
+
+    for _ in range(ATTEMPTS):
+        kept, missing = fitting_columns(path, DeltaTable.forPath(spark, path).toDF().schema, given, evolution)
+        for name in needed:
+            if name.lower() not in {each.lower() for each in kept}:
+                raise SchemaMismatch(path=path, column=name, reason="the table has no such column, and it cannot be left out")
+        if not missing:
+            return kept
+        listed = ", ".join(f"{_quoted(field.name)} {_sql(field.dataType)}" for field in missing)
+        try:
+            spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({listed})")
+        except Exception as error:  # another driver may be adding them as well
+            _, still = fitting_columns(path, DeltaTable.forPath(spark, path).toDF().schema, given, evolution)
+            if still == missing and not internal.is_conflict(error):
+                raise
+    raise SchemaMismatch(path=path, column=missing[0].name, reason="could not be added, since others changed the table each time")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _sql(kind: DataType) -> str:
+    """The type in SQL, which `simpleString` is not where a field within has a name to be quoted."""
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_sql(field.dataType)}' for field in kind.fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_sql(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_sql(kind.keyType)}, {_sql(kind.valueType)}>"
+    return str(kind.simpleString())
+
+
+def _shape(kind: Any) -> str:
+    """The type without what may differ between a table and its rows: whether nulls are allowed within."""
+    return str(kind.simpleString()).lower()

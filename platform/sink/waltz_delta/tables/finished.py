@@ -1,0 +1,41 @@
+"""What a job says when a pipeline is done: for each table its version, its rows and its marks, and how far this run brought it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from waltz_delta.base import internal
+from waltz_delta.marks.marks import position
+from waltz_delta.marks.restored import marks_as_restored
+from waltz_delta.tables.table import is_table
+
+__all__ = ["TableOutcome", "table_outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutcome:
+    """`version` and `rows` None: there is no table. `transactions`: how many places of the log this run considered for the table."""
+
+    table: str
+    version: int | None
+    rows: int | None
+    transactions: int
+    marks: Mapping[int, int]
+
+    def line(self, name: str, dead_letters: int) -> str:
+        marks = json.dumps({str(partition): mark for partition, mark in sorted(self.marks.items())})
+        there = "version=none rows=0" if self.version is None else f"version={self.version} rows={self.rows}"
+        return f"done {name} table={self.table} {there} transactions={self.transactions} dead_letters={dead_letters} marks={marks}"
+
+
+def table_outcome(spark: SparkSession, path: str, cluster_key: str, before: Mapping[int, int]) -> TableOutcome:
+    """`before`: the marks with which the run began."""
+    if not is_table(spark, path):
+        return TableOutcome(path, None, None, 0, {})
+    marks = marks_as_restored(spark, path, cluster_key)
+    rows = spark.read.format("delta").load(path).count()  # from the log's statistics
+    return TableOutcome(path, internal.table_version(spark, path), rows, position(marks) - position(before), marks)

@@ -1,0 +1,87 @@
+"""The table at a path, looked at before the first batch: what is not a Delta table is refused before anything is written; and how one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from waltz_delta.base import internal
+from waltz_delta.base.checkpoints import with_interval
+from waltz_delta.base.log_store import refuse_catalog, require_one_winner, require_own_commits
+from waltz_delta.errors import NotADeltaTable
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["check_layout", "create_empty", "is_table", "reserve"]
+
+LOG = "_delta_log"
+
+
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether a table is there, for those who are to write it: `UnsafeTable` where that could lose rows. `NotADeltaTable` where the path holds
+    anything else, but what `reserve` and a first batch that died left behind."""
+    from delta.tables import DeltaTable
+
+    require_one_winner(spark, path)
+    try:
+        if DeltaTable.isDeltaTable(spark, path):
+            internal.TableTransaction(spark, path)  # which refuses a table whose log does not show all of its commits
+            return True
+    except Exception as error:
+        refuse_catalog(path, error)
+        raise
+    jvm: Any = spark._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(place):
+        return False
+    if not files.getFileStatus(place).isDirectory():
+        raise NotADeltaTable(path=path, reason="a file is there")
+    inside = [str(each.getPath().getName()) for each in files.listStatus(place)]
+    if inside and LOG not in inside:
+        raise NotADeltaTable(path=path, reason=f"the directory holds {min(inside)} and no {LOG}")
+    kept = [str(each.getPath().getName()) for each in files.listStatus(jvm.org.apache.hadoop.fs.Path(place, LOG))] if inside else []
+    if any(name[0].isdigit() for name in kept):  # commits and checkpoints are numbered; folders that Delta makes before the first are not
+        raise NotADeltaTable(path=path, reason=f"its {LOG} has files and no commit that can be read")
+    return False
+
+
+def reserve(spark: SparkSession, path: str) -> None:
+    """Says whose the path is before there is a table: a driver that dies in the first batch leaves files that no commit names, and that the next one
+    would otherwise have to take for somebody else's."""
+    jvm: Any = spark._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path, LOG)
+    place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).mkdirs(place)
+
+
+def check_layout(schema: StructType, partition_by: Sequence[str], cluster_by: Sequence[str]) -> None:
+    """`InvalidSetting` where the layout names a column that the rows do not have."""
+    for setting, names in (("partition_by", partition_by), ("cluster_by", cluster_by)):
+        for name in names:
+            if name.lower() not in {each.lower() for each in schema.fieldNames()}:
+                raise InvalidSetting.unknown(name, schema.fieldNames(), what=f"column for {setting}")
+
+
+def create_empty(
+    spark: SparkSession,
+    path: str,
+    schema: StructType,
+    properties: Mapping[str, str],
+    *,
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+) -> None:
+    """The table with these columns and no rows, unless there is one."""
+    from delta.tables import DeltaTable
+
+    require_own_commits(path, (), properties)
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
+    if partition_by:
+        builder = builder.partitionedBy(*partition_by)
+    if cluster_by:
+        builder = builder.clusterBy(*cluster_by)
+    for name, value in sorted(with_interval(properties).items()):
+        builder = builder.property(name, value)
+    builder.execute()

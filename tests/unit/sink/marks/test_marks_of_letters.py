@@ -1,0 +1,252 @@
+"""Marks of tables and of dead letters over commits that are made up: who has told what, and what a RESTORE takes back. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waltz_delta.errors import RestoreOvertaken, TableReplaced, TableRestored
+from waltz_delta.landing.append import DeltaAppend
+from waltz_delta.landing.dead_letters import NOWHERE, DeadLetters
+from waltz_delta.landing.merge import MergedTable
+from waltz_delta.landing.merge_sink import _StagedMerge
+from waltz_delta.marks.marks import BatchRange, app_id, marks_among, merge_app_id, merged_app_id, refuse_gaps
+from waltz_delta.marks.restored import follow_restore, marks_as_restored, told_by
+from waltz_delta.marks.start import starting_transaction_ids
+from waltz_delta.tables.table_watch import TableWatch
+
+KEY, OTHER = "k", "other"
+
+
+class Table:
+    """Commits with what they tell and the identifiers that they set. Stands for a `TableTransaction` of itself."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = [{"operation": "CREATE TABLE"}]
+        self.sets: list[dict[str, int]] = [{}]
+        self.table_id = "first"
+        self.exists = True
+
+    def commit(self, written: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
+        parameters = {"queryId": query, "epochId": str(batch)}
+        return self.add({"operation": "STREAMING UPDATE", "operationParameters": parameters, "userMetadata": metadata}, versions)
+
+    def mark(self, versions: Mapping[str, int], **told: Any) -> int:
+        return self.commit((), versions, **told)
+
+    def land(self, cluster: str, versions: Mapping[str, int]) -> int:
+        return self.commit((), versions, query="waltz", batch=0, metadata=told_by(cluster))
+
+    def restore(self, version: int) -> int:
+        return self.add({"operation": "RESTORE", "operationParameters": {"version": version}})
+
+    def add(self, told: dict[str, Any], versions: Mapping[str, int] | None = None) -> int:
+        self.told.append(told)
+        self.sets.append(dict(versions or {}))
+        return self.read_version
+
+    @property
+    def read_version(self) -> int:
+        return len(self.told) - 1
+
+    def versions_at(self, version: int) -> dict[str, int]:
+        return {name: at for each in self.sets[: version + 1] for name, at in each.items()}
+
+    def versions(self) -> dict[str, int]:
+        return self.versions_at(self.read_version)
+
+    def version(self, name: str) -> int | None:
+        return self.versions().get(name)
+
+    def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        yield from sorted(enumerate(self.told), reverse=True)[:count]
+
+    def refuse_strange_checksum(self) -> None:
+        pass
+
+    def write(self, rows: Any, **_: Any) -> Any:
+        return rows
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    made = Table()
+    monkeypatch.setattr("waltz_delta.base.internal.TableTransaction", lambda spark, path: made)
+    monkeypatch.setattr(DeadLetters, "_rows", lambda self, rows, target: rows)
+    monkeypatch.setattr("waltz_delta.landing.dead_letters.reduce", lambda union, frames: list(frames))
+    return made
+
+
+def tell(letters: DeadLetters, ends: dict[int, int], *targets: str) -> dict[str, dict[int, int]]:
+    """The marks above which the letters of each target were asked for."""
+    asked: dict[str, dict[int, int]] = {}
+
+    def of(target: str) -> Any:
+        def rows(marks: Mapping[int, int]) -> Any:
+            asked[target] = dict(marks)
+            return object()
+
+        return rows
+
+    spark: Any = None
+    assert letters.write(spark, ends, {target: of(target) for target in targets}, 1) == set(asked)
+    return asked
+
+
+def test_a_restore_takes_back_marks_and_merges_go_on_with_their_number(table: Table) -> None:
+    spark: Any = None
+    merge, merged = merge_app_id(KEY), merged_app_id(KEY)
+    then = table.land(KEY, {app_id(KEY, 0): 9, merge: 1, merged: 1})
+    table.land(KEY, {app_id(KEY, 0): 19, app_id(KEY, 1): 5, merge: 2})
+    table.land(OTHER, {app_id(OTHER, 0): 7})
+    table.restore(then)
+    before = table.read_version
+    assert marks_as_restored(spark, "t", KEY) == {0: 9}
+    assert table.read_version == before, "nothing is written"
+    follow_restore(spark, "t", KEY)
+    assert table.versions() == {app_id(KEY, 0): 9, app_id(KEY, 1): -1, merge: 2, merged: 2, app_id(OTHER, 0): 7}
+    follow_restore(spark, "t", KEY)
+    assert table.read_version == before + 1, "a restore is followed once"
+    table.land(KEY, {app_id(KEY, 0): 12})
+    assert marks_as_restored(spark, "t", KEY) == {0: 12}
+    follow_restore(spark, "t", OTHER)
+    assert table.version(app_id(OTHER, 0)) == -1, "each cluster by itself"
+
+
+def test_letters_of_a_restored_table_are_told_again_whatever_another_cluster_told_since(table: Table) -> None:
+    spark: Any = None
+    letters, others = DeadLetters("dead", KEY, ["t"]), DeadLetters("dead", OTHER, ["t"])
+    assert tell(letters, {0: 9}, "t", NOWHERE) == {"t": {}, NOWHERE: {}}
+    then = table.read_version
+    assert tell(letters, {0: 19}, "t") == {"t": {0: 9}}
+    assert tell(letters, {0: 19}, "t") == {}, "told once"
+    table.restore(then)
+    assert tell(others, {0: 4}, "t") == {"t": {}}
+    letters.follow_restore(spark)
+    assert tell(letters, {0: 25}, "t", NOWHERE) == {"t": {0: 9}, NOWHERE: {0: 9}}
+
+
+def test_what_no_route_takes_is_told_by_each_landing_and_once_though_its_outputs_change(table: Table) -> None:
+    def landing(*tables: str) -> DeadLetters:
+        return DeadLetters("dead", KEY, tables)
+
+    assert tell(landing("a", "b"), {0: 99}, NOWHERE) == {NOWHERE: {}}
+    assert tell(landing("c"), {0: 50}, NOWHERE) == {NOWHERE: {}}, "another landing, which is behind"
+    assert tell(landing("new", "b"), {0: 99}, NOWHERE) == {}
+    assert tell(landing("new", "b"), {0: 120}, NOWHERE) == {NOWHERE: {0: 99}}
+    assert tell(landing("new"), {0: 130}, NOWHERE) == {NOWHERE: {0: 120}}
+    assert tell(landing("c"), {0: 60}, NOWHERE) == {NOWHERE: {0: 50}}
+
+
+def test_a_restore_to_before_a_partitions_first_batch_leaves_no_mark_of_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log may begin above 0, trimmed or as a topic's: a mark of -1 would make the query begin at id 0, which is lost, or find a gap."""
+    spark: Any = None
+    monkeypatch.setattr("waltz_delta.base.internal.transaction_versions", lambda spark, path: table.versions())
+    then = table.read_version
+    table.land(KEY, {app_id(KEY, 0): 899, merge_app_id(KEY): 1, merged_app_id(KEY): 1})
+    table.restore(then)
+    assert starting_transaction_ids(spark, "t", KEY) == "earliest"
+    assert table.version(app_id(KEY, 0)) == -1
+    marks = MergedTable("t", KEY).state(spark).marks
+    assert marks == marks_among(table.versions(), KEY) == marks_as_restored(spark, "t", KEY) == {}
+    refuse_gaps("t", BatchRange({0: 900}, {0: 800}, exact=True, origins={0: 800}), marks)
+
+
+def test_an_append_after_such_a_restore_begins_where_the_log_does(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = None
+    then = table.read_version
+    table.land(KEY, {app_id(KEY, 0): 899})
+    table.restore(then)
+    follow_restore(spark, "t", KEY)
+    sink = DeltaAppend("t", KEY)
+    frame: Any = SimpleNamespace(schema=None, select=lambda *_: "rows")
+    monkeypatch.setattr(DeltaAppend, "_columns", lambda *_: [])
+    asked: list[Mapping[int, int]] = []
+
+    def rows(marks: Mapping[int, int]) -> Any:
+        asked.append(marks)
+        return frame
+
+    staged = sink.stage(spark, BatchRange({0: 900}, {0: 800}, exact=True, origins={0: 800}), rows, 0)
+    assert staged is not None
+    staged.commit()
+    assert (asked, table.version(app_id(KEY, 0))) == ([{}], 899)
+
+
+def test_a_table_of_letters_that_was_restored_under_a_running_query_ends_it(table: Table) -> None:
+    spark: Any = None
+    letters = DeadLetters("dead", KEY, ["t"])
+    letters.follow_restore(spark)
+    tell(letters, {0: 9}, "t")
+    then = table.read_version
+    tell(letters, {0: 19}, "t")
+    table.restore(then)
+    table.add({"operation": "OPTIMIZE"})
+    before = table.read_version
+    for _ in range(2):
+        with pytest.raises(TableRestored):
+            tell(letters, {0: 29}, "t")
+    assert table.read_version == before, "nothing is written"
+    again = DeadLetters("dead", KEY, ["t"])
+    again.follow_restore(spark)
+    assert tell(again, {0: 29}, "t") == {"t": {0: 9}}
+
+
+@pytest.mark.parametrize("found", ["second", ""])
+def test_a_table_of_letters_that_was_replaced_or_removed_under_a_running_query_ends_it(table: Table, found: str) -> None:
+    spark: Any = None
+    letters = DeadLetters("dead", KEY, ["t"])
+    letters.follow_restore(spark)
+    table.table_id = found
+    before = table.read_version
+    with pytest.raises(TableReplaced) as raised:
+        tell(letters, {0: 9}, "t")
+    assert (raised.value.expected, raised.value.found) == ("first", found)
+    assert table.read_version == before, "nothing is written"
+
+
+def test_letters_that_were_committed_over_a_restore_say_so(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = None
+    letters = DeadLetters("dead", KEY, ["t"])
+    letters.follow_restore(spark)
+    tell(letters, {0: 9}, "t")
+    monkeypatch.setattr(table, "write", lambda rows, **_: table.restore(0))
+    with pytest.raises(RestoreOvertaken):
+        tell(letters, {0: 19}, "t")
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_merge_overtakes_only_a_restore_before_its_own_marks(table: Table, monkeypatch: pytest.MonkeyPatch, overtaken: bool) -> None:
+    """A RESTORE after them is the next batch's to find, whatever was committed above it."""
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None, unset=lambda *_: None))
+    mark = table.mark
+
+    def restored_around(versions: Mapping[str, int], **told: Any) -> int:
+        if overtaken:
+            table.restore(0)
+        committed = mark(versions, **told)
+        if not overtaken:
+            table.restore(0)
+            table.add({"operation": "OPTIMIZE"})
+        return committed
+
+    def merge(*_: Any) -> Any:
+        table.add({"operation": "MERGE", "userMetadata": told_by(KEY, merge=1, read=0)}, {merge_app_id(KEY): 1})
+        return SimpleNamespace(collect=lambda: ["row"])
+
+    merged = MergedTable("t", KEY)
+    state = merged.state(spark)
+    monkeypatch.setattr(table, "mark", restored_around)
+    rule = SimpleNamespace(remember=lambda *_: None, merge=merge)
+    sink: Any = SimpleNamespace(path="t", rule=rule, _table=merged, watch=TableWatch("t"))
+    source: Any = None
+    staged = _StagedMerge(sink, spark, state, {0: 9}, source, [])
+    if overtaken:
+        with pytest.raises(RestoreOvertaken):
+            staged.commit()
+    else:
+        staged.commit()
+        assert table.version(app_id(KEY, 0)) == 9

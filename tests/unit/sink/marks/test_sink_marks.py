@@ -1,0 +1,87 @@
+"""Marks: their names, their arithmetic, and reading them without a JVM."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltz_delta.errors import GapInTable, NotADeltaTable, SchemaMismatch, UnsupportedDelta, WriteContended
+from waltz_delta.marks.marks import BatchRange, app_id, marks_among, merge_app_id, overlap, position, refuse_gaps
+
+KEY = "5e7b1f0c-54d1-4f3c-9c59-0b8ac2f7f0a1"
+marks = st.dictionaries(st.integers(0, 5), st.integers(0, 60))
+ranges = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1)
+
+
+def test_a_partition_without_a_mark_takes_its_first_batch_and_no_later_one() -> None:
+    def of(first: int, origins: dict[int, int] | None, exact: bool = True) -> BatchRange:
+        return BatchRange(ends={0: first + 5}, starts={0: first}, exact=exact, origins=origins)
+
+    refuse_gaps("t", of(0, {}), {})
+    refuse_gaps("t", of(7, {0: 7}), {})
+    refuse_gaps("t", of(7, None), {})
+    refuse_gaps("t", of(7, {}, exact=False), {})
+    refuse_gaps("t", BatchRange(ends={0: 7}, starts={0: 7}, exact=True, origins={}), {})
+    for origins, first_missing in (({}, 0), ({0: 3}, 3)):
+        with pytest.raises(GapInTable) as raised:
+            refuse_gaps("t", of(7, origins), {1: 99})
+        assert raised.value.facts == {"path": "t", "partition": 0, "first": first_missing, "last": 6}
+        assert "delete the checkpoint" in str(raised.value)
+
+
+def test_marks_are_found_among_identifiers_of_others() -> None:
+    versions = {app_id(KEY, 0): 7, app_id(KEY, 12): 9, merge_app_id(KEY): 18, app_id("other", 0): 3, "spark": 1, f"waltz:{KEY}:x": 2}
+    assert marks_among(versions, KEY) == {0: 7, 12: 9}
+
+
+@given(marks, ranges)
+def test_position_rises_with_every_batch_that_adds_something(held: dict[int, int], spans: dict[int, tuple[int, int]]) -> None:
+    batch = BatchRange(ends={p: first + n for p, (first, n) in spans.items()}, starts={p: first for p, (first, _) in spans.items()}, exact=True)
+    new = {p: mark for p, mark in batch.marks().items() if mark > held.get(p, -1)}
+    assert (position({**held, **new}) > position(held)) == bool(new)
+
+
+@given(marks, ranges)
+def test_what_overlaps_and_what_is_new_make_up_the_batch(held: dict[int, int], spans: dict[int, tuple[int, int]]) -> None:
+    batch = BatchRange(ends={p: first + n for p, (first, n) in spans.items()}, starts={p: first for p, (first, _) in spans.items()}, exact=True)
+    dropped = overlap(batch, held)
+    for partition, (first, count) in spans.items():
+        rows = set(range(first, first + count))
+        kept = {at for at in rows if partition not in dropped or at > dropped[partition]}
+        assert kept == {at for at in rows if at > held.get(partition, -1)}
+
+
+def test_a_batch_beyond_the_mark_is_refused_with_what_would_be_missing() -> None:
+    batch = BatchRange(ends={0: 10, 1: 5}, starts={0: 4, 1: 5}, exact=True)
+    refuse_gaps("t", batch, {0: 3, 1: 0})
+    refuse_gaps("t", batch, {0: 9})
+    refuse_gaps("t", batch, {})
+    with pytest.raises(GapInTable) as caught:
+        refuse_gaps("t", batch, {0: 1})
+    assert (caught.value.partition, caught.value.first, caught.value.last) == (0, 2, 3)
+    refuse_gaps("t", BatchRange(ends=batch.ends, starts=batch.starts, exact=False), {0: 1})
+
+
+def test_errors_survive_pickling() -> None:
+    for error in (
+        NotADeltaTable(path="p", reason="r"),
+        SchemaMismatch(path="p", column="c", reason="r"),
+        GapInTable(path="p", partition=0, first=1, last=2),
+        WriteContended(path="p", attempts=3),
+        UnsupportedDelta(expected="a", got="b"),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), again.facts) == (type(error), str(error), error.facts)
+
+
+def test_marks_are_importable_without_spark() -> None:
+    code = (
+        "from waltz_delta import high_water_marks, NotADeltaTable; import sys; print([n for n in ('pyspark', 'delta', 'grpc') if n in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,53 @@
+"""The pages about pipelines and log positions say what the code does: every setting, metric, argument and call."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import waltz_delta
+from waltz_delta.jobs import audit, backfill, maintain
+from waltz_delta.jobs.arguments import _parser
+from waltz_delta.pipelines.pipeline_doc import metrics_table, settings_table
+from waltz_delta.pipelines.pipeline_file import check_pipeline_file
+
+DOCS = Path(__file__).resolve().parents[4] / "docs"
+PIPELINES = (DOCS / "guides" / "pipelines.md").read_text()
+POSITIONS = (DOCS / "concepts" / "log_positions.md").read_text()
+
+
+def test_every_setting_and_metric_stands_in_the_page_as_the_models_say_it() -> None:
+    assert settings_table() in PIPELINES, "python -m waltz_delta.pipelines.pipeline_doc prints the tables"
+    assert metrics_table() in PIPELINES
+
+
+def test_every_argument_stands_in_the_page() -> None:
+    rows = {row[1]: row[0] for row in re.findall(r"(\| `(\w+)\.py` \|.*)", PIPELINES)}
+    asked = {"ingest": set(_parser("ingest", False)._option_string_actions), "upsert": set(_parser("upsert", True)._option_string_actions)}
+    for name, module in (("backfill", backfill), ("maintain", maintain), ("audit", audit)):
+        source = inspect.getsource(inspect.getmodule(getattr(module, name)) or module)
+        asked[name] = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', source))
+    for name, arguments in asked.items():
+        told = set(re.findall(r"`(--[a-z-]+)`", rows[name]))
+        if name == "upsert":
+            told |= set(re.findall(r"`(--[a-z-]+)`", rows["ingest"])) - {"--pipeline"}
+        assert told == {argument for argument in arguments if argument.startswith("--")} - {"--help"}, name
+
+
+def test_the_example_is_a_pipeline(tmp_path: Path) -> None:
+    path = tmp_path / "orders.yaml"
+    path.write_text(re.findall(r"```yaml\n(.*?)```", PIPELINES, re.DOTALL)[0])
+    found, problems = check_pipeline_file(path, {"WALTZ_DATA": "/lake"})
+    assert problems == []
+    assert found is not None
+    assert found.tables == ["/lake/tables/orders", "/lake/tables/order_states"]
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"^\| `(\w+)\(", POSITIONS, re.MULTILINE))))
+def test_every_call_of_the_page_is_there_with_its_arguments(name: str) -> None:
+    call = getattr(waltz_delta, name)
+    told = re.findall(rf"^\| `{name}\(([^)]*)\)`", POSITIONS, re.MULTILINE)[0]
+    assert [argument.strip() for argument in told.split(",")] == list(inspect.signature(call).parameters)[: len(told.split(","))]
