@@ -12,7 +12,8 @@ import pytest
 from pyspark_waltz.arrow import ARROW_SCHEMA
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.ranges import read_range
-from pyspark_waltz.source import SCHEMA, LogRange
+from pyspark_waltz.source import SCHEMA
+from pyspark_waltz.tasks import LogRange
 from pyspark_waltz.testing import StubCluster
 from waltz_log.transport import waltz_pb2 as pb
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark_waltz import ranges
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.ranges import read_range
-from pyspark_waltz.source import LogRange
+from pyspark_waltz.tasks import LogRange
 from waltz_log.client.base.background import Background
 from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.core.formats.block import Block

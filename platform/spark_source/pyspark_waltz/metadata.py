@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_waltz.cluster import LogView
+from pyspark_waltz.cluster import Connect, LogView
+from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.schema import METADATA_SCHEMA
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pyspark_waltz.source import DefaultSource
 
 __all__ = ["MetadataReader", "MetadataRows"]
 
@@ -27,11 +26,12 @@ class MetadataRows(InputPartition):
 
 
 class MetadataReader(DataSourceReader):
-    def __init__(self, source: DefaultSource) -> None:
-        self._source = source
+    def __init__(self, options: SourceOptions, connect: Connect) -> None:
+        self._options = options
+        self._connect = connect
 
     def partitions(self) -> Sequence[InputPartition]:
-        view = LogView(self._source.parsed, self._source.connect)
+        view = LogView(self._options, self._connect)
         try:
             return [MetadataRows(tuple(_rows(view)))]
         finally:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from pyspark_waltz.arrow import PADDING, record_batch
 from pyspark_waltz.errors import DataLost, RangeUnreadable
-from pyspark_waltz.source import LogRange
+from pyspark_waltz.tasks import LogRange
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.errors import CorruptData, EnvelopeBroken, NotAllowed, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -27,47 +27,14 @@ from pyspark_waltz.options import NO_LIMITS, SourceOptions
 from pyspark_waltz.planner import Span, capped, cut, latest_offset, refuse_backward, resolve, times_needed, view_end
 from pyspark_waltz.positions import LATEST, Positions, Times
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, schema_of
+from pyspark_waltz.tasks import LogRange, ViewRange
 from waltz_log.core.cluster_address import parse_address
 from waltz_log.errors import InvalidSetting
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SCHEMA", "DefaultSource", "LogRange", "ViewRange"]
-
-
-@dataclass(frozen=True)
-class LogRange(InputPartition):
-    """One task: everything an executor needs to read ids `first` to `last` of a partition without asking anybody but storage nodes. `tests`: what
-    rows must pass to be handed on, by column."""
-
-    partition: int
-    first: int
-    last: int
-    session: int
-    cluster_key: bytes
-    replicas: tuple[str, ...]
-    fetch_timeout_ms: int
-    fail_on_data_loss: bool
-    include_metadata: bool = False
-    tests: Mapping[str, Intervals] = field(default_factory=dict)
-    topic: TopicOf | None = None
-    principal: str = ""
-
-
-@dataclass(frozen=True)
-class ViewRange(InputPartition):
-    """One task: the compacted view of a partition, which ends at `end` or further; the log is read from there up to `log_end`."""
-
-    partition: int
-    end: int
-    log_end: int
-    session: int
-    cluster_key: bytes
-    replicas: tuple[str, ...]
-    fetch_timeout_ms: int
-    topic: TopicOf
-    principal: str
+__all__ = ["SCHEMA", "DefaultSource"]
 
 
 def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
@@ -123,7 +90,7 @@ class DefaultSource(DataSource):
         self._adopt(schema)
         self.parsed.check_use("batch")
         if self.parsed.metadata_mode:
-            return MetadataReader(self)
+            return MetadataReader(self.parsed, self.connect)
         # Spark 4.2 gives the tasks planned with one query's filters to later queries of the frame, which then miss rows: none unless asked for.
         return _FilteringReader(self) if self.parsed.filter_pushdown and filters.asked_for() else _BatchReader(self)
 

@@ -23,7 +23,7 @@ from pyspark_waltz.offsets import Extent, Offset
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.planner import ViewEnd, view_end
 from pyspark_waltz.schema import SCHEMA, TOPIC_FIELDS
-from pyspark_waltz.source import LogRange, ViewRange
+from pyspark_waltz.tasks import LogRange, ViewRange
 from pyspark_waltz.testing import StubCluster, StubInspector, StubSource, block_of
 from waltz_log.core.formats.envelope import pack_keyed, split_keyed
 from waltz_log.core.topics.catalogue import Catalogue
