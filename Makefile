@@ -69,17 +69,17 @@ explore: setup ## property tests with new random examples, failing ones saved in
 	$(BIN)/python tools/explore.py --seconds $(or $(SECONDS),600) $(ONLY)
 
 sim: setup ## clusters under faults in virtual time; SEED=7 replays one with its trace, SEEDS=1000 FIRST_SEED=500 runs a range
-	$(BIN)/python -m waltz_log.testing.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST_SEED),--first $(FIRST_SEED))
+	$(BIN)/python -m verification.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST_SEED),--first $(FIRST_SEED))
 
 mutants: setup ## bugs planted in the cluster, each of which the simulator must catch; ONLY=no_fence plants one
-	$(BIN)/python -m waltz_log.testing.simulation.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(ONLY)
+	$(BIN)/python -m verification.mutants.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(ONLY)
 
 smoke: setup ## real processes killed all the time under 16 clients: 2,000,000 transactions; TRANSACTIONS=100000 SECONDS=120 SEED=7 a shorter run
-	$(BIN)/python -m waltz_log.testing.smoke $(if $(TRANSACTIONS),--transactions $(TRANSACTIONS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(PACE),--pace $(PACE))
+	$(BIN)/python -m verification.smoke $(if $(TRANSACTIONS),--transactions $(TRANSACTIONS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(PACE),--pace $(PACE))
 
 crash: setup ## storage crashed in every way, each file rotten; ONLY=roll one scenario or crash, SHORT=1 as the tests do it
-	$(BIN)/python -m waltz_log.testing.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)
-	$(if $(ONLY),,$(BIN)/python -m waltz_log.testing.storage_rot --count $(if $(filter-out 0,$(SHORT)),500,10000))
+	$(BIN)/python -m verification.crashes.storage_crashes $(if $(filter-out 0,$(SHORT)),--short) $(ONLY)
+	$(if $(ONLY),,$(BIN)/python -m verification.crashes.storage_rot --count $(if $(filter-out 0,$(SHORT)),500,10000))
 
 outbox-kills: setup ## kill a forwarding service a hundred times while the log fails too
 	$(BIN)/pytest -q -m slow tests/integration/log/test_outbox_kills.py
@@ -88,7 +88,7 @@ postgresql: setup ## applications on a real PostgreSQL: one of its own, or the o
 	$(BIN)/pytest -q tests/integration/log/postgresql_client.py
 
 fuzz: setup ## the parsers under a coverage-guided fuzzer; SECONDS=60 altogether, ONLY=record one of them
-	$(BIN)/python -m waltz_log.testing.fuzz --seconds $(or $(SECONDS),60) $(ONLY)
+	$(BIN)/python -m verification.fuzz.fuzz --seconds $(or $(SECONDS),60) $(ONLY)
 
 demo: setup ## the airline, end to end; FAULTS=1 kills processes in the middle
 	$(BIN)/python -m demo $(if $(filter-out 0,$(FAULTS)),--faults)

@@ -20,6 +20,7 @@ from uuid import UUID
 from benchmarks.load import Load, pipelined, prepare
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.setting import DATA_BYTES, Workload
+from verification.crashes.storage_model import silent_logs
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.topics import change_catalogue
@@ -34,7 +35,6 @@ from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.replica.appender import Flushing
 from waltz_log.storage.segments.segment_log import SegmentLog
-from waltz_log.testing.storage_model import silent_logs
 
 __all__ = ["run"]
 

@@ -24,11 +24,11 @@ import structlog
 
 from benchmarks.measurement import Measurement
 from benchmarks.setting import DATA_BYTES, Workload
+from verification.crashes.storage_model import silent_logs
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.testing.storage_model import silent_logs
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork

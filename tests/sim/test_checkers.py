@@ -7,12 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from waltz_log.client import Transaction
-from waltz_log.client.transactions.transaction import lock_hash
-from waltz_log.core.formats.records import encode_record
-from waltz_log.core.metadata import PartitionMetadata, ReplicaState
-from waltz_log.testing.simulation.checkers import CHECKERS, check
-from waltz_log.testing.simulation.history import (
+from verification.simulation.checkers import CHECKERS, check
+from verification.simulation.history import (
     Acknowledgement,
     Attempt,
     Evidence,
@@ -27,8 +23,12 @@ from waltz_log.testing.simulation.history import (
     SessionOpened,
     SyncFailed,
 )
-from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
-from waltz_log.testing.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
+from verification.simulation.kept_checkers import KEPT_CHECKERS
+from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
+from waltz_log.client import Transaction
+from waltz_log.client.transactions.transaction import lock_hash
+from waltz_log.core.formats.records import encode_record
+from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 
 
 def _transaction(at: int, *, told: str = "", generation: int = 1, sequence: int | None = None) -> Transaction:

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from waltz_log.testing.simulation import run
-from waltz_log.testing.simulation.ranges import run_range
+from verification.simulation import run
+from verification.simulation.ranges import run_range
 
 SEEDS = 500
 PORTION = 50
@@ -58,6 +58,6 @@ def test_another_process_replays_the_same_run() -> None:
     """Whatever its hashes of strings are."""
     outcome = run(8)
     for hash_seed in ("1", "2"):
-        command = [sys.executable, "-m", "waltz_log.testing.simulation", "--seed", "8"]
+        command = [sys.executable, "-m", "verification.simulation", "--seed", "8"]
         told = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, timeout=60, check=True)
         assert outcome.digest in told.stdout.splitlines()[-1]

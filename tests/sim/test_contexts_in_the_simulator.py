@@ -9,11 +9,11 @@ from collections import Counter
 
 import pytest
 
+from verification.simulation import context_client
+from verification.simulation.clients import CLIENT_KINDS
+from verification.simulation.mix import CONTEXTS, CONTEXTS_FROM, draw
+from verification.simulation.run import run
 from waltz_log.client import Application, Context, TransactionContext
-from waltz_log.testing.simulation import context_client
-from waltz_log.testing.simulation.clients import CLIENT_KINDS
-from waltz_log.testing.simulation.mix import CONTEXTS, CONTEXTS_FROM, draw
-from waltz_log.testing.simulation.run import run
 
 
 def test_contexts_are_judged_like_every_append_and_meet_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:

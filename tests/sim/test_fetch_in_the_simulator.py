@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from verification.simulation.clients import CLIENT_KINDS, Actor, ClientKind
+from verification.simulation.run import run
 from waltz_log.errors import OutOfRange, Unavailable
-from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, ClientKind
-from waltz_log.testing.simulation.run import run
 
 SEEDS = range(16)
 

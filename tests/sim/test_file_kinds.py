@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
+from verification.crashes.file_kinds import FILE_KINDS, kind_of
+from verification.simulation import run
+from verification.simulation.kept_mix import TOPICS_FROM
 from waltz_log.core.formats.control_format import FENCE_FILE
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.file_kinds import FILE_KINDS, kind_of
-from waltz_log.testing.simulation import run
-from waltz_log.testing.simulation.kept_mix import TOPICS_FROM
 
 SEEDS = (*range(3), *range(TOPICS_FROM, TOPICS_FROM + 60))
 """Run until every kind was written, and the first few in any case."""

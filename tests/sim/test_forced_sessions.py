@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from verification.simulation import nodes
+from verification.simulation.ranges import run_range
 from waltz_log.server import ServerSettings
-from waltz_log.testing.simulation import nodes
-from waltz_log.testing.simulation.ranges import run_range
 
 
 class Restless(ServerSettings):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from waltz_log.testing.simulation import run
-from waltz_log.testing.simulation.mix import GROWTH, Mix
-from waltz_log.testing.simulation.run import Outcome
+from verification.simulation import run
+from verification.simulation.mix import GROWTH, Mix
+from verification.simulation.run import Outcome
 
 SEEDS = range(40)
 PORTION = 10

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from verification.simulation.history import Attempt, Evidence, History
+from verification.simulation.kept import KeptEvidence
+from verification.simulation.kept_checkers import KEPT_CHECKERS
+from verification.simulation.kept_mix import KeptTopic
 from waltz_log.client import Transaction
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.topics.catalogue import Policies
-from waltz_log.testing.simulation.history import Attempt, Evidence, History
-from waltz_log.testing.simulation.kept import KeptEvidence
-from waltz_log.testing.simulation.kept_checkers import KEPT_CHECKERS
-from waltz_log.testing.simulation.kept_mix import KeptTopic
 
 FIRST = 2
 """What is below was trimmed; the subscriber read it before."""

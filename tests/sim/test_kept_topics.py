@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from waltz_log.testing.simulation import run
-from waltz_log.testing.simulation.kept_mix import TOPICS_FROM, draw_kept
-from waltz_log.testing.simulation.mutants import OF_TOPICS, hunt
-from waltz_log.testing.simulation.planted import BUGS
-from waltz_log.testing.simulation.ranges import run_range
+from verification.mutants.mutants import OF_TOPICS, hunt
+from verification.mutants.planted import BUGS
+from verification.simulation import run
+from verification.simulation.kept_mix import TOPICS_FROM, draw_kept
+from verification.simulation.ranges import run_range
 
 NOTICED_BY = {
     "retention_past_a_subscriber": "trimming_waits_for_subscribers",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from waltz_log.testing.simulation.history import Evidence, History, SessionOpened
-from waltz_log.testing.simulation.lock_checkers import rejections_have_a_reason
-from waltz_log.testing.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
+from verification.simulation.history import Evidence, History, SessionOpened
+from verification.simulation.lock_checkers import rejections_have_a_reason
+from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
 
 A, B, C, D = 101, 102, 103, 104
 

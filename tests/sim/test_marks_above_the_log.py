@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from verification.simulation.clients import CLIENT_KINDS, Actor, ClientKind, resolve
+from verification.simulation.run import run
 from waltz_log.client import Lock
 from waltz_log.errors import InvalidRequest, WaltzError
-from waltz_log.testing.simulation.clients import CLIENT_KINDS, Actor, ClientKind, resolve
-from waltz_log.testing.simulation.run import run
 
 SEEDS = range(16)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from waltz_log.testing.simulation.mutants import hunt
-from waltz_log.testing.simulation.planted import BUGS
+from verification.mutants.mutants import hunt
+from verification.mutants.planted import BUGS
 
 SEEDS = 40
 

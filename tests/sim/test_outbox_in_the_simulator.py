@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from verification.simulation.clients import CLIENT_KINDS, ClientKind
+from verification.simulation.mix import Mix, draw
+from verification.simulation.outbox_client import forward_from_an_outbox
+from verification.simulation.run import Outcome
 from waltz_log.outbox import lane
 from waltz_log.outbox.settle import Settled
-from waltz_log.testing.simulation.clients import CLIENT_KINDS, ClientKind
-from waltz_log.testing.simulation.mix import Mix, draw
-from waltz_log.testing.simulation.outbox_client import forward_from_an_outbox
-from waltz_log.testing.simulation.run import Outcome
 
-runs = importlib.import_module("waltz_log.testing.simulation.run")  # the package has a function of this name
+runs = importlib.import_module("verification.simulation.run")  # the package has a function of this name
 
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
 

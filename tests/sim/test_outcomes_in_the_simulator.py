@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
+from verification.simulation import clients
+from verification.simulation.clients import Actor
+from verification.simulation.history import Attempt
+from verification.simulation.mix import CONTEXTS_FROM
+from verification.simulation.run import run
 from waltz_log.client import WaltzClient
 from waltz_log.client.transactions.completions import Completions
 from waltz_log.errors import OutcomeUnknown
-from waltz_log.testing.simulation import clients
-from waltz_log.testing.simulation.clients import Actor
-from waltz_log.testing.simulation.history import Attempt
-from waltz_log.testing.simulation.mix import CONTEXTS_FROM
-from waltz_log.testing.simulation.run import run
 
 
 def test_a_client_lives_on_when_another_process_resolves_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

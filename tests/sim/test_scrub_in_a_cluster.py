@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from verification.crashes.storage_model import silent_logs
 from waltz_log.client import ClientSettings
 from waltz_log.coordination.survey import survey
 from waltz_log.core.ports import Coordinator
@@ -12,7 +13,6 @@ from waltz_log.errors import CorruptData
 from waltz_log.processes.storage import peer_addresses
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.testing.cluster import MemoryCluster
-from waltz_log.testing.storage_model import silent_logs
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 SETTINGS = ClientSettings(retry_base_s=0.01, retry_cap_s=0.1, request_timeout_s=3.0)

@@ -11,7 +11,7 @@ import pytest
 
 def killed(directory: Path, kills: int, seed: int) -> dict[str, int]:
     """In a process of its own: this one has threads, and is not to be forked."""
-    command = [sys.executable, "-m", "waltz_log.testing.compaction_kills", str(directory), "--kills", str(kills), "--seed", str(seed)]
+    command = [sys.executable, "-m", "verification.crashes.compaction_kills", str(directory), "--kills", str(kills), "--seed", str(seed)]
     told = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert told.returncode == 0, told.stderr
     return {name: int(value) for name, _, value in (part.partition("=") for part in told.stdout.split())}

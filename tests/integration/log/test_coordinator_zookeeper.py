@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from verification.conformance.coordinator_conformance import CoordinatorConformance
 from waltz_log.coordination import embedded
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable, InvalidSetting
-from waltz_log.testing.coordinator_conformance import CoordinatorConformance
 
 _numbers = itertools.count()
 

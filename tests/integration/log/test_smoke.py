@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from waltz_log.testing.smoke.checks import judge
-from waltz_log.testing.smoke.history import SmokeHistory, Told
-from waltz_log.testing.smoke.plan import SmokePlan
-from waltz_log.testing.smoke.run import Report, run
+from verification.smoke.checks import judge
+from verification.smoke.history import SmokeHistory, Told
+from verification.smoke.plan import SmokePlan
+from verification.smoke.run import Report, run
 
 pytestmark = pytest.mark.timeout(290)
 

@@ -19,7 +19,7 @@ def run(*command: str, timeout_s: float = 250) -> str:
 
 
 def kills(directory: Path, count: int, seed: int) -> dict[str, int]:
-    told = run(PYTHON, "-m", "waltz_log.testing.storage_kills", str(directory), "--kills", str(count), "--seed", str(seed))
+    told = run(PYTHON, "-m", "verification.crashes.storage_kills", str(directory), "--kills", str(count), "--seed", str(seed))
     return {name: int(value) for name, _, value in (each.partition("=") for each in told.split())}
 
 
@@ -50,7 +50,7 @@ def met(told: str) -> dict[str, list[str]]:
 def test_a_disk_that_gets_full_at_any_write_of_a_roll_loses_nothing_and_is_written_again_with_space(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = (PYTHON, "-m", "waltz_log.testing.storage_full", str(tmp_path / "full"))
+    command = (PYTHON, "-m", "verification.crashes.storage_full", str(tmp_path / "full"))
     # A mount namespace of its own: what is mounted there is seen by nobody else and gone with the process.
     allowed = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], capture_output=True, text=True)
     if allowed.returncode == 0:
@@ -65,5 +65,5 @@ def test_a_disk_that_gets_full_at_any_write_of_a_roll_loses_nothing_and_is_writt
 
 
 def test_a_limit_on_the_size_of_files_loses_nothing_and_is_written_beyond_when_it_is_gone(tmp_path: Path) -> None:
-    found = met(run(PYTHON, "-m", "waltz_log.testing.storage_full", str(tmp_path / "full"), "--limit"))
+    found = met(run(PYTHON, "-m", "verification.crashes.storage_full", str(tmp_path / "full"), "--limit"))
     assert set(found["limit"]) >= {"write idx.new", "write seg"}

@@ -12,7 +12,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 ROOT = Path(__file__).parents[3]
 LOG = ROOT / "platform" / "log" / "waltz_log"
-USERS = ("platform", "jobs", "demo", "examples", "benchmarks", "tools")
+USERS = ("platform", "jobs", "demo", "examples", "benchmarks", "tools", "verification")
 GENERATED = ("waltz_pb2.py", "waltz_pb2.pyi")
 
 

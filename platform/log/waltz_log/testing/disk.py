@@ -2,7 +2,7 @@
 
 A file's bytes and a directory's names are synced separately, as POSIX has it: a new, renamed or removed name is sure only after its directory was
 synced. Every change that was not synced stands by itself in `pending()`, in the order of the changes; `survivor` gives the disk as the next start
-finds it after any fate of each of them, so that a test can go through them (`testing/crashes.py`) or draw them (`crash`).
+finds it after any fate of each of them, so that a test can go through them (`verification/crashes/crashes.py`) or draw them (`crash`).
 
 A sync that failed is final, as with Linux: what it should have written stays visible to whoever has the file open and is never written by a later
 sync, even one that succeeds. Who opens the file for writing anew sees the medium.

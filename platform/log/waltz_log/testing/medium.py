@@ -1,7 +1,7 @@
 """What a simulated disk is made of: bytes and names as users see them, as the medium has them, and the changes between the two, each with a fate
 of its own when the machine dies.
 
-Nothing here knows of paths, open files or faults (`testing/disk.py`), nor which fates are tried (`testing/crashes.py`).
+Nothing here knows of paths, open files or faults (`testing/disk.py`), nor which fates are tried (`verification/crashes/crashes.py`).
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from tests.unit.log.compaction.views import BEGUN_MS, Log, compactor, contents, drawn_log, fold, open_view, reader
+from verification.crashes.crashes import CrashFound, Effort, enumerate_crashes
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
 from waltz_log.compaction.compactor import FileWriter
 from waltz_log.compaction.manifest import METADATA, Manifest
 from waltz_log.core.formats.wal_records import WalRecord
-from waltz_log.testing.crashes import CrashFound, Effort, enumerate_crashes
 from waltz_log.testing.disk import SimulatedDisk
 
 EFFORT = Effort("pytest tests/unit/log/compaction/test_compaction_crashes.py", subsets_of=4, drawn=4, torn_every=97, recovery_every=40)

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from verification.conformance.coordinator_conformance import CoordinatorConformance
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable
 from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
-from waltz_log.testing.coordinator_conformance import CoordinatorConformance
 
 
 class _Ensemble:

@@ -260,7 +260,7 @@ def _short(part: tuple[object, ...]) -> str:
 
 
 class JournalScenario:
-    """For `waltz_log.testing.crashes`. What a crash must leave: one of so many contents."""
+    """For `verification.crashes.crashes`. What a crash must leave: one of so many contents."""
 
     def __init__(self, life: Life, **values: Any) -> None:
         self.life = life

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from tests.unit.log.journal.scenarios import LIVES, JournalScenario, Life, check_survivor, updates_replace_each_other
-from waltz_log.testing.crashes import Effort, enumerate_crashes
+from verification.crashes.crashes import Effort, enumerate_crashes
 
 REPLAY = "pytest tests/unit/log/journal/test_journal_crashes.py"
 EVERYTHING = Effort(f"{REPLAY} -m slow", subsets_of=7, drawn=24, torn_every=1, recovery_every=200)

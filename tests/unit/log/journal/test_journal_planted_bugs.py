@@ -27,10 +27,10 @@ from tests.unit.log.journal.scenarios import (
     records_roll_through_files,
     what_was_never_synced,
 )
+from verification.crashes.crashes import CrashFound, Effort, enumerate_crashes
 from waltz_log.errors import JournalFailed
 from waltz_log.journal import codec, compaction, directory, ledger, loading, opening, ring, writer
 from waltz_log.journal.codec import Record
-from waltz_log.testing.crashes import CrashFound, Effort, enumerate_crashes
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
 EFFORT = Effort("pytest tests/unit/log/journal/test_journal_planted_bugs.py", subsets_of=3, drawn=3, torn_every=97, recovery_every=0)

@@ -1,4 +1,4 @@
-"""Short lives of a storage node, crashed in every way a short effort finds; `make crash` goes through all of them (waltz_log/testing/crashes.py).
+"""Short lives of a storage node, crashed in every way a short effort finds; `make crash` goes through all of them (verification/crashes/crashes.py).
 
 Acknowledged is there; what was not acknowledged is there whole or not at all; fences and marks never go back; the partition takes the next append.
 """
@@ -10,11 +10,11 @@ from functools import partial
 
 import pytest
 
+from verification.crashes.crashes import FULL, SHORT, CrashFound, Effort, crash_points, enumerate_crashes, survivors
+from verification.crashes.storage_crashes import SCENARIOS, crash, main
+from verification.crashes.storage_model import KEY, FixedClock, StorageLife, append, block_of, node_on, read_all, silent_logs
 from waltz_log.storage import StorageNode
-from waltz_log.testing.crashes import FULL, SHORT, CrashFound, Effort, crash_points, enumerate_crashes, survivors
 from waltz_log.testing.disk import Operation, SimulatedDisk
-from waltz_log.testing.storage_crashes import SCENARIOS, crash, main
-from waltz_log.testing.storage_model import KEY, FixedClock, StorageLife, append, block_of, node_on, read_all, silent_logs
 
 
 @pytest.fixture(autouse=True)

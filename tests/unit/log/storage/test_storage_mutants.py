@@ -11,6 +11,10 @@ from typing import Any, Literal
 
 import pytest
 
+from verification.crashes.crashes import SHORT, CrashFound, enumerate_crashes
+from verification.crashes.storage_crashes import SCENARIOS, crash
+from verification.crashes.storage_model import StorageLife, append, block_of, check, silent_logs
+from verification.crashes.storage_rot import RotFound, flips
 from waltz_log.core.formats import columns
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import DiskFile
@@ -19,12 +23,8 @@ from waltz_log.storage.replica.unsynced import UnsyncedMark
 from waltz_log.storage.replica.write_rounds import WriteRounds
 from waltz_log.storage.segments.segment import ActiveSegment
 from waltz_log.storage.segments.segment_log import SegmentLog
-from waltz_log.testing.crashes import SHORT, CrashFound, enumerate_crashes
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.medium import LOST
-from waltz_log.testing.storage_crashes import SCENARIOS, crash
-from waltz_log.testing.storage_model import StorageLife, append, block_of, check, silent_logs
-from waltz_log.testing.storage_rot import RotFound, flips
 
 
 @pytest.fixture(autouse=True)

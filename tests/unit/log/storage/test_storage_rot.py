@@ -1,4 +1,4 @@
-"""Flipped bits in every kind of file of a storage node: refused, healed or harmless, never served (waltz_log/testing/storage_rot.py)."""
+"""Flipped bits in every kind of file of a storage node: refused, healed or harmless, never served (verification/crashes/storage_rot.py)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from verification.crashes.storage_model import silent_logs
+from verification.crashes.storage_rot import KINDS, PADDING, RotFound, bits, flip, flips, main, sound
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.storage_model import silent_logs
-from waltz_log.testing.storage_rot import KINDS, PADDING, RotFound, bits, flip, flips, main, sound
 
 ALLOWED = {
     "control": {"refused", "healed", "rolled back", "outvoted", "padding"},

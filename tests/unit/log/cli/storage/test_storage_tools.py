@@ -14,6 +14,8 @@ from uuid import UUID
 
 import pytest
 
+from verification.conformance.java_directory import java_struct, write_java_directory
+from verification.crashes.storage_model import KEY, FixedClock, block_of
 from waltz_log.cli.main import run
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidSetting
@@ -22,8 +24,6 @@ from waltz_log.filesystem import FileSystemDisk
 from waltz_log.processes.storage import admit_behind
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.segments.segment_log import SegmentLog
-from waltz_log.testing.java_directory import java_struct, write_java_directory
-from waltz_log.testing.storage_model import KEY, FixedClock, block_of
 
 Told = Callable[..., tuple[int, str, str]]
 

@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from verification.conformance.java_directory import java_control_file, java_struct
 from waltz_log.core.formats.control_format import ControlHeader, SessionMark
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, JavaEntry, JavaStruct, decode_java_entry, encode_java_entry, is_java_size
-from waltz_log.testing.java_directory import java_control_file, java_struct
 
 HEADER = "00000000000001a1fd51b78ca183fca3ed08410aad31ca0dd338074800000002" + 96 * "00"
 ENTRY = (

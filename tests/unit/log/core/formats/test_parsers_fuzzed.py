@@ -1,4 +1,4 @@
-"""Every parser of core and storage on any bytes and on damaged valid ones; `make fuzz` looks further (waltz_log/testing/parser_targets.py)."""
+"""Every parser of core and storage on any bytes and on damaged valid ones; `make fuzz` looks further (verification/fuzz/parser_targets.py)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from verification.fuzz import parser_targets
+from verification.fuzz.fuzz import main
+from verification.fuzz.parser_targets import SEEDS, TARGETS
 from waltz_log.core.formats import records
-from waltz_log.testing import parser_targets
-from waltz_log.testing.fuzz import main
-from waltz_log.testing.parser_targets import SEEDS, TARGETS
 
 KEPT = Path(__file__).parents[4] / "fuzz"
 

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from verification.crashes.storage_model import block_of
 from waltz_log.core.formats.block import Block
 from waltz_log.errors import NotOwner
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.fetcher import Fetcher
 from waltz_log.server.replication.memory import Run
 from waltz_log.server.replication.store import StoreSession
-from waltz_log.testing.storage_model import block_of
 
 
 class _StalledStore:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from verification.crashes.storage_model import append
 from waltz_log.cli.topics.subscribers import subscriber_facts
 from waltz_log.cli.topics.topic_facts import partition_facts
 from waltz_log.client import ClientSettings, WaltzClient
@@ -30,7 +31,6 @@ from waltz_log.storage.views import views
 from waltz_log.storage.views.views import Views
 from waltz_log.testing.cluster import LoopClock, MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.storage_model import append
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from verification.crashes.storage_model import KEY, FixedClock, block_of, silent_logs
 from waltz_log.core.formats.segment_format import decode_times
 from waltz_log.core.ports import Listener
 from waltz_log.errors import CorruptData
@@ -24,7 +25,6 @@ from waltz_log.storage.integrity.verify_directory import verify_directory
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
-from waltz_log.testing.storage_model import KEY, FixedClock, block_of, silent_logs
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb

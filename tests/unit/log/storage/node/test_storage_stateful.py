@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
+from verification.crashes.storage_model import KEY, FixedClock, append, block_of, node_on, records_of, silent_logs
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.ports import Disk
 from waltz_log.errors import Fenced, OutOfRange, ProtocolViolation
@@ -24,7 +25,6 @@ from waltz_log.storage import StorageNode
 from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.storage_model import KEY, FixedClock, append, block_of, node_on, records_of, silent_logs
 
 T = TypeVar("T")
 

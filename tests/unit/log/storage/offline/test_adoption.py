@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from verification.conformance.java_directory import java_struct, write_java_directory
 from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.coordination.cluster import adopt_cluster, create_cluster
 from waltz_log.core.adoption import Adoption, DirectoryFacts, PartitionFacts, adopt
@@ -19,7 +20,6 @@ from waltz_log.storage.offline.describe import describe
 from waltz_log.storage.offline.migrate import migrate
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.java_directory import java_struct, write_java_directory
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 KEY = UUID("a183fca3-ed08-410a-ad31-ca0dd3380748")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+from verification.crashes.storage_model import KEY, FixedClock, block_of
 from waltz_log.core.formats.backup_manifest import MANIFEST, BackupManifest
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.errors import CorruptData, InvalidSetting, Unavailable
@@ -22,7 +23,6 @@ from waltz_log.storage.offline.restore import disown, is_restored, restore, veri
 from waltz_log.storage.offline.staging import staged
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
-from waltz_log.testing.storage_model import KEY, FixedClock, block_of
 
 NOW = 1_700_000_000_000
 Source = SimulatedDisk | FileSystemDisk

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from verification.conformance.java_directory import java_control_file, java_record, java_struct, write_java_directory
 from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark, encode_counter
 from waltz_log.core.formats.records import decode_record
 from waltz_log.errors import CorruptData, InvalidSetting, StorageFailed
@@ -19,7 +20,6 @@ from waltz_log.storage.control.directory import read_directory
 from waltz_log.storage.integrity.verify_directory import verify_directory
 from waltz_log.storage.offline.migrate import JAVA_CONTROL_FILE, migrate
 from waltz_log.testing.disk import Operation, SimulatedDisk
-from waltz_log.testing.java_directory import java_control_file, java_record, java_struct, write_java_directory
 from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
 from waltz_log.transport import methods

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from verification.crashes.storage_model import FixedClock
 from waltz_log.cli.storage.storage_copies import copy_one_partition
 from waltz_log.errors import ClusterKeyMismatch, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk
@@ -17,7 +18,6 @@ from waltz_log.storage.integrity.verify_directory import verify_directory
 from waltz_log.storage.offline.partition_copy import copy_partition
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.storage_model import FixedClock
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 

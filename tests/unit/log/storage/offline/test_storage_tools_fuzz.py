@@ -9,6 +9,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from verification.crashes.storage_model import KEY, FixedClock, block_of
 from waltz_log.core.formats.backup_manifest import MANIFEST, BackupFile, BackupManifest, BackupPartition
 from waltz_log.core.formats.control_format import CONTROL_FILE, FENCE_FILE, SessionMark
 from waltz_log.core.formats.java_control_format import JAVA_ENTRY_BYTES, decode_java_entry
@@ -22,7 +23,6 @@ from waltz_log.storage.offline.restore import restore
 from waltz_log.storage.offline.segment_statistics import segment_statistics
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.storage_model import KEY, FixedClock, block_of
 
 BOUNDED = settings(max_examples=120, deadline=None)
 

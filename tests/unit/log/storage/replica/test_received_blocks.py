@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from verification.crashes.storage_model import KEY, FixedClock, block_of, node_on, read_all, records_of
 from waltz_log.errors import StorageFailed
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.replica.appender import Appender, Flushing
@@ -15,7 +16,6 @@ from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import SlowOffload
-from waltz_log.testing.storage_model import KEY, FixedClock, block_of, node_on, read_all, records_of
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
 LONG = Flushing(3600.0, 1 << 40)

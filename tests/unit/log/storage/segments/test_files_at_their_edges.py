@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from verification.crashes.storage_model import KEY, FixedClock, append, block_of, read_all, records_of
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, file_name, first_id_of
 from waltz_log.errors import CorruptData, OutOfRange, TransactionTooLarge
@@ -21,7 +22,6 @@ from waltz_log.storage.segments import opening, segment_log
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.offload import run_in_place
-from waltz_log.testing.storage_model import KEY, FixedClock, append, block_of, read_all, records_of
 
 SEGMENT_BYTES = 4096
 CAPACITY = SEGMENT_BYTES - FILE_HEADER_BYTES

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from verification.crashes.compaction_kills import OF, block_at, fold
+from verification.crashes.storage_model import KEY, FixedClock, append, silent_logs
 from waltz_log.cli.storage.storage_tools import verify_all
 from waltz_log.compaction import CompactedView, CompactionSettings, Compactor
 from waltz_log.compaction.loading import ViewLoad
@@ -28,10 +30,8 @@ from waltz_log.storage.integrity.verify_views import verify_views
 from waltz_log.storage.integrity.view_scrub import ViewScrub
 from waltz_log.storage.views.view_log import read_log
 from waltz_log.storage.views.views import TopicPartition, Wanted
-from waltz_log.testing.compaction_kills import OF, block_at, fold
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import run_in_place
-from waltz_log.testing.storage_model import KEY, FixedClock, append, silent_logs
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.view_pages import decode_view_page, encode_view_page

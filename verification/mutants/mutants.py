@@ -1,0 +1,112 @@
+"""`make mutants`: plants each bug by itself and runs seeds until a checker notices. A bug that is never noticed is a hole in the simulator.
+
+Prints which checker noticed which bug at which seed. Ends with 1 where one was not noticed within the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from verification.mutants.planted import BUGS, planted, unplanted
+from verification.simulation.kept_mix import TOPICS_FROM
+from verification.simulation.mix import CLOCKS_ALONE, STRANDED_ALONE
+from verification.simulation.run import run
+
+__all__ = ["SEEDS_MAX", "Caught", "hunt", "hunt_all"]
+
+SEEDS_MAX = 200
+
+OF_TOPICS = frozenset(
+    {
+        "retention_past_a_subscriber",
+        "upkeep_not_fenced",
+        "tombstone_dropped_early",
+        "view_above_the_committed_mark",
+        "damaged_view_not_noticed",
+        "damaged_view_metadata_not_noticed",
+    }
+)
+"""Bugs that harm nothing but topics that are trimmed and compacted, which few of the lower seeds have."""
+
+
+OF_CLOCKS = frozenset({"append_times_follow_the_clock"})
+"""Bugs that show where no append time is lost."""
+
+OF_STRANDED = frozenset({"confirmed_by_a_lease"})
+"""Bugs that show in the moment after a server was deposed, before it hears of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """`seed`: the first that noticed, None where none of them did."""
+
+    bug: str
+    seed: int | None
+    runs: int
+    wrong: list[str]
+
+    @property
+    def checkers(self) -> list[str]:
+        return list(dict.fromkeys(each.partition(":")[0] for each in self.wrong))
+
+    def __str__(self) -> str:
+        if self.seed is None:
+            return f"{self.bug:<42} NOT NOTICED in {self.runs} seeds"
+        return f"{self.bug:<42} seed {self.seed:<5} {', '.join(self.checkers)}"
+
+
+def hunt(bug: str, seeds_max: int = SEEDS_MAX, first: int | None = None) -> Caught:
+    """`first`: the seed to begin with; by default one from which on there is something for the bug to harm."""
+    if first is None:
+        first = _first_seed(bug)
+    with planted(bug):
+        for runs, seed in enumerate(range(first, first + seeds_max), 1):
+            outcome = run(seed)
+            if outcome.wrong and not _fails_anyway(seed):
+                return Caught(bug, seed, runs, outcome.wrong)
+    return Caught(bug, None, seeds_max, [])
+
+
+def _first_seed(bug: str) -> int:
+    bands = ((OF_TOPICS, TOPICS_FROM), (OF_CLOCKS, CLOCKS_ALONE.start), (OF_STRANDED, STRANDED_ALONE.start))
+    return next((first for bugs, first in bands if bug in bugs), 0)
+
+
+def _fails_anyway(seed: int) -> bool:
+    """Whether the seed finds something in the cluster as it is."""
+    with unplanted():
+        return bool(run(seed).wrong)
+
+
+def hunt_all(bugs: Iterable[str], seeds_max: int = SEEDS_MAX, jobs: int | None = None) -> Iterator[Caught]:
+    with multiprocessing.get_context("spawn").Pool(jobs or os.cpu_count()) as pool:
+        yield from pool.imap_unordered(partial(hunt, seeds_max=seeds_max), list(bugs))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description="plants bugs in the cluster, which the simulator must notice")
+    parser.add_argument("bugs", nargs="*", help="which to plant; all by default")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="the most seeds for each mutant")
+    parser.add_argument("--jobs", type=int, help="processes at once; one a core by default")
+    given = parser.parse_args()
+    unknown = [name for name in given.bugs if name not in BUGS]
+    if unknown:
+        print(f"mutants: no such bug: {unknown[0]}; there are {', '.join(BUGS)}", file=sys.stderr)
+        return 2
+    escaped = 0
+    for caught in hunt_all(given.bugs or list(BUGS), given.seeds, given.jobs):
+        print(caught, flush=True)
+        escaped += caught.seed is None
+    planted_now = len(given.bugs or BUGS)
+    print(f"{planted_now - escaped} of {planted_now} noticed")
+    return 1 if escaped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

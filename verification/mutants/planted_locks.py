@@ -1,0 +1,63 @@
+"""Bugs to plant in lock tables, where they end and begin, and in what losers are told (as in `planted.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verification.mutants.planting import bug, change
+from waltz_log.core.locks.locks import LockTable
+from waltz_log.core.locks.own_writes import CLIENT_MASK, OwnWrites
+from waltz_log.server.ordering.lines import Lines
+
+__all__: list[str] = []
+
+
+@bug
+def floor_raised_too_high() -> None:
+    """A lock table that is half full forgets everything, the newest locks too. No conflict is missed; many are needless."""
+
+    def forget(self: LockTable) -> None:
+        self._floor, self._young, self._old = self._newest, {}, {}
+
+    change(LockTable, "_forget", forget)
+
+
+@bug
+def forgotten_locks_are_free() -> None:
+    """A lock table forgets and does not raise its floor."""
+
+    def forget(self: LockTable) -> None:
+        self._old, self._young = self._young, {}
+
+    change(LockTable, "_forget", forget)
+
+
+@bug
+def handed_locks_not_entered() -> None:
+    """A table begins at the floor of the locks that were handed over, without the locks."""
+
+    def know(self: LockTable, floor: int, writers: dict[int, int]) -> None:
+        original(self, floor, {})
+
+    original: Any = change(LockTable, "know", know)
+
+
+@bug
+def told_of_the_one_before() -> None:
+    """A client is told that the transaction before the winner won."""
+
+    def due(self: Any, *given: Any) -> Any:
+        return [(who, sequence, max(0, winner - 1)) for who, sequence, winner in original(self, *given)]
+
+    original: Any = change(Lines, "due", due)
+
+
+@bug
+def own_writes_hide_foreign_ones() -> None:
+    """A client that wrote a lock last does not conflict with another client that wrote it in between."""
+
+    def by_others(self: OwnWrites, lock: int, client_id: int, mark: int, writer: int) -> int:
+        found: int = original(self, lock, client_id, mark, writer)
+        return -1 if self._last.get(lock, client_id) & CLIENT_MASK == client_id and found > self._forgotten else found
+
+    original: Any = change(OwnWrites, "by_others", by_others)

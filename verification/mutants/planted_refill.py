@@ -1,0 +1,35 @@
+"""Bugs to plant in what a replica keeps of a fill that outlasts its session (as in `planted.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verification.mutants.planting import bug, change
+from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.storage.replica.partition import PartitionStore
+
+__all__: list[str] = []
+
+
+@bug
+def progress_forgotten() -> None:
+    """A fill begins at its beginning in every session."""
+
+    async def keep_nothing(_: ReplicaSession, _reached: int) -> None:
+        return
+
+    change(ReplicaSession, "_keep_progress", keep_nothing)
+
+
+@bug
+def too_much_kept() -> None:
+    """A replica keeps all that it holds when a newer session comes, also what was never decided."""
+
+    async def keep_all(self: PartitionStore) -> None:
+        await original(self)
+        mark, last = self._mark, self._log.tail.last_id
+        if last > mark.local_low_water_mark:
+            await self._put_progress(SessionMark(mark.session, max(mark.low_water_mark, last), last))
+
+    original: Any = change(PartitionStore, "_end_fill", keep_all)

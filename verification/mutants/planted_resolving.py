@@ -1,0 +1,35 @@
+"""Bugs to plant in how one client resolves outcomes for another (as in `planted.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from verification.mutants.planting import bug, change
+from waltz_log.client.append import producer, resolve
+from waltz_log.client.transactions.transaction import Receipt
+
+__all__: list[str] = []
+
+
+@bug
+def living_client_fenced_for_good() -> None:
+    """A client whose outcome another one resolved takes that for another process that acts as itself, and ends."""
+    change(producer, "is_resolving", lambda mount_sequence: False)
+
+
+@bug
+def resolved_without_fencing_the_other() -> None:
+    """What another client has in flight is told not to be in the log, and its connection goes on."""
+
+    @asynccontextmanager
+    async def mounted(*_: Any) -> AsyncIterator[None]:
+        yield
+
+    async def ask(*given: Any) -> tuple[bool, Receipt | None]:
+        _, receipt = await original(*given)
+        return True, receipt
+
+    change(resolve, "_mounted", mounted)
+    original: Any = change(resolve, "_ask", ask)

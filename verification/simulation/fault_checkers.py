@@ -1,0 +1,26 @@
+"""Invariants of what disks, clocks and networks do wrong (`checkers.py` says what a checker is)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from verification.simulation.history import Evidence
+
+__all__ = ["FAULT_CHECKERS"]
+
+
+def a_failed_operation_is_final(evidence: Evidence) -> Iterator[str]:
+    """14: a node of which a write, a rename or a sync of a directory of a partition failed acknowledges nothing more of it in this life."""
+    for failed in evidence.history.operations_failed:
+        before = [-1]
+        for each in evidence.history.acknowledgements:
+            if (each.storage, each.life, each.partition) == (failed.storage, failed.life, failed.partition):
+                if each.at_s <= failed.at_s:
+                    before.append(each.last)
+                elif each.last > max(before):
+                    yield f"{failed.storage} acknowledged {each.last} at {each.at_s:.3f}, after its {failed.kind} failed at {failed.at_s:.3f}"
+                    break
+
+
+FAULT_CHECKERS: Final = (a_failed_operation_is_final,)

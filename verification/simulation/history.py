@@ -1,0 +1,241 @@
+"""What happened in a run, as far as it can be seen: what clients asked and were told, what readers saw, what storage acknowledged, what was written
+to the coordinator, and at the end what the log and the replicas hold. Checkers are functions of this and of nothing else.
+
+A transaction's data begins with the number of its attempt, so that whoever meets it in a log knows who sent it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from verification.simulation.lock_orders import LockOrder
+from waltz_log.client import Transaction
+
+if TYPE_CHECKING:
+    from verification.simulation.kept import KeptEvidence
+
+__all__ = [
+    "Acknowledgement",
+    "Attempt",
+    "Evidence",
+    "History",
+    "MarkSeen",
+    "MemoryLost",
+    "MetadataWrite",
+    "OperationFailed",
+    "ReplicaOpened",
+    "Seen",
+    "SessionOpened",
+    "SyncFailed",
+    "number_of",
+]
+
+
+def number_of(data: bytes) -> int:
+    """The attempt that a transaction's data names."""
+    return int(data.partition(b"|")[0])
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One append as its client made it. `mark`: the high-water mark it said, None where it left that to the client."""
+
+    number: int
+    client: str
+    kind: str
+    partition: int
+    started_s: float
+    timeout_s: float
+    mark: int | None = None
+    write: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    append: tuple[str, ...] = ()
+    ended_s: float | None = None
+    outcome: Literal["pending", "committed", "rejected", "not appended", "unknown", "died"] = "pending"
+    transaction_id: int | None = None
+    winner: int | None = None
+    resolved: Literal["no", "committed", "absent"] = "no"
+    answers: int = 0
+    in_memory: bool = False
+    """Its receipt said that it was not on disk yet."""
+
+    @property
+    def checked(self) -> frozenset[str]:
+        return frozenset((*self.write, *self.read))
+
+    @property
+    def in_log(self) -> bool | None:
+        """What its client was told in the end: None where nobody said."""
+        if self.outcome == "committed" or self.resolved == "committed":
+            return True
+        if self.outcome in ("rejected", "not appended") or self.resolved == "absent":
+            return False
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A batch that a reader was handed. `stream`: its feed or read; ids follow each other within one."""
+
+    reader: str
+    stream: int
+    partition: int
+    at_s: float
+    after: int
+    transactions: Sequence[Transaction]
+    with_data: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSeen:
+    """A committed mark that a client was told when it asked for one."""
+
+    client: str
+    partition: int
+    at_s: float
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A storage node told an owner that it has everything up to here on disk, and up to `received` at least in memory.
+    `at_s` is when it said so, which may be before the owner had room for it."""
+
+    at_s: float
+    storage: str
+    life: int
+    partition: int
+    last: int
+    received: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataWrite:
+    """`expected`: the version that was compared, None for a node that was created, -1 for a write that compared nothing."""
+
+    at_s: float
+    path: str
+    data: bytes
+    expected: int | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkTold:
+    """An owner told a replica the mark of its session. `recorded`: the partition's metadata then."""
+
+    at_s: float
+    partition: int
+    replica: str
+    session: int
+    mark: int
+    recorded: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOpened:
+    """A storage node told the owner of `session` what its replica holds. `address`: another one for each life of the node; `clean_in`: the last
+    session in which the replica was clean; `kept`: its local low-water mark; `last`: its last transaction."""
+
+    at_s: float
+    storage: str
+    address: str
+    partition: int
+    session: int
+    clean_in: int
+    kept: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    at_s: float
+    partition: int
+    session: int
+    high_water_mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFailed:
+    at_s: float
+    storage: str
+    life: int
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFailed:
+    """An operation on the log of a partition failed with an input/output error. `kind`: that of the disk's `Operation`."""
+
+    at_s: float
+    storage: str
+    life: int
+    partition: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLost:
+    """A storage node lost what it had not synced: its machine died, or a sync failed."""
+
+    at_s: float
+    storage: str
+
+
+@dataclass
+class History:
+    attempts: list[Attempt] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    marks: list[MarkSeen] = field(default_factory=list)
+    acknowledgements: list[Acknowledgement] = field(default_factory=list)
+    metadata: list[MetadataWrite] = field(default_factory=list)
+    marks_told: list[MarkTold] = field(default_factory=list)
+    replicas_opened: list[ReplicaOpened] = field(default_factory=list)
+    sessions: list[SessionOpened] = field(default_factory=list)
+    lock_orders: list[LockOrder] = field(default_factory=list)
+    """By the time at which each lock table began."""
+    syncs_failed: list[SyncFailed] = field(default_factory=list)
+    operations_failed: list[OperationFailed] = field(default_factory=list)
+    memory_lost: list[MemoryLost] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Requests of strangers that were answered as if they belonged here."""
+    complaints: list[str] = field(default_factory=list)
+    """What clients and the harness saw that nobody should: each names the invariant it is about."""
+    streams: int = 0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`logs`: each partition as a client reads it in the end; `replicas`: as each storage node serves it, or the error it gives."""
+
+    history: History
+    replicas_assigned: dict[int, int]
+    logs: dict[int, list[Transaction]]
+    replicas: dict[int, dict[str, bytes | str]]
+    healed_s: float
+    first_append_s: dict[int, float]
+    """For each partition how long after the last fault an append of a new client was committed."""
+    heal_bound_s: float
+    lock_entries_max: int = 1_000_000
+    """Of every owner's lock table."""
+    times_kept: bool = True
+    """No machine crashed and no disk failed or rotted: append times are synced later than the transactions they are of."""
+    longest_pause_s: float = 0.0
+    """How long a client may have been stopped."""
+    kept: Sequence[KeptEvidence] = ()
+    """Of topics that are trimmed and compacted; their logs are not in `logs`."""
+    clock_rate_min: float = 1.0
+    """How fast the slowest clock of a client may have gone."""
+    clocks_kept: bool = True
+    """No node's date jumped."""
+    loss_window_s: Mapping[int, float] = field(default_factory=dict)
+    """By partition that is acknowledged from memory: how long after that a transaction may still be lost with a machine. All others: never."""
+
+    def may_be_lost(self, attempt: Attempt) -> bool:
+        """Whether the policy of its topic excuses that the log does not hold it: some machine lost its memory before it must have been synced."""
+        window_s = self.loss_window_s.get(attempt.partition)
+        if window_s is None or not attempt.in_memory or attempt.ended_s is None:
+            return False
+        return any(attempt.started_s <= each.at_s <= attempt.ended_s + window_s for each in self.history.memory_lost)

@@ -1,0 +1,135 @@
+"""Records what the owners of a run judge by their locks, in the real order, and which rejections they tell.
+
+While `observing` lasts, partitions make their sequencers, append tasks and mounts through the subclasses and functions here. They pass everything on
+unchanged. A bug that is planted in the product's classes is below them, so that a frame is recorded as the owner received it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from verification.simulation.history import History
+from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
+from waltz_log.core.formats.envelope import split_keyed
+from waltz_log.core.formats.records import decode_record
+from waltz_log.core.locks.locks import unpack_i8
+from waltz_log.server.mounts.mount import Mount
+from waltz_log.server.ordering.sequencer import Answers, Frame, Sequenced, Sequencer
+from waltz_log.server.partition import partition as partition_module
+from waltz_log.server.partition.append import AppendTask
+from waltz_log.server.replication.store import StoreSession
+from waltz_log.testing.virtual_time import world_time_s
+
+__all__ = ["observing"]
+
+
+@contextmanager
+def observing(history: History) -> Iterator[None]:
+    """Every partition that opens meanwhile has a lock order in the history."""
+    seen = _LocksSeen(history)
+    replaced = {"Sequencer": _ObservedSequencer, "AppendTask": seen.append_task, "Mount": seen.mount}
+    originals = {name: getattr(partition_module, name) for name in replaced}
+    try:
+        for name, to in replaced.items():
+            setattr(partition_module, name, to)
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(partition_module, name, original)
+
+
+class _LocksSeen:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._orders: WeakKeyDictionary[StoreSession, LockOrder] = WeakKeyDictionary()
+
+    def append_task(self, store: StoreSession, sequencer: _ObservedSequencer, *rest: Any) -> AppendTask:
+        """The sequencer's table has everything it begins with by now."""
+        order = self._orders[store] = sequencer.order
+        order.session = store.session
+        order.floor, order.writers = sequencer.locks.newest(1 << 62)
+        self._history.lock_orders.append(order)
+        return AppendTask(store, sequencer, *rest)
+
+    def mount(self, request: Any, stream: Any, store: StoreSession, *rest: Any) -> Mount:
+        mount = _ObservedMount(request, stream, store, *rest)
+        mount.order = self._orders[store]
+        return mount
+
+
+class _ObservedMount(Mount):
+    order: LockOrder
+
+    def answer(self, answers: Answers, append_time_ms: int) -> None:
+        for sequence, winner in answers.rejected:
+            self.order.events.append(RejectionTold(world_time_s(), self.client_id, self.mount_sequence, sequence, winner))
+        super().answer(answers, append_time_ms)
+
+
+class _ObservedSequencer(Sequencer):
+    def __init__(self, partition: int, generation: int, high_water_mark: int, **settings: int) -> None:
+        super().__init__(partition, generation, high_water_mark, **settings)
+        self.order = LockOrder(partition, high_water_mark)
+
+    def _take(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
+        before = Sequenced(None, result.committed[:], result.rejected[:], result.holders[:], result.refused[:], result.above_log[:], [])
+        taken = super()._take(frame, result)
+        self.order.events.append(_judged(frame, before, result))
+        return taken
+
+
+def _judged(frame: Frame, before: Sequenced, after: Sequenced) -> JudgedFrame:
+    """`before`, `after`: the results of a block without and with the frame."""
+    refused = Counter(sequence for _, rows in after.refused[len(before.refused) :] for sequence, _ in rows)
+    refused.update(sequence for _, rows in after.above_log[len(before.above_log) :] for sequence, _ in rows)
+    ranges = (each for _, rows in after.committed[len(before.committed) :] for each in rows)
+    accepted = deque((first + place, transaction_id + place) for first, count, transaction_id in ranges for place in range(count))
+    lost = len(before.rejected)
+    rejected = deque((sequence, winner, lock) for (_, sequence, winner), lock in zip(after.rejected[lost:], after.holders[lost:], strict=True))
+
+    sent = list(_sent(frame))
+    came = []
+    for append in reversed(sent):  # of two with one sequence the later one is the duplicate
+        if refused[append.sequence]:
+            refused[append.sequence] -= 1
+        else:
+            came.append(append)
+    appends = []
+    for append in reversed(came):
+        transaction_id = winner = holder = None
+        if accepted and accepted[0][0] == append.sequence:
+            _, transaction_id = accepted.popleft()
+        elif rejected and rejected[0][0] == append.sequence:
+            _, winner, holder = rejected.popleft()
+        decided = (transaction_id, winner, holder)
+        appends.append(JudgedAppend(append.sequence, append.number, append.mark, append.own, append.write, append.read, append.append, *decided))
+    appender: Any = frame.appender
+    return JudgedFrame(appender.client_id, appender.mount_sequence, bool(frame.lock_counts), tuple(appends))
+
+
+def _sent(frame: Frame) -> Iterator[JudgedAppend]:
+    """The transactions of a frame, undecided."""
+    marks, locks, counts = unpack_i8(frame.marks), tuple(unpack_i8(frame.locks)), frame.lock_counts or bytes(3 * frame.count)
+    offset = at = 0
+    for place, mark in enumerate(marks):
+        record, offset = decode_record(frame.records, offset)
+        writes, reads, appends = counts[3 * place : 3 * place + 3]
+        checked = at + writes + reads
+        own = bool(frame.own and frame.own[place])
+        columns = (locks[at : at + writes], locks[at + writes : checked], locks[checked : checked + appends])
+        yield JudgedAppend(record.sequence, _attempt_number(record.data), mark, own, *columns)
+        at = checked + appends
+
+
+def _attempt_number(data: bytes) -> int | None:
+    """The attempt that the data names, plainly or as the data of trimmed and compacted topics does."""
+    name = data.partition(b"|")[0]
+    if not name.isdigit():
+        keyed = split_keyed(data)
+        value = data if keyed is None else keyed.value
+        name = value.partition(b"|")[0].removeprefix(b"#") if value.startswith(b"#") else b""
+    return int(name) if name.isdigit() else None

@@ -1,0 +1,90 @@
+"""Messages that arrive with other bytes than were sent. TCP's checksum of 16 bits lets some through, and memory of network cards and switches has no
+checksum at all.
+
+What is turned is a bit of the records in a message, wherever they travel: to an owner, to replicas, between replicas, to readers. Their own checksums
+must show it, and then the message counts as not received: it is sent again, and nothing of it is stored or handed out. What else messages hold is
+not protected (docs/decisions/0032), so nothing else is turned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from verification.simulation.faults import fault
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.encoded import Encoded
+
+if TYPE_CHECKING:
+    from verification.simulation.world import World
+
+__all__ = ["Corruption", "corrupt_messages", "records_of"]
+
+
+def records_of(message: Any) -> Iterator[tuple[Any, str]]:
+    """Where in a message there are records with checksums: submessage and field."""
+    if isinstance(message, pb.ClientMessage):
+        if message.WhichOneof("kind") == "append":
+            yield message.append, "records"
+    elif isinstance(message, pb.ServerMessage):
+        if message.WhichOneof("kind") == "feed":
+            yield from _whole(message.feed.blocks or ([message.feed.block] if message.feed.HasField("block") else []))
+    elif isinstance(message, pb.ReplicateRequest):
+        if message.WhichOneof("kind") == "block":
+            yield message.block, "records"
+        elif message.WhichOneof("kind") == "blocks":
+            yield from _whole(message.blocks.blocks)
+    elif isinstance(message, pb.ReadResponse | pb.TransactionResponse):
+        yield from _whole(message.blocks)
+
+
+def _whole(blocks: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    """Not those that hold headers alone, which have no checksum."""
+    for block in blocks:
+        if sum(int.from_bytes(block.lengths[at : at + 4], "big") for at in range(0, len(block.lengths), 4)) == len(block.records):
+            yield block, "records"
+
+
+class Corruption:
+    """Turns a bit in a share of the messages that hold records."""
+
+    def __init__(self, share: float, rng: Random) -> None:
+        self.turned = 0
+        self._share = share
+        self._rng = rng
+        self._spared: set[tuple[str, str]] = set()
+
+    def __call__(self, way: tuple[str, str], message: Any, data: bytes) -> bytes:
+        """What arrives of the message. `way`: from which host to which; of what follows a message that was turned the next is left as it is, so that
+        trying again helps. `data`: what was sent."""
+        if way not in self._spared and self._rng.random() >= self._share:
+            return data
+        copy = (message.kind if isinstance(message, Encoded) else type(message)).FromString(data)
+        places = [(part, field) for part, field in records_of(copy) if getattr(part, field)]
+        if not places:
+            return data
+        if way in self._spared:
+            self._spared.remove(way)
+            return data
+        self._spared.add(way)
+        part, field = self._rng.choice(places)
+        content = bytearray(getattr(part, field))
+        content[self._rng.randrange(len(content))] ^= 1 << self._rng.randrange(8)
+        setattr(part, field, bytes(content))
+        self.turned += 1
+        found: bytes = copy.SerializeToString()
+        return found
+
+
+@fault("corrupt-messages", chance=0.3)
+async def corrupt_messages(world: World, rng: Random) -> None:
+    """Between any two processes, for a while."""
+    if world.network.corrupts is not None:
+        return
+    corruption = world.network.corrupts = Corruption(rng.choice((0.02, 0.1, 0.2)), Random(rng.random()))
+    world.trace.add("network", "begins to corrupt messages")
+    await asyncio.sleep(rng.choice((0.2, 0.5, 1.5)))
+    world.network.corrupts = None
+    world.trace.add("network", f"has corrupted {corruption.turned} messages, and corrupts no more")

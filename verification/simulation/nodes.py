@@ -1,0 +1,186 @@
+"""The processes of a simulated cluster: storage nodes, log servers and clients, each with a host, coordinator sessions and a date of its own.
+
+Starting is as `waltz storage` and `waltz server` do it, with their checks. What they belong to, and who starts and kills them, is `world.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from waltz_log.client import ClientSettings, WaltzClient
+from waltz_log.core import metadata as paths
+from waltz_log.core.metadata import StorageNodeEntry
+from waltz_log.core.ports import Coordinator, Listener
+from waltz_log.processes.storage import check_start, register
+from waltz_log.server import LogServer, ServerSettings
+from waltz_log.storage import StorageNode, StorageSettings
+from waltz_log.testing.coordinator import MemoryCoordinator
+from waltz_log.testing.disk import SimulatedDisk
+from waltz_log.testing.offload import HangingOffload
+from waltz_log.testing.virtual_time import SimulatedProcess, world_time_s
+
+if TYPE_CHECKING:
+    from verification.simulation.world import World
+
+__all__ = ["CLUSTER_KEY", "ClientProcess", "ServerProcess", "SkewedClock", "StorageProcess"]
+
+CLUSTER_KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+START_MS = 1_600_000_000_000
+
+
+class SkewedClock:
+    """A node's own idea of the date."""
+
+    def __init__(self) -> None:
+        self.off_ms = 0
+        self._rate = 1.0
+        self._drifted_at_s = (0.0, 0.0)
+
+    def drift(self, rate: float) -> None:
+        """From now on the date goes so much faster."""
+        self._drifted_at_s = (world_time_s(), self._passed_s())
+        self._rate = rate
+
+    def _passed_s(self) -> float:
+        at_s, passed_s = self._drifted_at_s
+        return passed_s + (world_time_s() - at_s) * self._rate
+
+    def now_ms(self) -> int:
+        return START_MS + self.off_ms + int(1000 * self._passed_s())
+
+
+class _Process:
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.process = SimulatedProcess(name)
+        self.host = world.network.host(name)
+        self._world = world
+        self._sessions: list[MemoryCoordinator] = []
+
+    def session(self) -> MemoryCoordinator:
+        session = self._world.ensemble.session()
+        self._sessions.append(session)
+        return session
+
+    @property
+    def sessions(self) -> list[MemoryCoordinator]:
+        return self._sessions
+
+    def die(self) -> None:
+        """Nothing of the process reaches anybody any more. Its coordinator sessions end when the ensemble has heard nothing for long enough."""
+        world = self._world
+        silent = world.rng.random() < 0.3
+        patience = world.links.weather.patience_s
+        self.host.die(lambda: world.rng.uniform(0, patience) if silent else world.rng.uniform(0, 0.01))
+        self.process.resume()
+        for session in self._sessions:
+            if not session.ended:
+                world.ensemble.cut(session)
+                asyncio.get_running_loop().call_later(world.mix.session_timeout_s, world.ensemble.expire, session)
+
+    async def end_tasks(self) -> None:
+        tasks = list(self.process.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class StorageProcess(_Process):
+    """`life` rises with each start of any node."""
+
+    def __init__(self, world: World, name: str, life: int) -> None:
+        super().__init__(world, name)
+        self.life = life
+        self.offload = HangingOffload(world.offload)
+        self.node: StorageNode | None = None
+        self.listener: Listener | None = None
+
+    async def start(self, disk: SimulatedDisk, clock: SkewedClock, *, replace: bool) -> None:
+        world = self._world
+        settings = StorageSettings(
+            name=self.name,
+            directory=Path("simulated"),
+            cluster="memory/test",
+            segment_bytes=world.mix.segment_bytes,
+            compaction_bytes_per_s=1 << 30,
+            compaction_key_cache_bytes=4096,
+            disk_warn_free_bytes=0,
+            disk_refuse_free_bytes=0,
+        )
+        coordinator = self.session()
+        known = await coordinator.get(f"{paths.STORAGE_NODES}/{self.name}", latest=True)
+        if not StorageNode.exists(disk):
+            StorageNode.create(disk, clock, CLUSTER_KEY, world.log_partitions)
+        node = StorageNode(settings, disk, clock, self.offload)
+        # The starts of a directory that replaces another go on from that one's.
+        recorded = StorageNodeEntry.from_bytes(known.data).start if replace and known is not None else -1
+        await node.open(CLUSTER_KEY, world.log_partitions, starts=recorded)
+        self.node = node
+        check_start(known, node.start, replace=replace)
+        self.listener = await self.host.serve(f"{self.name}:0", node.service())
+        world.lives[self.listener.address] = self.life
+        await register(coordinator, self.name, StorageNodeEntry(self.listener.address, node.start), replace=replace)
+        await coordinator.close()
+
+    def die(self) -> None:
+        super().die()
+        self.offload.resume()
+
+    async def stop(self) -> None:
+        if self.listener is not None:
+            await self.listener.close()
+        if self.node is not None:
+            await self.node.close()
+
+
+class ServerProcess(_Process):
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.server: LogServer | None = None
+        self.clock = world.clock(name)
+
+    async def start(self) -> None:
+        world = self._world
+        settings = ServerSettings(cluster="memory/test", listen=f"{self.name}:0").model_copy(update=dict(world.mix.server_settings))
+        server = LogServer(settings, self.session(), self.host, self.clock, owner_secret=self.name.encode())
+        self.server = server
+        await server.start()
+
+    async def wait_lost(self) -> None:
+        assert self.server is not None
+        await self.server.wait_lost()
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        if self.server is not None:
+            await self.server.stop()
+        for session in self._sessions:
+            await session.close()
+
+    async def abort(self) -> None:
+        if self.server is not None:
+            await self.server.abort()
+
+
+class ClientProcess(_Process):
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.died = False
+        self._clients: list[WaltzClient] = []
+
+    async def connect(self, settings: ClientSettings, rng: Random) -> WaltzClient:
+        async def coordinator() -> Coordinator:
+            return self.session()
+
+        client = await WaltzClient.connect_over(coordinator, self.host, settings, rng=rng)
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()

@@ -1,0 +1,146 @@
+"""A coordinator that is restored from a backup, after the faults and while clients work: owners must notice, or find that nothing is lost, and the
+operator's procedure must bring everything back (docs/guides/operations.md, A restored coordinator).
+
+The backup is made some time during the faults. Between the restore and the procedure the servers run for a while: what they open from metadata that
+went back would cut what was acknowledged. Left out are topics that are trimmed, because the backup knows less of them than is gone, and services with
+outboxes, which refuse to go on, because the backup does not know their last start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from verification.simulation.history import MetadataWrite
+from waltz_log.coordination.cluster import adopt_cluster
+from waltz_log.core.adoption import adopt
+from waltz_log.core.metadata import SERVERS, STORAGE_NODES, PartitionMetadata, StorageNodeEntry, partition_path
+from waltz_log.storage.offline.describe import describe
+
+if TYPE_CHECKING:
+    from verification.simulation.world import World
+
+__all__ = ["RestoredCoordinator"]
+
+SOMETIMES = 1 / 8
+"""Of the seeds."""
+
+RESTART_S = 0.3
+
+UNNOTICED_S = 1.5
+"""How long the servers run on what the backup says."""
+
+LATE_S = 12.0
+"""Of healing, before and afterwards."""
+
+RESTORED = "/"
+"""The path of a metadata write that stands for the restore: from there on numbers begin anew."""
+
+
+class RestoredCoordinator:
+    """`watch` while faults go on, then `play`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        rng = Random(f"restored {world.seed}")
+        self._drawn = rng.random() < SOMETIMES and not world.mix.kept and "outbox" not in world.mix.clients
+        self._backup_s = rng.uniform(0.1, world.mix.load_s)
+        self._restarts = rng.choice((0, 1, 2, 4))
+        self._backup: Mapping[str, object] | None = None
+
+    async def watch(self) -> None:
+        if self._drawn:
+            await asyncio.sleep(self._backup_s)
+            self._backup = self._world.ensemble.snapshot()
+            self._world.trace.add("coordinator", "is backed up")
+
+    async def play(self, append_everywhere: Callable[[float, str], Awaitable[Mapping[int, float]]]) -> None:
+        """No fault is going on, and every node is up."""
+        world = self._world
+        if self._backup is None or world.grown or not await self._whole():
+            return
+        names = sorted(world.servers)
+        world.busy.update(names)  # nobody else starts them anew
+        for name in names:
+            await world.kill_server(name)
+        world.trace.add("coordinator", "is restored from the backup")
+        world.restore_coordinator(self._backup)
+        world.history.metadata.append(MetadataWrite(world.now_s, RESTORED, b"", None, 0))
+        for restart in range(1 + self._restarts):
+            for name in names:
+                if restart:
+                    await world.kill_server(name)
+                await world.start_server(name)
+            await asyncio.sleep(RESTART_S)
+        await asyncio.sleep(world.mix.session_timeout_s + UNNOTICED_S)  # also until a manager that was killed is out of office
+        self._expect_noticed(names)
+        await self._adopt(names)
+        for name in names:
+            await world.start_server(name)
+        world.busy.difference_update(names)
+        adopted_s = world.now_s
+        took = await append_everywhere(adopted_s, "prober-restored")
+        late = [partition for partition in range(world.mix.log_partitions) if took.get(partition, LATE_S) >= LATE_S]
+        if late:
+            world.history.complaints.append(f"27: no append within {LATE_S:g} s of the adoption: partitions={late}")
+
+    async def _whole(self) -> bool:
+        """False where some replica is no clean member in time: one that lost its disk and has not copied all back cannot be adopted as it is."""
+        world = self._world
+        deadline = world.now_s + LATE_S
+        while world.now_s < deadline:
+            found = [await self._members(partition) for partition in range(world.mix.log_partitions)]
+            if all(found) and len(world.servers) >= world.mix.servers:
+                return True
+            await asyncio.sleep(0.1)
+        return False
+
+    async def _members(self, partition: int) -> bool:
+        node = self._world.ensemble.get(partition_path(partition))
+        states = {} if node is None else PartitionMetadata.from_bytes(node.data).replicas
+        newest = max((state.session for state in states.values()), default=-1)
+        return set(states) == set(await self._world.assigned(partition)) and all(state.session == newest for state in states.values())
+
+    def _expect_noticed(self, names: Sequence[str]) -> None:
+        """By now a partition is open, because nothing of it is lost, or refused. One whose replicas moved to other addresses since is neither."""
+        world = self._world
+        owners = [world.servers[name].server for name in names]
+        states = [server.statistics()["partitions"] for server in owners if server is not None]
+        for partition in range(world.mix.log_partitions):
+            is_open = any(each.get(str(partition), {}).get("state") == "open" for each in states)
+            node = world.ensemble.get(partition_path(partition))
+            refused = node is not None and PartitionMetadata.from_bytes(node.data).newer_session is not None
+            world.trace.add("coordinator", f"is {'refused' if refused else 'gone on from' if is_open else 'not reached'} partition={partition}")
+            if not is_open and not refused and self._reachable(partition):
+                world.history.complaints.append(f"27: the partition neither opens nor is refused: partition={partition}")
+
+    def _reachable(self, partition: int) -> bool:
+        """Whether the backup has the addresses at which all of the partition's nodes are now."""
+        world = self._world
+        for name in world.replicas[partition]:
+            node, storage = world.ensemble.get(f"{STORAGE_NODES}/{name}"), world.storages.get(name)
+            if node is None or storage is None or storage.listener is None:
+                return False
+            if StorageNodeEntry.from_bytes(node.data).address != storage.listener.address:
+                return False
+        return True
+
+    async def _adopt(self, names: Sequence[str]) -> None:
+        world = self._world
+        for name in names:
+            await world.stop_server(name)
+        storages = sorted(world.storages)
+        for name in storages:
+            await world.stop_storage(name)
+        found = adopt({name: describe(world.disks[name]) for name in storages})
+        # What it writes without comparing, it writes while nobody else is there.
+        observer, world.ensemble.observer = world.ensemble.observer, lambda path, data, expected, version: None
+        while await world.coordinator.children(SERVERS):  # of one that was killed, until its session ends
+            await asyncio.sleep(0.1)
+        await adopt_cluster(world.coordinator, name="test", found=found, restored=True)
+        world.ensemble.observer = observer
+        world.trace.add("operator", "adopted what the storage nodes hold")
+        for name in storages:
+            await world.start_storage(name)
