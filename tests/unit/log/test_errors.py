@@ -133,7 +133,7 @@ def test_causes_notes_and_tracebacks_are_kept() -> None:
 
 
 def test_a_traceback_shows_the_name_that_users_import() -> None:
-    """`waltz_delta.job_outcome` finds errors by it in what Spark reports."""
+    """`waltz_delta.base.job_outcome` finds errors by it in what Spark reports."""
     for error in SAMPLES:
         (line,) = traceback.format_exception_only(error)
         assert line == f"waltz_log.errors.{type(error).__name__}: {error}\n"
