@@ -14,7 +14,7 @@ from waltz_log.testing.disk import SimulatedDisk
 
 
 async def taken(outbox: Outbox) -> None:
-    await until(lambda: "taken over" in outbox.statistics().error)
+    await until(lambda: "fenced by a newer epoch" in outbox.statistics().error)
     with pytest.raises(OutboxTaken):
         await outbox.submit(Intent.data(0, b"refused"))
 
