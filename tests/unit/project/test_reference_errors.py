@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools import reference_errors
+from tools.plain_english import words
 from waltz_log import exit_codes
 from waltz_log.errors import WaltzError
 
@@ -35,10 +36,11 @@ def test_every_error_class_of_the_product_is_on_the_page() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_a_class_says_what_to_do_and_declares_an_exit_code_or_inherits_it(cls: type[WaltzError]) -> None:
+def test_a_class_says_what_to_do_in_plain_words_and_has_an_exit_code(cls: type[WaltzError]) -> None:
     happened, remedy = reference_errors.what_to_do(cls)
     assert happened.endswith(".")
     assert remedy.endswith(".")
+    assert not list(words(reference_errors.message(cls)))
     declaring = [base for base in cls.__mro__ if "exit_code" in vars(base)]
     assert declaring[0] is not WaltzError, "no exit code was chosen"
     assert cls.exit_code in CODES - {exit_codes.OK, exit_codes.CLOSED_PIPE}

@@ -6,16 +6,16 @@
     │   ├── TransactionTooLarge   one transaction is above a limit
     │   ├── UnknownRecord         the journal holds no such record or transaction
     │   ├── NoSuchTopic           the catalog has no topic of that name
-    │   └── TopicDeleted          the topic was deleted while it was in use             look it up again, or stop
+    │   └── TopicDeleted          the topic was deleted while it was in use             resolve it again, or stop
     ├── LockConflict              decided: not in the log                               read up to `winner`, decide again
     │   └── GaveUpOnConflict      the same, after retries that met conflicts            raise the limit that was reached, or lock less
     ├── NotAppended               decided: not in the log                               append again if it still makes sense
     │   └── GaveUp                the same, after retries                               raise the limit that was reached, or try later
     ├── OutcomeUnknown            may be in the log or not                              call `resolve`
-    ├── Unavailable               nobody answers; this call decided nothing             retry later
+    ├── Unavailable               no node answers; this call decided nothing            retry later
     │   ├── ClusterUnavailable    no coordinator or cluster at the address
     │   ├── ConnectionLost        one connection ended
-    │   ├── NotOwner              this server does not own the partition                look up the owner again
+    │   ├── NotOwner              this server does not own the partition                find the new owner
     │   └── OutboxFull            the outbox is at its limit; it accepted nothing       retry later, or report it to the caller
     ├── BelongsToTopic            the log partition belongs to a topic                  append through `client.topic(name)`
     ├── NotAllowed                the topic does not allow this to that principal       ask the topic's owner

@@ -24,7 +24,7 @@ class GaveUpOnConflict(LockConflict):
     """A transactional function, a context or an intent met a conflict at its last attempt. It is not in the log. `winner` is the transaction that won
     last. `limit` is what ended the retries: `attempts`, `timeout_s` or `closed` (the client).
 
-    To do: if `attempts` is high and `elapsed_s` is short, many clients write the same locks: lock less, or let clients take turns. Otherwise raise
+    To do: if `attempts` is high and `elapsed_s` is short, many clients write the same locks: lock less, or serialize the clients. Otherwise raise
     the limit."""
 
     text = "gave up: newer transactions wrote the locks at each attempt; raise the limit, or name fewer locks that others write"

@@ -1,4 +1,4 @@
-"""Calls that nobody served: no owner, no connection, no room, or a peer that does not speak the protocol."""
+"""Calls that no node served: no owner, no connection, no room, or a peer that does not speak the protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ClusterUnavailable", "ConnectionLost", "NotOwner", "OutboxFull", "Pr
 
 
 class Unavailable(WaltzError):
-    """Nobody could serve the call in time.
+    """No node could serve the call in time.
 
     To do: retry later."""
 
@@ -43,7 +43,7 @@ class ConnectionLost(Unavailable):
 class NotOwner(Unavailable):
     """This server does not own the partition, or not yet.
 
-    To do: look up the owner again."""
+    To do: find the new owner."""
 
     text = "not the owner"
     partition: int

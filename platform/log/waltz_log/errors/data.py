@@ -35,12 +35,12 @@ class CorruptData(WaltzError):
 
 
 class EnvelopeBroken(WaltzError):
-    """A transaction of a keyed topic does not begin with a key: somebody appended it to the log partition and not to the topic. It is complete, and
+    """A transaction of a keyed topic does not begin with a key: a client appended it to the log partition and not to the topic. It is complete, and
     the same on every replica.
 
     To do: read on above its id to leave it out. `client.feed` of the log partition shows who appended it."""
 
-    text = "the data does not begin with a key: somebody appended it to the log partition and not to the topic; read on above its id to leave it out"
+    text = "the data does not begin with a key: a client appended it to the log partition and not to the topic; read on above its id to leave it out"
     exit_code = MACHINE
     topic: str
     partition: int

@@ -15,7 +15,7 @@ class Fenced(WaltzError):
 
     To do: stop writing. Open again if this process should still write."""
 
-    text = "fenced: a newer one took over"
+    text = "fenced: a newer one is active"
     prose = "what"
     outcome = "unknown"
     exit_code = REFUSED

@@ -1,4 +1,4 @@
-"""Machines that need somebody: disks that failed or are full, processes that do not stay up."""
+"""Machines that need a repair: disks that failed or are full, processes that do not stay up."""
 
 from __future__ import annotations
 

@@ -100,9 +100,9 @@ class NoSuchTopic(InvalidRequest):
 class TopicDeleted(InvalidRequest):
     """The topic was deleted while it was in use. A topic created since with the same name is a different topic. What was not sent is not in the log.
 
-    To do: look up the name again, or stop."""
+    To do: resolve the name again, or stop."""
 
-    text = "the topic was deleted while it was in use; look its name up again, or stop"
+    text = "the topic was deleted while it was in use; resolve its name again, or stop"
     topic: str
     reason: str = field(init=False, default="deleted")
 
