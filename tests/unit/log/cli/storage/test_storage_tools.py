@@ -313,7 +313,7 @@ def test_migration_is_refused_while_the_original_has_its_control_file(waltz: Tol
         assert original.stdout is not None
         assert original.stdout.readline() == "held\n"
         code, _, err = waltz("migrate", tmp_path / "java")
-        assert (code, "taken by a storage of Java Waltz" in err) == (USAGE, True)
+        assert (code, "in use by a storage node of Java Waltz" in err) == (USAGE, True)
         original.communicate()
     assert waltz("migrate", tmp_path / "java")[0] == OK
 
