@@ -49,7 +49,7 @@ ACTIONS: dict[str, Action] = {
     "replaced-level": Action("stopped", lambda user: user.replace("level"), ("TableReplaced",)),
     "replaced-behind": Action("stopped", lambda user: user.replace("behind"), ("TableReplaced",)),
     "replaced-strange": Action("stopped", lambda user: user.replace("strange"), ("TableReplaced",)),
-    "replaced-running": Action("running", lambda user: user.replace("level"), GONE),
+    "replaced-running": Action("running", lambda user: user.replace("level"), (*GONE, LEFT)),
     "restored": Action("stopped", TableUser.restore, ("GapInTable",), silent="always"),
     "restored-written": Action("stopped", TableUser.restore_and_write, ("GapInTable",), silent="always"),
     "restored-running": Action("running", TableUser.restore, ("TableRestored", "RestoreOvertaken", "GapInTable"), silent="restarted"),

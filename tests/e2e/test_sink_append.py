@@ -303,6 +303,23 @@ def test_a_checksum_file_of_a_replaced_table_is_refused(spark: Any, tmp_path: Pa
     assert held(spark, ours) == ids(0, 0, 25)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_commit_into_a_table_that_was_just_replaced_is_found_and_named(spark: Any, tmp_path: Path, cached: bool) -> None:
+    """The log of the new table then holds its own first commit and one of the query's, with a hole between them."""
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for first in range(0, 120, 10):
+        DeltaAppend(str(ours), KEY).write(rows(spark, 0, first, first + 10))
+    assert CHECKPOINTS.settle(60)
+    DeltaAppend(str(other), KEY).write(rows(spark, 0, 0, 10))
+    shutil.copy(ours / "_delta_log" / f"{11:020d}.json", other / "_delta_log")
+    shutil.rmtree(ours)
+    other.rename(ours)
+    if not cached:
+        spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with pytest.raises(NotADeltaTable, match=r"its log lacks commits; move away what is left of the table"):
+        DeltaAppend(str(ours), KEY).write(rows(spark, 0, 120, 130))
+
+
 def test_a_checkpoint_that_is_due_does_not_bring_back_a_removed_table(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, due = tmp_path / "t", list[Callable[[], None]]()
     monkeypatch.setattr(CHECKPOINTS, "schedule", lambda _, write: due.append(write))

@@ -32,7 +32,7 @@ __all__ = [
     "is_conflict",
     "observed",
     "read_text",
-    "refuse_truncated",
+    "refuse_incomplete_log",
     "table_version",
     "transaction_versions",
     "write_text",
@@ -42,6 +42,9 @@ DELTA_VERSION = "4.4.0"
 
 OBSERVED_WITHIN_S = 10.0
 """Spark tells what it counted just after the job, from another thread. Beyond this the caller looks for itself."""
+
+_INCOMPLETE_LOG = ("DELTA_TRUNCATED_TRANSACTION_LOG", "DELTA_VERSIONS_NOT_CONTIGUOUS")
+_MISSING_CHECKPOINT = "DELTA_MISSING_PART_FILES"
 
 _CONVERTERS = "scala.jdk.javaapi.CollectionConverters"
 
@@ -82,15 +85,29 @@ class TableTransaction:
         self._session.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         self._spark, self._path = spark, path
         try:
-            self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(self._session, path)
-            self._transaction = self._log.startTransaction()
+            self._start()
         except Exception as error:
             refuse_catalog(path, error)
-            refuse_truncated(path, error)
-            raise
+            if _MISSING_CHECKPOINT not in _first_line(error):
+                refuse_incomplete_log(path, error)
+                raise
+            self._start_from_files()
         self._versions: dict[str, int] | None = None
         # Also where it is only read: a catalog may hold commits, and marks in them, that the log does not show.
         require_own_commits(path, self._features(), {})
+
+    def _start(self) -> None:
+        self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(self._session, self._path)
+        self._transaction = self._log.startTransaction()
+
+    def _start_from_files(self) -> None:
+        """Without what Delta keeps of the table in memory. That names a checkpoint which is not there any more, as after the table was replaced."""
+        self._java("org.apache.spark.sql.delta.DeltaLog").clearCache()
+        try:
+            self._start()
+        except Exception as error:
+            refuse_incomplete_log(self._path, error)
+            raise
 
     def _features(self) -> list[str]:
         protocol = json.loads(str(self._transaction.protocol().json()))["protocol"]
@@ -274,12 +291,16 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, _CONFLICTS)
 
 
-def refuse_truncated(path: str, error: BaseException) -> None:
-    """Raises `NotADeltaTable` where Delta did not open the table because its log begins in the middle: a batch was committed while the table's files
-    were removed, in a store where a commit needs no folder to be there."""
-    if "DELTA_TRUNCATED_TRANSACTION_LOG" in str(error).partition("\n\tat ")[0]:
-        reason = "its log lacks the first commits; move away what is left of the table, and delete the checkpoint"
+def refuse_incomplete_log(path: str, error: BaseException) -> None:
+    """Raises `NotADeltaTable` where Delta did not open the table because its log lacks commits: a batch was committed while the table's files were
+    removed or replaced by another table's. Nothing in the store refuses such a commit."""
+    if any(name in _first_line(error) for name in _INCOMPLETE_LOG):
+        reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
         raise NotADeltaTable(path=path, reason=reason) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n\tat ")[0]
 
 
 def observed(observation: Observation) -> dict[str, int] | None:

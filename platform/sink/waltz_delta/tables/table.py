@@ -31,6 +31,7 @@ def is_table(spark: SparkSession, path: str) -> bool:
             return True
     except Exception as error:
         refuse_catalog(path, error)
+        internal.refuse_incomplete_log(path, error)
         raise
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
