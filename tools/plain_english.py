@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS_MAX = 160
 
 _DURATION = r"(?: (?:up to|about|at (?:least|most)|less than|more than|only|over|around|under))*"
-_DURATION += r" (?:\d|an? (?:few|second|minute|hour|day|moment|while|tenth)|some|several|seconds|minutes|hours|two|three|ten|one|longer|time|twice|\{)"
+_DURATION += r" (?:\d|an? (?:few|second|minute|hour|day|moment|while|tenth)|several|seconds|minutes|hours|two|three|ten|one|longer|time|twice|\{)"
 _FIXED = r"(?: not| never)? (?:effect|place|precedence|part)\b"
 
 AVOID: dict[str, str] = {

@@ -110,7 +110,7 @@ class DecodeSettings(Settings):
     undecodable: Literal["dead_letter", "fail", "skip"] | None = Field(
         default=None,
         description="What becomes of a transaction that does not decode. Without it: a dead letter where dead letters are declared, otherwise the "
-        "query fails and names it. `skip` forgets it; choose that only where the log holds what is nobody's.",
+        "query fails and names it. `skip` forgets it; choose that only where the log holds data that no table needs.",
     )
 
     @model_validator(mode="after")
@@ -141,7 +141,7 @@ class DecodeSettings(Settings):
 class RouteSettings(Settings):
     """Which transactions take this way: those whose header is one of these."""
 
-    headers: tuple[int, ...] = Field(min_length=1, description="Headers as the application gave them; several outputs may take the same.")
+    headers: tuple[int, ...] = Field(min_length=1, description="Headers as the application gave them; several outputs may have the same.")
 
 
 class ProjectionSettings(Settings):
@@ -186,7 +186,7 @@ class LayoutSettings(Settings):
 
     partition_by: tuple[str, ...] = Field(default=(), description="Columns of few values each (a day, a region); every value has files of its own.")
     cluster_by: tuple[str, ...] = Field(
-        default=(), max_length=4, description="Columns that queries and merges look for, of any number of values. The better choice where unsure."
+        default=(), max_length=4, description="Columns that queries and merges filter by, of any number of values. The better choice where unsure."
     )
 
     @model_validator(mode="after")
@@ -223,7 +223,7 @@ class TargetSettings(Settings):
     sequence: str = Field(
         default="transaction_id",
         min_length=1,
-        description="Upsert and history: column that tells which of two rows of a key is newer. The default wants a key to stay in one log "
+        description="Upsert and history: column that decides which of two rows of a key is newer. The default needs a key to stay in one log "
         "partition; name a column of the data where it may not.",
     )
     deletes: DeleteSettings | None = Field(default=None, description="Upsert and history: which transactions delete. Without it none does.")

@@ -100,7 +100,7 @@ OPTIONS: Final = (
         "filterPushdown",
         "`false`",
         _BATCH,
-        "take filters over from Spark; only for a frame that is used in one query, with one filter (see Filters)",
+        "accept filters from Spark; only for a frame that is used in one query, with one filter (see Filters)",
     ),
     Option("maxTransactionsPerTrigger", "no limit", _STREAM, "most transactions of one micro-batch, shared in proportion to the backlogs"),
     Option(
@@ -120,7 +120,7 @@ OPTIONS: Final = (
         "fetchTimeoutMs",
         f"`{FETCH_TIMEOUT_MS}`",
         _ALL,
-        "how long to look for a replica (executors) or an owner (driver) that answers before giving up; if it is given, also for the cluster at the "
+        "how long to wait for a replica (executors) or an owner (driver) that answers before giving up; if it is given, also for the cluster at the "
         "start (8 s otherwise)",
     ),
 )

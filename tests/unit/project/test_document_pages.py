@@ -49,7 +49,7 @@ def test_a_page_names_code_that_exists_and_a_reason_for_each_difference(path: Pa
     [
         ("partitioned_wal", "Chain replication"),
         ("partitioned_wal", "create()"),
-        ("partitioned_wal", "beforehand"),
+        ("partitioned_wal", "in advance"),
         ("partitioned_wal", "every 10 seconds"),
         ("circular_journal", "sealed"),
     ],
