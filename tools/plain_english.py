@@ -94,7 +94,7 @@ def _messages(node: ast.AST) -> Iterator[str]:
         if isinstance(node.func, ast.Attribute) and node.func.attr in LOG_LEVELS and node.args:
             yield from _constants(node.args[0])
         for keyword in node.keywords:
-            if keyword.arg == "help":
+            if keyword.arg in {"help", "description"}:
                 yield from _constants(keyword.value)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any("command" in ast.unparse(each) for each in node.decorator_list):
         yield ast.get_docstring(node) or ""
@@ -104,7 +104,7 @@ LOG_LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
 def source_findings(source: str) -> list[Finding]:
-    """What to rewrite in the log events, error messages and command help of a Python module."""
+    """What to rewrite in the log events, error messages, command help and settings of a Python module."""
     return [
         Finding(getattr(node, "lineno", 0), f"{found!r} in {text[:80]!r}", instead)
         for node in ast.walk(ast.parse(source))

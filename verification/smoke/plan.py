@@ -24,5 +24,5 @@ class SmokePlan(Settings):
     payload_bytes: int = Field(default=200, ge=64, description="Data of each transaction.")
     rate: float = Field(default=2.0, gt=0, description="How much more often than in the original something goes wrong.")
     pace: float = Field(default=1.0, gt=0, description="Everything so much faster, outages shorter too: for a run that has little time.")
-    session_timeout_s: float = Field(default=4.0, gt=0, description="Of a server's coordinator session, after which others take its partitions.")
-    heal_s: float = Field(default=120.0, gt=0, description="How long everything may take to be well again after the last outage.")
+    session_timeout_s: float = Field(default=4.0, gt=0, description="Of a server's coordinator session, after which its partitions move.")
+    heal_s: float = Field(default=120.0, gt=0, description="How long the recovery of everything may last after the last outage.")

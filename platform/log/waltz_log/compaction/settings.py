@@ -14,12 +14,12 @@ class CompactionSettings(Settings):
         default=32 << 20,
         ge=1 << 12,
         description="Memory for the keys of one step, with what each costs to keep. A step folds as much of the log as its keys fit in here: less "
-        "means more, smaller files that are merged later, never a wrong result. Every compactor that runs at once takes as much.",
+        "means more, smaller files that are merged later, never a wrong result. Every compactor that runs at once needs as much.",
     )
     segment_bytes: int = Field(
         default=1 << 30,
         ge=1 << 12,
-        description="Files of the view are not merged beyond this. Larger ones are rewritten less often, and take longer when they are.",
+        description="Files of the view are not merged beyond this. Larger ones are rewritten less often, and each rewrite is longer.",
     )
     dead_ratio: float = Field(
         default=0.5,
@@ -30,5 +30,5 @@ class CompactionSettings(Settings):
     tombstone_retention_s: int = Field(
         default=24 * 3600,
         ge=0,
-        description="How long the end of a key stays in the view. Longer than a reader may take from the start of the view to its end in the log.",
+        description="How long the end of a key stays in the view. Longer than a reader needs from the start of the view to its end in the log.",
     )

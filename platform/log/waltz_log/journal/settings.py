@@ -18,7 +18,7 @@ class JournalSettings(Settings):
         default=10 * 1024 * 1024,
         ge=1024,
         le=1 << 30,
-        description="Size of a file, taken whole when it is made. A record must fit into one; loading holds one in memory. Smaller ones are "
+        description="Size of a file, reserved when it is created. A record must fit into one; loading holds one in memory. Smaller ones are "
         "reclaimed sooner and changed more often, each change costing some syncs.",
     )
     files_min: int = Field(default=2, ge=2, description="Files that are there from the start, so that the first appends need not make any.")
@@ -35,7 +35,7 @@ class JournalSettings(Settings):
     check: Literal["hash", "size"] = Field(
         default="hash",
         description="How a new journal seals its records: `hash` notices every damage and cannot be imitated by a payload; `size` is the layout of "
-        "the document, for whoever must read it with other tools. An existing journal keeps its own.",
+        "the document, for readers with other tools. An existing journal keeps its own.",
     )
     buffer_bytes: int = Field(
         default=512 * 1024,
@@ -73,18 +73,19 @@ class GroupCommitSettings(Settings):
         default=0.0,
         ge=0,
         le=1,
-        description="A sync begins at the earliest so long after the one before began, unless `group_bytes` have gathered. 0: whoever comes while a "
-        "sync runs shares the next. More saves syncs on a slow disk and delays whoever is alone.",
+        description="A sync begins at the earliest so long after the one before began, unless `group_bytes` have gathered. 0: a caller that "
+        "arrives while a "
+        "sync runs shares the next. More saves syncs on a slow disk and delays a single caller.",
     )
     group_bytes: int = Field(default=256 * 1024, ge=512, description="Bytes that are worth a sync at once, whatever `linger_s` says.")
     flush_s: float = Field(
         default=0.005,
         gt=0,
         le=60,
-        description="What nobody waits for is synced after this time at the latest. It is how much a crash may take of it.",
+        description="Records without a waiting caller are synced after this time at the latest. A crash can lose so much of them.",
     )
     unsynced_bytes_max: int = Field(
         default=16 * 1024 * 1024,
         ge=4096,
-        description="Appends wait while so many bytes are not synced: a slow disk slows its users instead of gathering what a crash would take.",
+        description="Appends wait while so many bytes are not synced: a slow disk slows its users instead of gathering what a crash would lose.",
     )

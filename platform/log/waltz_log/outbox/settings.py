@@ -17,7 +17,7 @@ class OutboxSettings(Settings):
     bytes_max: int = Field(
         default=128 * 1024 * 1024,
         ge=64 * 1024,
-        description="Intents and dead letters, with 64 bytes for each. All of it is held in memory too, and takes up to four times as much on "
+        description="Intents and dead letters, with 64 bytes for each. All of it is held in memory too, and needs up to four times as much on "
         "disk while it is scattered over files: choose the rate of submits times the longest absence of the log to live through.",
     )
     age_max_s: float | None = Field(
@@ -38,10 +38,10 @@ class OutboxSettings(Settings):
     )
     retry_base_s: float = Field(default=0.05, gt=0, description="First pause before a handler runs again, at most; it doubles, with full jitter.")
     retry_cap_s: float = Field(
-        default=30.0, gt=0, description="Longest pause before a handler runs again, and before the cluster is looked for again."
+        default=30.0, gt=0, description="Longest pause before a handler runs again, and before the client searches for the cluster again."
     )
     handler_timeout_s: float = Field(
-        default=30.0, gt=0, description="A run of a handler that takes longer has failed. It is cancelled, if it can be."
+        default=30.0, gt=0, description="A run of a handler that lasts longer has failed. It is cancelled, if it can be."
     )
     calls_max: int = Field(
         default=32,
@@ -54,7 +54,7 @@ class OutboxSettings(Settings):
         description="How long the owner may search the log for what is in doubt: it reads the header of every transaction since the first of those.",
     )
     statistics_every_s: float = Field(
-        default=1.0, gt=0, description="How often the statistics file is written, which `waltz outbox status` reads, and ages are looked at."
+        default=1.0, gt=0, description="How often the statistics file is written, which `waltz outbox status` reads, and ages are checked."
     )
     file_bytes: int = Field(
         default=4 * 1024 * 1024,

@@ -77,7 +77,7 @@ def maintain(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int | None:
-    parser = JobParser(prog="maintain", description="Compacts, clusters and cleans tables, and tells their small files.", allow_abbrev=False)
+    parser = JobParser(prog="maintain", description="Compacts, clusters and cleans tables, and reports their small files.", allow_abbrev=False)
     parser.add_argument("--pipeline", metavar="FILE", help="all tables of a pipeline")
     parser.add_argument("--table", action="append", default=[], metavar="PATH", help="a table; may be repeated")
     parser.add_argument("--small-mib", type=float, default=32.0, metavar="N", help="files below count as small (32)")

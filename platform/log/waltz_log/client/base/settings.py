@@ -12,12 +12,12 @@ __all__ = ["ClientSettings"]
 class ClientSettings(Settings):
     """Bounds that name a partition hold for each partition the client appends to."""
 
-    connect_timeout_s: float = Field(default=10.0, gt=0, description="How long to look for the cluster before `ClusterUnavailable`.")
+    connect_timeout_s: float = Field(default=10.0, gt=0, description="How long to wait for the cluster before `ClusterUnavailable`.")
     session_timeout_s: float = Field(
         default=10.0, ge=0.5, description="Coordinator session. A client holds nothing in it; short only makes more traffic."
     )
     append_timeout_s: float = Field(
-        default=30.0, gt=0, description="Default deadline of an append, with all its resends. Choose it longer than a change of owner takes."
+        default=30.0, gt=0, description="Default deadline of an append, with all its resends. Choose it longer than a change of owner."
     )
     request_timeout_s: float = Field(
         default=10.0, gt=0, description="Deadline of one unary call and of one mount; a server slower than that is left."
@@ -73,5 +73,5 @@ class ClientSettings(Settings):
     principal: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._@:+-]{1,128}$",
-        description="Who this client is, for topics that name who may append or read. Nothing proves it: it keeps out mistakes, not malice.",
+        description="The name of this client, for topics that restrict access. Nothing proves it: it prevents mistakes, not attacks.",
     )

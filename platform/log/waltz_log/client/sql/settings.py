@@ -14,7 +14,7 @@ class SqlSettings(Settings):
         default="waltz_high_water_marks",
         min_length=1,
         max_length=63,
-        description="Table of the marks, made where it is missing. Another name only where this one is taken.",
+        description="Table of the marks, created if it is missing. Change the name only if it is in use.",
     )
     batch_transactions: int = Field(
         default=256,

@@ -13,14 +13,14 @@ class ServerSettings(Settings):
     """Every value holds for one server process; the bounds that name a partition hold for each partition it owns."""
 
     cluster: str = Field(description="Connection string of the cluster, `host:port[,host:port]/path`.")
-    listen: str = Field(default="127.0.0.1:0", description="Address that clients reach this server at. Port 0 takes a free one.")
+    listen: str = Field(default="127.0.0.1:0", description="Address that clients reach this server at. Port 0 means a free one.")
     streams_per_connection: int = Field(
         default=4608,
         ge=64,
         le=1 << 20,
         description="Calls and streams that one connection may have open here at once; what a client begins above it waits there. A client holds "
         "one stream for each partition that it uses at this server, and a few calls. "
-        "4,608 is enough for a log of 4,096 partitions. Lower it to bound the memory that one client can take, to no less than the "
+        "4,608 is enough for a log of 4,096 partitions. Lower it to bound the memory that one client can use, to no less than the "
         "partitions of the log and 512.",
     )
     workers: int = Field(
@@ -86,7 +86,7 @@ class ServerSettings(Settings):
     answers_max: int = Field(
         default=1024,
         ge=16,
-        description="Answers kept for a client that does not read them. Beyond that nothing more is taken from it until it does.",
+        description="Answers kept for a client that does not read them. Beyond that nothing more is read from it until it does.",
     )
     record_bytes_max: int = Field(
         default=1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="Largest data of one transaction. Raise it on clients and servers alike."
@@ -99,7 +99,7 @@ class ServerSettings(Settings):
     checkpoint_transactions: int = Field(
         default=2_000_000,
         ge=1,
-        description="A partition goes on in a new session after so many. Bounds what recovery looks at and what a disk restored from a copy can hide."
+        description="A partition goes on in a new session after so many. Bounds what recovery reads and what a disk restored from a copy can hide."
         " Each costs a pause of some ten milliseconds.",
     )
     replica_bytes_in_flight: int = Field(
@@ -112,8 +112,9 @@ class ServerSettings(Settings):
     hand_over_after_s: float = Field(
         default=10.0,
         gt=0,
-        description="How long a partition may be without a majority of its replicas before a server that reaches one takes it over, where there is "
-        "one. Longer than a storage node takes to start again; shorter ends an outage of one server's network sooner. Each hand-over of the same "
+        description="How long a partition may be without a majority of its replicas before a server that reaches one becomes its owner, where "
+        "there is "
+        "one. Longer than the restart of a storage node; shorter ends an outage of one server's network sooner. Each hand-over of the same "
         "partition doubles the wait before the next, up to 64 times.",
     )
     memory_wait_s: float = Field(
@@ -129,6 +130,6 @@ class ServerSettings(Settings):
     upkeep_s: float = Field(
         default=60.0,
         gt=0,
-        description="Between two rounds of retention and compaction of a partition. A round asks every replica what it holds; shorter takes space "
+        description="Between two rounds of retention and compaction of a partition. A round asks every replica what it holds; shorter uses space "
         "back and brings compacted views up to date sooner.",
     )

@@ -21,14 +21,14 @@ class StorageSettings(Settings):
         description="What the cluster calls this node. Keep it for the life of the directory; the address may change.",
     )
     directory: Path = Field(description="Where segments and the control file are. One node a directory; on a disk of its own if there is one.")
-    listen: str = Field(default="127.0.0.1:0", description="Address that servers, peers and readers reach this node at. Port 0 takes a free one.")
+    listen: str = Field(default="127.0.0.1:0", description="Address that servers, peers and readers reach this node at. Port 0 means a free one.")
     streams_per_connection: int = Field(
         default=4608,
         ge=64,
         le=1 << 20,
         description="Calls and streams that one connection may have open here at once; what a client begins above it waits there. Servers hold "
         "one stream for each partition, readers one for each range that they read. "
-        "4,608 is enough for a log of 4,096 partitions. Lower it to bound the memory that one client can take, to no less than the "
+        "4,608 is enough for a log of 4,096 partitions. Lower it to bound the memory that one client can use, to no less than the "
         "partitions of the log and 512.",
     )
     workers: int = Field(
@@ -64,7 +64,8 @@ class StorageSettings(Settings):
         default=0,
         ge=0,
         le=1 << 30,
-        description="Space is taken and filled with zeros for each partition in steps of so much before it is written; 0: as it is written. Steps of "
+        description="Space is reserved and filled with zeros for each partition in steps of so much before it is written; 0: as it is written. "
+        "Steps of "
         "some MiB spare the file system work at every sync, a third of its time for small appends, at the price of writing all bytes twice and of up "
         "to one step for each partition; measure before you set it.",
     )
@@ -90,14 +91,14 @@ class StorageSettings(Settings):
     pending_bytes_max: int = Field(
         default=1024 * 1024,
         ge=64 * 1024,
-        description="Received and not yet written, per partition's owner: with more, no further block is taken. It bounds the memory a slow disk can "
-        "cost, with one block that is let in; some blocks should fit, so that the next is looked at while one is synced.",
+        description="Received and not yet written, per partition's owner: with more, no further block is read. It bounds the memory a slow disk can "
+        "cost, with one block that is accepted; some blocks should fit, so that the next is verified while one is synced.",
     )
     writer_bytes_max: int = Field(
         default=64 * 1024 * 1024,
         ge=1024 * 1024,
         description="The same of all partitions together: with more, each owner's next block waits for its last one. What many busy partitions may "
-        "take of the machine's memory when the disk is slow.",
+        "use of the machine's memory when the disk is slow.",
     )
     disk_threads: int = Field(
         default=4,
@@ -117,13 +118,15 @@ class StorageSettings(Settings):
     scrub_bytes_per_s: int = Field(
         default=4 * 1024**2,
         ge=0,
-        description="How fast stored data is read again to find rot before anybody needs it; 0: never. Far below what the disk can do; 4 MiB/s reads "
+        description="How fast stored data is read again to find corruption before a reader needs it; 0: never. Far below what the disk can do; 4 "
+        "MiB/s reads "
         "100 GB in seven hours.",
     )
     scrub_pause_s: float = Field(
         default=86_400.0,
         ge=0,
-        description="Between two passes over all data. Rot must be found in one replica before the same place rots in another: days, not months.",
+        description="Between two passes over all data. Corruption must be found in one replica before another has it at the same place: days, not "
+        "months.",
     )
     repair_bytes_per_s: int = Field(
         default=32 * 1024**2,
@@ -135,7 +138,7 @@ class StorageSettings(Settings):
         default=5.0,
         gt=0,
         description="After the first attempt to repair a segment that failed, mostly because the other replicas or the owner are not up yet. About "
-        "what they take to start.",
+        "the time that they need to start.",
     )
     repair_retry_max_s: float = Field(
         default=300.0,
