@@ -213,7 +213,7 @@ def marks_file(directory: Path) -> Path:
 
 
 def command(python: str, cluster: str, plan: SmokePlan, directory: Path, worker: int) -> list[str]:
-    return [python, "-P", "-m", "verification.smoke.clients", cluster, plan.model_dump_json(), str(directory), str(worker)]
+    return [python, "-m", "verification.smoke.clients", cluster, plan.model_dump_json(), str(directory), str(worker)]
 
 
 async def _process(cluster: str, plan: SmokePlan, directory: Path, worker: int) -> None:
