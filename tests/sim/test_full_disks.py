@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from waltz_log.errors import NotAppended
+from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -22,7 +23,7 @@ def fill(cluster: MemoryCluster, *names: str) -> None:
 
 
 def partition(cluster: MemoryCluster) -> dict[str, Any]:
-    return next(iter(cluster.servers.values()))[0].statistics()["partitions"]["0"]  # type: ignore[no-any-return]
+    return to_json(next(iter(cluster.servers.values()))[0].statistics())["partitions"]["0"]  # type: ignore[no-any-return]
 
 
 def states(cluster: MemoryCluster) -> dict[str, str]:

@@ -16,6 +16,7 @@ from verification.simulation.faults import fault
 from waltz_log.core.hand_over import majority_of
 from waltz_log.core.metadata import ASSIGNMENT, MANAGER, Assignment, Ownership
 from waltz_log.server.base.node_probes import PROBE_TIMEOUT_S
+from waltz_log.statistics import to_json
 
 if TYPE_CHECKING:
     from verification.simulation.world import World
@@ -153,7 +154,7 @@ def _reaches(world: World, server: str, held: Iterable[str]) -> bool:
 def _waits(world: World, name: str, partition: int) -> bool:
     """Whether anything waits for a majority: an idle partition is not handed over, and harms nobody."""
     server = world.servers[name].server
-    told: dict[str, Any] = {} if server is None else server.statistics()["partitions"].get(str(partition), {})
+    told: dict[str, Any] = {} if server is None else to_json(server.statistics())["partitions"].get(str(partition), {})
     if any(replica["state"] == "full" or replica.get("full") for replica in told.get("replicas", {}).values()):
         return False
     return bool(told) and (told["state"] != "open" or told["appended"] > told["committed"])

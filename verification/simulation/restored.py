@@ -17,6 +17,7 @@ from verification.simulation.history import MetadataWrite
 from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.core.adoption import adopt
 from waltz_log.core.metadata import SERVERS, STORAGE_NODES, PartitionMetadata, StorageNodeEntry, partition_path
+from waltz_log.statistics import to_json
 from waltz_log.storage.offline.describe import describe
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class RestoredCoordinator:
         """By now a partition is open, because nothing of it is lost, or refused. One whose replicas moved to other addresses since is neither."""
         world = self._world
         owners = [world.servers[name].server for name in names]
-        states = [server.statistics()["partitions"] for server in owners if server is not None]
+        states = [to_json(server.statistics())["partitions"] for server in owners if server is not None]
         for partition in range(world.mix.log_partitions):
             is_open = any(each.get(str(partition), {}).get("state") == "open" for each in states)
             node = world.ensemble.get(partition_path(partition))

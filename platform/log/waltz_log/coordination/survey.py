@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, TypeAlias
+
+import structlog
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Method, Network
 from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics, ReplicaStatistics, ServerStatistics
+from waltz_log.core.status.storage_statistics import NodeStatistics
+from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.core.topics.sharding import worker_of
-from waltz_log.errors import ClusterUnavailable, WaltzError
+from waltz_log.errors import ClusterUnavailable, ProtocolViolation, WaltzError
+from waltz_log.statistics import from_json
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["CALL_TIMEOUT_S", "PartitionState", "ServerState", "StorageState", "Survey", "SurveyedReplica", "survey"]
+
+log = structlog.get_logger(__name__)
 
 CALL_TIMEOUT_S = 2.0
 """One question to one node, for whoever wants to know how it is now; all are asked at once."""
@@ -59,30 +67,40 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class ServerState:
+    """`status`: the server's answer as JSON, empty where it does not answer. `statistics`: the same, read by this version."""
+
     server_id: int
     address: str
     answers: bool
     status: dict[str, Any]
 
+    @cached_property
+    def statistics(self) -> ServerStatistics:
+        return from_json(ServerStatistics, self.status, unknown="ignore", missing="empty")
+
     @property
     def silent(self) -> list[int]:
         """Workers that do not answer, of a server that does."""
-        return _silent(self.status)
+        return _silent(self.statistics.workers)
 
 
 @dataclass(frozen=True)
 class StorageState:
-    """`address` None: the node has never been started."""
+    """`address` None: the node has never been started. `status`, `statistics`: as those of `ServerState`."""
 
     name: str
     address: str | None
     answers: bool
     status: dict[str, Any]
 
+    @cached_property
+    def statistics(self) -> NodeStatistics:
+        return from_json(NodeStatistics, self.status, unknown="ignore", missing="empty")
+
     @property
     def silent(self) -> list[int]:
         """Workers that do not answer, of a node that does."""
-        return _silent(self.status)
+        return _silent(self.statistics.workers)
 
 
 @dataclass(frozen=True)
@@ -126,8 +144,8 @@ def _short_of(state: PartitionState) -> str:
     return f"{state.partition} ({', '.join(f'{each.name} {each.status}' for each in state.replicas if each.status is not ReplicaStatus.LIVE)})"
 
 
-def _silent(status: dict[str, Any]) -> list[int]:
-    return [each["worker"] for each in status.get("workers", ()) if not each["answers"]]
+def _silent(workers: Iterable[WorkerStatistics]) -> list[int]:
+    return [each.worker for each in workers if not each.answers]
 
 
 async def survey(coordinator: Coordinator, network: Network, address: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> Survey:
@@ -164,7 +182,7 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
             _replica(by_name.get(name) or StorageState(name, None, False, {}), partition, session.get(name))
             for name in (*assigned, *sorted(session.keys() - set(assigned)))
         )
-        counted = {name for name, told in session.items() if told.get("counts", True)}
+        counted = {name for name, reported in session.items() if reported.counts}
         deciding = [each.status for each in shown if not session or each.name in counted]
         states.append(
             PartitionState(
@@ -181,39 +199,40 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
     return Survey(cluster.name, str(cluster.key), tuple(states), tuple(servers), tuple(storages))
 
 
-def _session_of(owner: ServerState | None, partition: int) -> dict[str, Any]:
+def _session_of(owner: ServerState | None, partition: int) -> Mapping[str, ReplicaStatistics]:
     """What the partition's owner says of each replica of its session; empty where nobody does."""
-    found = {} if owner is None else owner.status.get("partitions", {}).get(str(partition), {})
-    return dict(found.get("replicas", {}))
+    found = None if owner is None else owner.statistics.partitions.get(partition)
+    return found.replicas if isinstance(found, OpenPartitionStatistics) else {}
 
 
-def _replica(storage: StorageState, partition: int, reported: dict[str, Any] | None) -> SurveyedReplica:
-    workers = storage.status.get("workers", ())
+def _replica(storage: StorageState, partition: int, reported: ReplicaStatistics | None) -> SurveyedReplica:
+    node = storage.statistics
+    workers = node.workers
     answers = storage.answers and (not workers or worker_of(partition, len(workers)) not in storage.silent)
-    stopped, reason = _stopped(storage.status, partition)
+    stopped, reason = _stopped(node, partition)
     status = surveyed_status(
         started=storage.address is not None,
         answers=answers,
         stopped=stopped,
-        owner=None if reported is None else ReplicaStatus(reported["state"]),
-        repairing=partition in storage.status.get("repairing", ()),
+        owner=None if reported is None else reported.state,
+        repairing=partition in node.repairing,
     )
-    error = reason or _corruption(storage.status, partition) or (None if reported is None else reported["error"])
-    return SurveyedReplica(storage.name, status, None if reported is None else reported["acknowledged"], error)
+    error = reason or _corruption(node, partition) or (None if reported is None else reported.error)
+    return SurveyedReplica(storage.name, status, None if reported is None else reported.acknowledged, error)
 
 
-def _stopped(status: dict[str, Any], partition: int) -> tuple[ReplicaStatus | None, str | None]:
+def _stopped(node: NodeStatistics, partition: int) -> tuple[ReplicaStatus | None, str | None]:
     """Why the storage node serves nothing of the partition: the word and the reason. Neither where it serves it."""
-    reason = status.get("stopped", {}).get(str(partition))
+    reason = node.stopped.get(partition)
     if reason is not None:
-        return (ReplicaStatus.CORRUPT if partition in status.get("corrupt", ()) else ReplicaStatus.FAILED), str(reason)
-    failed = next((each["failed"] for each in status.get("partitions", ()) if each["partition"] == partition), None)
-    return (None, None) if failed is None else (ReplicaStatus.FAILED, str(failed))
+        return (ReplicaStatus.CORRUPT if partition in node.corrupt else ReplicaStatus.FAILED), reason
+    failed = next((each.failed for each in node.partitions if each.partition == partition), None)
+    return (None, None) if failed is None else (ReplicaStatus.FAILED, failed)
 
 
-def _corruption(status: dict[str, Any], partition: int) -> str | None:
+def _corruption(node: NodeStatistics, partition: int) -> str | None:
     """What the node says of the first corrupt segment of the partition."""
-    damaged = (status.get("scrub") or {}).get("damaged", {})
+    damaged = {} if node.scrub is None else node.scrub.damaged
     return next((f"corrupt segment {name}: {damaged[name]}" for name in sorted(damaged) if name.startswith(f"{partition}/")), None)
 
 
@@ -243,13 +262,24 @@ async def _bounds(ask: Ask, cluster: ClusterParameters, assignment: Assignment) 
 
 
 async def _server(ask: Ask, cluster: ClusterParameters, entry: ServerEntry) -> ServerState:
-    told = _status(cluster, await ask(entry.address, methods.SERVER_STATUS, pb.ServerStatusRequest()))
-    return ServerState(entry.server_id, entry.address, told is not None, told or {})
+    found = _status(cluster, await ask(entry.address, methods.SERVER_STATUS, pb.ServerStatusRequest()))
+    state = ServerState(entry.server_id, entry.address, found is not None, found or {})
+    return state if _readable(state) else replace(state, answers=False, status={})
 
 
 async def _storage(ask: Ask, cluster: ClusterParameters, name: str, entry: StorageNodeEntry | None) -> StorageState:
-    told = _status(cluster, await ask(entry.address, methods.STORAGE_STATUS, pb.StorageStatusRequest())) if entry else None
-    return StorageState(name, entry.address if entry else None, told is not None, told or {})
+    found = _status(cluster, await ask(entry.address, methods.STORAGE_STATUS, pb.StorageStatusRequest())) if entry else None
+    state = StorageState(name, entry.address if entry else None, found is not None, found or {})
+    return state if _readable(state) else replace(state, answers=False, status={})
+
+
+def _readable(state: ServerState | StorageState) -> bool:
+    """A node whose answer this version cannot read counts as one that does not answer."""
+    try:
+        return state.statistics is not None
+    except ProtocolViolation as error:
+        log.warning("status of a node cannot be read", address=state.address, error=str(error))
+        return False
 
 
 def _status(cluster: ClusterParameters, answer: Any | None) -> dict[str, Any] | None:

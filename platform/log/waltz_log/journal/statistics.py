@@ -8,40 +8,42 @@ from waltz_log.journal.codec import CheckKind
 from waltz_log.journal.ledger import Ledger
 from waltz_log.journal.ring import Ring
 from waltz_log.journal.writer import Writer
+from waltz_log.statistics import Newest, Summed, snapshot
 
 __all__ = ["JournalStatistics", "gather"]
 
 
+@snapshot
 @dataclass(frozen=True, slots=True)
 class JournalStatistics:
     """Counts of records are exact; `live_bytes` is estimated from the records of each file. What counts events counts since the journal was
     opened."""
 
-    check: CheckKind
+    check: Newest[CheckKind]
     """What the journal's records are sealed with, whatever the settings say."""
-    records: int
+    records: Summed[int]
     """Living records."""
-    live_bytes: int
-    data_bytes: int
+    live_bytes: Summed[int]
+    data_bytes: Summed[int]
     """Adds and updates that stand in files with data, living or not."""
-    open_transactions: int
+    open_transactions: Summed[int]
     """Open and in doubt."""
-    files_data: int
+    files_data: Summed[int]
     """Files that hold what is needed, the current one among them."""
-    files_ready: int
+    files_ready: Summed[int]
     """Prepared to be written next."""
-    files_free: int
+    files_free: Summed[int]
     """Reclaimed and kept."""
-    files_set_aside: int
+    files_set_aside: Summed[int]
     """In the attic: damaged, to be looked at and removed by hand."""
-    room_bytes: int
+    room_bytes: Summed[int]
     """What can be written before a file has to be reclaimed."""
-    appended_bytes: int
-    syncs: int
-    file_changes: int
-    files_reclaimed: int
-    files_reused: int
-    records_compacted: int
+    appended_bytes: Summed[int]
+    syncs: Summed[int]
+    file_changes: Summed[int]
+    files_reclaimed: Summed[int]
+    files_reused: Summed[int]
+    records_compacted: Summed[int]
     """Written again by compaction."""
 
 

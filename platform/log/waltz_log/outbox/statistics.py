@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
+
+from waltz_log.statistics import Highest, Newest, Summed, from_json, snapshot, to_json
 
 __all__ = ["STATISTICS_FILE", "OutboxStatistics"]
 
 STATISTICS_FILE = "outbox.json"
 
 
+@snapshot
 @dataclass(frozen=True, slots=True)
 class OutboxStatistics:
     """A snapshot. Counts that begin with the process say so."""
 
-    at_ms: int
+    at_ms: Highest[int]
     """When it was taken."""
-    process_id: int
-    client_id: int | None
+    process_id: Newest[int]
+    client_id: Newest[int | None]
     """What the log knows this outbox by; None: it has not met its cluster yet."""
-    epoch: int
+    epoch: Highest[int]
     """Raised by every start and every connection."""
-    connected: bool
-    depth: int
+    connected: Newest[bool]
+    depth: Summed[int]
     """Intents owed."""
-    size_bytes: int
+    size_bytes: Summed[int]
     """What they and the dead letters take of `bytes_max`."""
-    oldest_age_s: float
+    oldest_age_s: Highest[float]
     """Of the intent that waits longest; 0 where there is none."""
-    in_doubt: int
+    in_doubt: Summed[int]
     """Sent, and the answer has not come."""
-    dead: int
-    submitted: int
+    dead: Summed[int]
+    submitted: Summed[int]
     """Since the process started."""
-    forwarded: int
+    forwarded: Summed[int]
     """In the log, since the process started."""
-    forward_rate: float
+    forward_rate: Summed[float]
     """In the log per second, over the last period between two writings of the file."""
-    error: str
+    error: Newest[str]
     """What the last connection, or the journal, ended with; empty where all is well."""
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(to_json(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        return cls(**json.loads(data))
+        return from_json(cls, json.loads(data), unknown="ignore")

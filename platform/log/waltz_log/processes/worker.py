@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.processes.grpc_environment import GRPC_ENVIRONMENT
 
 os.environ.update(GRPC_ENVIRONMENT | os.environ)  # what is set already stays
@@ -100,9 +101,16 @@ def _network(orders: Orders) -> WorkerNetwork:
     )
 
 
-def _describe(orders: Orders) -> dict[str, Any]:
+def _describe(orders: Orders) -> WorkerStatistics:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return {"pid": os.getpid(), "restarts": orders.restarts, "cpu_s": round(used.ru_utime + used.ru_stime, 3), "memory_max_kib": used.ru_maxrss}
+    return WorkerStatistics(
+        orders.worker,
+        answers=True,
+        pid=os.getpid(),
+        restarts=orders.restarts,
+        cpu_s=round(used.ru_utime + used.ru_stime, 3),
+        memory_max_kib=used.ru_maxrss,
+    )
 
 
 # ---- log server --------------------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -24,6 +25,7 @@ from waltz_log import errors
 from waltz_log.core.formats.wire_peek import peek_int32
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Handler, Listener, Method, Network, Service
+from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ProtocolViolation
 from waltz_log.transport.addresses import listen_error
@@ -62,14 +64,14 @@ class Forwarded:
 
 class WorkerNetwork(GrpcNetwork):
     """The network port of one worker. `addresses`: the node's, and this worker's own if it has one; `fellows`: what the workers reach each other at,
-    in their order; `describe`: what this process tells of itself in the node's statistics."""
+    in their order; `describe`: what this process reports of itself in the node's statistics."""
 
     def __init__(
         self,
         shard: Shard,
         addresses: Sequence[str],
         fellows: Sequence[str],
-        describe: Callable[[], dict[str, Any]] = dict,
+        describe: Callable[[], WorkerStatistics] | None = None,
         *,
         direct_port: int = 0,
         streams_per_connection: int = STREAMS_PER_CONNECTION,
@@ -79,14 +81,14 @@ class WorkerNetwork(GrpcNetwork):
         self._shard = shard
         self._addresses = [*addresses, fellows[shard.worker]]
         self._fellows = fellows
-        self._describe = describe
+        self._describe = describe or partial(WorkerStatistics, shard.worker, answers=True)
         self.forwarded = Forwarded()
 
     async def serve(self, address: str, service: Service) -> Listener:
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
         server = grpc.aio.server(options=server_options(self._streams_per_connection, share_port=True))
         direct = DirectListener(self._addresses[0], self._direct_port, service)
-        offered = {**describing(service, self._tell), **direct.service}
+        offered = {**describing(service, self._report), **direct.service}
         calls = _Calls(self._shard, self._fellows, offered, self.forwarded, self._streams_per_connection)
         for group, handlers in calls.grouped().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
@@ -101,8 +103,8 @@ class WorkerNetwork(GrpcNetwork):
         await server.start()
         return _WorkerListener(server, direct, calls, self._addresses[0])
 
-    def _tell(self) -> dict[str, Any]:
-        return self._describe() | {"passed_on": asdict(self.forwarded)}
+    def _report(self) -> WorkerStatistics:
+        return replace(self._describe(), passed_on=ForwardingStatistics(**asdict(self.forwarded)))
 
 
 class _WorkerListener:

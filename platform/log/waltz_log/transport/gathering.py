@@ -1,4 +1,4 @@
-"""Calls that every worker of a node answers in part: how the parts become the node's one answer.
+"""Calls that every worker of a node answers in part: how the parts become the node's one answer. Statistics are merged by `waltz_log.statistics`.
 
 A worker that does not answer is left out: its partitions are missing in the answer, as those of a node that is down are, and `workers` of the
 statistics says so. One that refuses speaks for all: what it says is the answer.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from waltz_log.core.gathering import gathered
 from waltz_log.core.ports import Handler, Method, Service
+from waltz_log.core.status.server_statistics import ServerStatistics
+from waltz_log.core.status.storage_statistics import NodeStatistics
+from waltz_log.core.status.worker_statistics import WorkerStatistics
+from waltz_log.statistics import from_json, merge, to_json
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -26,17 +30,13 @@ class Gather(NamedTuple):
     partitions: Callable[[Any], Sequence[int]] = lambda request: ()
 
 
-_PROCESS = "worker_process"
-"""Beside a worker's statistics, until they are put together."""
-
-
-def describing(service: Service, describe: Callable[[], dict[str, Any]]) -> Service:
-    """The service, with what its process tells of itself in its statistics."""
+def describing(service: Service, describe: Callable[[], WorkerStatistics]) -> Service:
+    """The service, with what its process reports of itself among the workers of its statistics."""
 
     def described(handler: Handler) -> Handler:
         async def tell(request: Any) -> Any:
             answer = await handler(request)
-            answer.json = json.dumps(json.loads(answer.json) | {_PROCESS: describe()})
+            answer.json = json.dumps(json.loads(answer.json) | {"workers": [to_json(describe())]})
             return answer
 
         return tell
@@ -49,16 +49,17 @@ def _bounds(answers: Sequence[Any | None]) -> Any:
     return pb.BoundResponse(bounds=sorted(found, key=lambda bound: int(bound.partition)))
 
 
-def _statistics(answers: Sequence[Any | None]) -> str:
-    told = [None if answer is None else dict(json.loads(answer.json)) for answer in answers]
-    workers = [{"worker": number, "answers": each is not None} | (each or {}).pop(_PROCESS, {}) for number, each in enumerate(told)]
-    return json.dumps(gathered([each for each in told if each is not None]) | {"workers": workers})
+def _statistics(kind: type[ServerStatistics] | type[NodeStatistics], answers: Sequence[Any | None]) -> str:
+    """Of workers of one version. At least the one that was asked answers."""
+    found = merge(from_json(kind, json.loads(answer.json), unknown="refuse") for answer in answers if answer is not None)
+    silent = [WorkerStatistics(number, answers=False) for number, answer in enumerate(answers) if answer is None]
+    return json.dumps(to_json(replace(found, workers=tuple(sorted([*found.workers, *silent], key=lambda each: each.worker)))))
 
 
 GATHERED: Mapping[Method, Gather] = {
     methods.BOUND: Gather(_bounds, lambda request: request.partitions),
-    methods.SERVER_STATUS: Gather(lambda answers: pb.ServerStatusResponse(json=_statistics(answers))),
-    methods.STORAGE_STATUS: Gather(lambda answers: pb.StorageStatusResponse(json=_statistics(answers))),
+    methods.SERVER_STATUS: Gather(lambda answers: pb.ServerStatusResponse(json=_statistics(ServerStatistics, answers))),
+    methods.STORAGE_STATUS: Gather(lambda answers: pb.StorageStatusResponse(json=_statistics(NodeStatistics, answers))),
 }
 
 _STATISTICS = (methods.SERVER_STATUS, methods.STORAGE_STATUS)

@@ -32,6 +32,7 @@ from waltz_delta.marks.marks import BatchRange
 from waltz_delta.marks.restored import follow_restore, marks_as_restored
 from waltz_delta.marks.start import FROM_THE_EARLIEST
 from waltz_delta.settings import LandingSettings, OutputSettings
+from waltz_log.statistics import Summed, snapshot
 
 __all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
 
@@ -39,13 +40,14 @@ REASON_MAX = 500
 """Characters of what a query over undecodable data raises; reasons are shorter, Spark's rest of the line is cut."""
 
 
+@snapshot
 @dataclass(frozen=True, slots=True)
 class LandingStatistics:
     """Since this `Landing` was made."""
 
-    batches: int = 0
+    batches: Summed[int] = 0
     """Batches that are in every table."""
-    dead_letters: int = 0
+    dead_letters: Summed[int] = 0
     """Transactions that went to the table of dead letters, once for each table they were meant for."""
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from waltz_log.client import ClientSettings, Draft, Lock, LockConflict, NotAppended, OutcomeUnknown, Transaction, TransactionContext, WaltzClient
 from waltz_log.errors import InvalidRequest
+from waltz_log.statistics import to_json
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
 
 START_CPU_S = 0.1
@@ -178,7 +179,7 @@ async def test_a_feed_leaves_an_owner_that_does_not_know_it_was_deposed() -> Non
         seen: list[bytes] = []
         follower = await client.follow(0, lambda batch: seen.extend(each.data for each in batch))
         await follower.wait((await client.append(0, b"1")).transaction_id)
-        owner = next(name for name, (server, _) in cluster.servers.items() if server.statistics()["partitions"])
+        owner = next(name for name, (server, _) in cluster.servers.items() if to_json(server.statistics())["partitions"])
         deposed, _ = await cluster.isolate_server(owner)
         await follower.wait((await client.append(0, b"2")).transaction_id)
         assert (seen, follower.error) == ([b"1", b"2"], None)

@@ -14,8 +14,11 @@ import grpc.aio
 import pytest
 
 from waltz_log.core.ports import Channel, Listener, Method, Stream
+from waltz_log.core.status.server_statistics import BudgetStatistics, CacheStatistics, RecoveringPartitionStatistics, ServerStatistics
+from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ConnectionLost, NotOwner, OutOfRange, ProtocolViolation, Unavailable
+from waltz_log.statistics import to_json
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.addresses import ReservedAddress
@@ -113,7 +116,7 @@ class _Node:
         return pb.BoundResponse(bounds=[pb.Bound(partition=partition, session=self.worker) for partition in asked])
 
     async def status(self, _request: Any) -> Any:
-        return pb.ServerStatusResponse(json=json.dumps({"server_id": 3, "partitions": {str(self.worker): {"appended": 1}}}))
+        return pb.ServerStatusResponse(json=json.dumps(to_json(_statistics_of(self.worker))))
 
     def service(self) -> dict[Method, Callable[..., Awaitable[Any]]]:
         return {
@@ -123,6 +126,11 @@ class _Node:
             methods.BOUND: self.bound,
             methods.SERVER_STATUS: self.status,
         }
+
+
+def _statistics_of(worker: int) -> ServerStatistics:
+    caches = CacheStatistics(transactions=BudgetStatistics(0, 10, 0), frames=BudgetStatistics(1, 10, 0))
+    return ServerStatistics(3, None, False, caches, {worker: RecoveringPartitionStatistics(1, "recovering", f"of {worker}")})
 
 
 def _mounted(number: int) -> pb.ServerMessage:
@@ -139,7 +147,8 @@ class _Bench:
         self.channels: list[Channel] = []
 
     async def start(self, worker: int) -> None:
-        network = WorkerNetwork(Shard(worker, WORKERS), [self.reserved.address], self.fellows, lambda: {"pid": 100 + worker})
+        described = WorkerStatistics(worker, answers=True, pid=100 + worker)
+        network = WorkerNetwork(Shard(worker, WORKERS), [self.reserved.address], self.fellows, lambda: described)
         listener = await network.serve("", self.nodes[worker].service())
         self.networks[worker:] = [network, *self.networks[worker + 1 :]]
         self.listeners[worker:] = [listener, *self.listeners[worker + 1 :]]
@@ -362,7 +371,8 @@ async def test_bounds_and_statistics_are_those_of_all_workers(bench: _Bench, wor
     assert [node.bounds_asked for node in bench.nodes] == [1, 2], "nobody but the owner of the partition is asked"
     told = json.loads((await bench.at(worker).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
     assert told["server_id"] == 3
-    assert told["partitions"] == {"0": {"appended": 1}, "1": {"appended": 1}}
+    assert {number: each["error"] for number, each in told["partitions"].items()} == {"0": "of 0", "1": "of 1"}
+    assert told["caches"]["frames"] == {"bytes": 2, "bytes_max": 20, "evicted": 0}
     assert [(each["worker"], each["answers"], each["pid"]) for each in told["workers"]] == [(0, True, 100), (1, True, 101)]
 
 
@@ -376,7 +386,7 @@ async def test_what_any_of_the_workers_asked_refuses_is_refused(bench: _Bench, p
 async def test_a_worker_that_is_gone_is_told_of_and_the_others_answer(bench: _Bench) -> None:
     await bench.listeners[1].close()
     told = json.loads((await bench.at(0).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
-    assert told["partitions"] == {"0": {"appended": 1}}
+    assert {number: each["error"] for number, each in told["partitions"].items()} == {"0": "of 0"}
     assert [(each["worker"], each["answers"]) for each in told["workers"]] == [(0, True), (1, False)]
     assert [bound.partition for bound in (await bench.at(0).call(methods.BOUND, pb.BoundRequest(), timeout_s=PATIENCE_S)).bounds] == [0, 2]
 

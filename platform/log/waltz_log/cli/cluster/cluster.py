@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
@@ -16,6 +16,7 @@ from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.survey import CALL_TIMEOUT_S, PartitionState, ServerState, StorageState, Survey, survey
 from waltz_log.core.metadata import CLUSTER, ClusterParameters
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics, RecoveringPartitionStatistics
 from waltz_log.exit_codes import OK, UNAVAILABLE
 from waltz_log.transport.grpc import GrpcNetwork
 
@@ -114,23 +115,23 @@ def _show_workers(console: Console, found: Survey) -> None:
     from rich.table import Table
 
     table = Table("worker", "process", "restarts", "processor time", "memory at most", "calls passed on", box=None)
-    nodes = [*((f"server {server.server_id}", server.status) for server in found.servers), *((each.name, each.status) for each in found.storages)]
-    for name, status in nodes:
-        for each in status.get("workers", ()):
-            told = ["-"] * 5
-            if each["answers"]:
-                memory = f"{each['memory_max_kib'] / 1024:,.0f} MiB"
-                told = [str(each["pid"]), str(each["restarts"]), f"{each['cpu_s']:,.1f} s", memory, f"{each['passed_on']['calls']:,}"]
-            table.add_row(f"{name}/{each['worker']}", *told)
+    servers = [(f"server {server.server_id}", server.statistics.workers) for server in found.servers]
+    for name, workers in [*servers, *((storage.name, storage.statistics.workers) for storage in found.storages)]:
+        for each in workers:
+            cells = ["-"] * 5
+            if each.answers:
+                passed_on = 0 if each.passed_on is None else each.passed_on.calls
+                memory = f"{(each.memory_max_kib or 0) / 1024:,.0f} MiB"
+                cells = [str(each.pid), str(each.restarts), f"{each.cpu_s or 0:,.1f} s", memory, f"{passed_on:,}"]
+            table.add_row(f"{name}/{each.worker}", *cells)
     if table.row_count:
         console.print(table)
 
 
-def _owner_status(each: PartitionState, found: Survey) -> dict[str, Any]:
-    """What the owner tells of the partition; empty where none answers."""
-    status = next((server.status for server in found.servers if server.server_id == each.server_id), {})
-    told: dict[str, Any] = status.get("partitions", {}).get(str(each.partition), {})
-    return told
+def _owner_statistics(each: PartitionState, found: Survey) -> OpenPartitionStatistics | RecoveringPartitionStatistics | None:
+    """What the owner reports of the partition; None where none answers."""
+    owner = next((server for server in found.servers if server.server_id == each.server_id), None)
+    return None if owner is None else owner.statistics.partitions.get(each.partition)
 
 
 def _show_errors(console: Console, found: Survey) -> None:
@@ -153,7 +154,7 @@ def _show_fills(console: Console, found: Survey) -> None:
     table = Table("partition", "replica", "being filled", box=None)
     for each in found.partitions:
         for replica in each.replicas:
-            fill = fill_of(_owner_status(each, found), replica.name)
+            fill = fill_of(_owner_statistics(each, found), replica.name)
             if fill is not None:
                 table.add_row(str(each.partition), replica.name, describe_fill(fill))
     if table.row_count:
@@ -166,10 +167,11 @@ def _show_locks(console: Console, found: Survey) -> None:
 
     table = Table("partition", "conflicts", "for want of memory", "locks remembered", "hottest locks (conflicts)", box=None)
     for each in found.partitions:
-        locks = _owner_status(each, found).get("locks")
-        if not locks or not locks["conflicts"]:
+        partition = _owner_statistics(each, found)
+        if not isinstance(partition, OpenPartitionStatistics) or not partition.locks.conflicts:
             continue
-        hottest = ", ".join(f"{hot['lock']} ({hot['conflicts']:,})" for hot in locks["hottest"][:HOT_LOCKS_SHOWN])
-        table.add_row(str(each.partition), f"{locks['conflicts']:,}", f"{locks['floor_conflicts']:,}", f"{locks['entries']:,}", hottest)
+        locks = partition.locks
+        hottest = ", ".join(f"{hot.lock} ({hot.conflicts:,})" for hot in locks.hottest[:HOT_LOCKS_SHOWN])
+        table.add_row(str(each.partition), f"{locks.conflicts:,}", f"{locks.floor_conflicts:,}", f"{locks.entries:,}", hottest)
     if table.row_count:
         console.print(table)

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from waltz_log.core.status.server_statistics import FillStatistics, OpenPartitionStatistics, RecoveringPartitionStatistics
 
 __all__ = ["describe_fill", "fill_of"]
 
 
-def fill_of(owner_status: Mapping[str, Any], replica: str) -> Mapping[str, Any] | None:
+def fill_of(partition: OpenPartitionStatistics | RecoveringPartitionStatistics | None, replica: str) -> FillStatistics | None:
     """What the owner of a partition says about the fill of a replica; None where the replica lacks nothing, or no owner answers."""
-    found: Mapping[str, Any] | None = owner_status.get("replicas", {}).get(replica, {}).get("filling")
-    return None if found is None or found["target"] < 0 else found  # nothing was copied yet, so nothing is known yet
+    if not isinstance(partition, OpenPartitionStatistics) or replica not in partition.replicas:
+        return None
+    found = partition.replicas[replica].filling
+    return None if found is None or found.target < 0 else found  # nothing was copied yet, so nothing is known yet
 
 
-def describe_fill(fill: Mapping[str, Any]) -> str:
+def describe_fill(fill: FillStatistics) -> str:
     """For example `1,000 of 5,000 transactions, 0.5 of 2.5 MB copied, 1.2 MB/s, 2 s left`. Megabytes count what this owner copied, and an estimate of
     what is left."""
-    told = [f"{fill['last'] + 1:,} of {fill['target'] + 1:,} transactions"]
-    if fill["missing_bytes"] is not None:
-        told.append(f"{fill['bytes'] / 1e6:,.1f} of {(fill['bytes'] + fill['missing_bytes']) / 1e6:,.1f} MB copied")
-    if fill["mb_s"] is not None:
-        told.append(f"{fill['mb_s']:,.1f} MB/s")
-    if fill["outpaced"]:
-        without = "" if fill["without_appends_s"] is None else f", {_duration(fill['without_appends_s'])} without appends"
+    told = [f"{fill.last + 1:,} of {fill.target + 1:,} transactions"]
+    if fill.missing_bytes is not None:
+        told.append(f"{fill.bytes / 1e6:,.1f} of {(fill.bytes + fill.missing_bytes) / 1e6:,.1f} MB copied")
+    if fill.mb_s is not None:
+        told.append(f"{fill.mb_s:,.1f} MB/s")
+    if fill.outpaced:
+        without = "" if fill.without_appends_s is None else f", {_duration(fill.without_appends_s)} without appends"
         told.append(f"no end at this rate, because appends arrive faster{without}")
-    elif fill["remaining_s"] is not None:
-        told.append(f"{_duration(fill['remaining_s'])} left")
+    elif fill.remaining_s is not None:
+        told.append(f"{_duration(fill.remaining_s)} left")
     return ", ".join(told)
 
 

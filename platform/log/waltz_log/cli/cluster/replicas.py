@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.coordination.cluster import expect_known
@@ -15,6 +14,8 @@ from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.metadata import REPLICAS, PartitionMetadata, ReplicaAssignment, partition_path
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.replica_change import ReplicaChange, next_assignment, risk_of, settled
+from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics
 from waltz_log.errors import InvalidRequest, Unavailable
 from waltz_log.exit_codes import OK
 
@@ -118,29 +119,28 @@ async def _metadata(coordinator: Coordinator, partition: int) -> PartitionMetada
     return PartitionMetadata.from_bytes(node.data)
 
 
-def _owner_tells(found: Survey, partition: int) -> dict[str, Any]:
-    for server in found.servers:
-        told: dict[str, Any] | None = server.status.get("partitions", {}).get(str(partition))
-        if told is not None and told.get("state") == "open":
-            return told
-    return {}
+def _as_owned(found: Survey, partition: int) -> OpenPartitionStatistics | None:
+    """As the server that serves the partition reports it."""
+    reported = (server.statistics.partitions.get(partition) for server in found.servers)
+    return next((each for each in reported if isinstance(each, OpenPartitionStatistics)), None)
 
 
 def _live(found: Survey, partition: int) -> frozenset[str]:
     """Those that hold everything and can serve it: not one that has corrupt segments to repair."""
-    repairing = {node.name for node in found.storages if partition in node.status.get("repairing", ())}
-    replicas = _owner_tells(found, partition).get("replicas", {})
-    return frozenset(name for name, replica in replicas.items() if replica["state"] == "live" and name not in repairing)
+    repairing = {node.name for node in found.storages if partition in node.statistics.repairing}
+    owned = _as_owned(found, partition)
+    replicas = {} if owned is None else owned.replicas
+    return frozenset(name for name, replica in replicas.items() if replica.state is ReplicaStatus.LIVE and name not in repairing)
 
 
 def _progress(found: Survey, change: ReplicaChange) -> str:
     if change.add is None:
         return f"partition {change.partition}: waiting for its owner"
-    fill = fill_of(_owner_tells(found, change.partition), change.add)
+    owned = _as_owned(found, change.partition)
+    fill = fill_of(owned, change.add)
     if fill is not None:
         return f"partition {change.partition}: {change.add} holds {describe_fill(fill)}"
-    node = next((each.status for each in found.storages if each.name == change.add), {})
-    held = next((each["last_transaction_id"] for each in node.get("partitions", ()) if each["partition"] == change.partition), -1)
-    committed = _owner_tells(found, change.partition).get("committed")
-    whole = "?" if committed is None else f"{max(held, committed) + 1:,}"
+    stored = (each for node in found.storages if node.name == change.add for each in node.statistics.partitions)
+    held = next((each.last_transaction_id for each in stored if each.partition == change.partition), -1)
+    whole = "?" if owned is None else f"{max(held, owned.committed) + 1:,}"
     return f"partition {change.partition}: {change.add} holds {held + 1:,} of {whole} transactions"

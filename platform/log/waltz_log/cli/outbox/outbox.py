@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.outbox.offline import OutboxDirectory
 from waltz_log.outbox.store import read_statistics
 from waltz_log.processes.clock import WallClock
+from waltz_log.statistics import to_json
 
 __all__ = ["drop", "listing", "retry", "status"]
 
@@ -57,7 +57,7 @@ def status(directory: Path, *, output: str) -> int:
         found = read_statistics(disk)
         if found is None:
             raise InvalidRequest(reason=f"a process holds {directory}, but no outbox has written its statistics there yet")
-        told: dict[str, Any] = {"running": True, **asdict(found)}
+        told: dict[str, Any] = {"running": True, **to_json(found)}
     else:
         with OutboxDirectory.look(disk, now_ms) as outbox:
             pending = outbox.pending()
@@ -78,7 +78,7 @@ def status(directory: Path, *, output: str) -> int:
                 forward_rate=0.0,
                 error="",
             )
-        told = {"running": False, **{name: value for name, value in asdict(stopped).items() if name not in ("process_id", "submitted", "forwarded")}}
+        told = {"running": False, **{name: value for name, value in to_json(stopped).items() if name not in ("process_id", "submitted", "forwarded")}}
     if output == "json":
         print(json.dumps(told, indent=2))
     else:

@@ -20,6 +20,7 @@ from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
 from waltz_log.filesystem import ReadOnlyFileSystemDisk
+from waltz_log.statistics import to_json
 from waltz_log.storage.control.directory import ControlEntry, StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.integrity.verify import Finding, SegmentCheck
 from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
@@ -204,7 +205,7 @@ def statistics(path: Path, output: str) -> int:
             raise InvalidSetting(name="path", reason=f"holds no segments: {path}", nearest=None)
     else:
         found = [_open_segment(path)]
-    counted = (asdict(segment_statistics(*each)) for each in found)
+    counted = (to_json(segment_statistics(*each)) for each in found)
     if output == "json":
         for row in counted:
             print(json.dumps(row))

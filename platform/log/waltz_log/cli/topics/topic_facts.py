@@ -3,13 +3,14 @@ reads it how far behind."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from waltz_log.coordination.subscribers import read_retained, read_subscribers
 from waltz_log.coordination.survey import Survey, survey
 from waltz_log.core.ports import Coordinator, Network
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics, UpkeepStatistics
 from waltz_log.core.topics.catalogue import Topic
+from waltz_log.statistics import to_json
 
 __all__ = ["partition_facts"]
 
@@ -22,7 +23,7 @@ async def partition_facts(coordinator: Coordinator, network: Network, address: s
     for place, partition in enumerate(topic.partitions):
         high = next((each.high_water_mark for each in found.partitions if each.partition == partition), None)
         upkeep = _upkeep(found, partition)
-        replicas: Mapping[str, Any] = upkeep.get("replicas", {})
+        replicas = upkeep.replicas or {}
         lags = {
             each.name: {"mark": each.marks[partition], "lag_transactions": None if high is None else max(0, high - each.marks[partition])}
             for each in subscribers
@@ -32,23 +33,21 @@ async def partition_facts(coordinator: Coordinator, network: Network, address: s
             {
                 "partition": place,
                 "log_partition": partition,
-                "first_retained": max((await read_retained(coordinator, partition)).first, upkeep.get("first", 0)),
+                "first_retained": max((await read_retained(coordinator, partition)).first, upkeep.first or 0),
                 "high_water_mark": high,
-                "bytes": max((each["bytes"] for each in replicas.values()), default=None),
-                "held_by": upkeep.get("held_by"),
-                "view": {name: each["view"] for name, each in replicas.items() if each["view"] is not None} if topic.type == "compaction" else None,
-                "wrong": {name: each["view_error"] for name, each in replicas.items() if each["view_error"]},
+                "bytes": max((each.bytes for each in replicas.values()), default=None),
+                "held_by": upkeep.held_by or None,
+                "view": {name: to_json(each.view) for name, each in replicas.items() if each.view is not None}
+                if topic.type == "compaction"
+                else None,
+                "wrong": {name: each.view_error for name, each in replicas.items() if each.view_error},
                 "subscribers": lags,
             }
         )
     return facts
 
 
-def _upkeep(found: Survey, partition: int) -> Mapping[str, Any]:
-    """As the partition's owner told it after its last round."""
-    for server in found.servers:
-        told = server.status.get("partitions", {}).get(str(partition), {})
-        if told.get("state") == "open":
-            upkeep: Mapping[str, Any] = told.get("upkeep", {})
-            return upkeep
-    return {}
+def _upkeep(found: Survey, partition: int) -> UpkeepStatistics:
+    """As the partition's owner reported it after its last round."""
+    reported = (server.statistics.partitions.get(partition) for server in found.servers)
+    return next((each.upkeep for each in reported if isinstance(each, OpenPartitionStatistics)), UpkeepStatistics())

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from waltz_log.core.locks.hot_keys import HotKey, HotKeys
 from waltz_log.core.locks.own_writes import OwnWrites
+from waltz_log.statistics import Highest, Newest, Summed, snapshot
 
 __all__ = ["LockStatistics", "LockTable", "Verdict"]
 
@@ -26,16 +27,17 @@ HOT_LOCKS_KEPT = 256
 HOT_LOCKS_TOLD = 16
 
 
+@snapshot
 @dataclass(frozen=True, slots=True)
 class LockStatistics:
     """Since the table was made. `conflicts`: transactions rejected; `floor_conflicts`: those of them whose lock was not remembered, so that they may
     have been needless; `hottest`: the locks that most transactions were rejected for, highest first (see `HotKeys` for how exact)."""
 
-    entries: int
-    floor: int
-    conflicts: int
-    floor_conflicts: int
-    hottest: tuple[HotKey, ...]
+    entries: Summed[int]
+    floor: Highest[int]
+    conflicts: Summed[int]
+    floor_conflicts: Summed[int]
+    hottest: Newest[tuple[HotKey, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from waltz_log.core.status.server_statistics import BudgetStatistics, CacheStatistics
 from waltz_log.server.base.budget import Budget
 from waltz_log.server.base.settings import ServerSettings
 
@@ -17,8 +16,9 @@ class Caches:
         self.transactions = Budget(settings.transaction_cache_bytes)
         self.frames = Budget(settings.feed_cache_bytes)
 
-    def statistics(self) -> dict[str, Any]:
-        return {
-            name: {"bytes": budget.held_bytes, "bytes_max": budget.bytes_max, "evicted": budget.evicted}
-            for name, budget in (("transactions", self.transactions), ("frames", self.frames))
-        }
+    def statistics(self) -> CacheStatistics:
+        return CacheStatistics(transactions=_budget(self.transactions), frames=_budget(self.frames))
+
+
+def _budget(budget: Budget) -> BudgetStatistics:
+    return BudgetStatistics(bytes=budget.held_bytes, bytes_max=budget.bytes_max, evicted=budget.evicted)

@@ -9,9 +9,8 @@ Never above the target, which is committed.
 
 from __future__ import annotations
 
-from typing import Any
-
 from waltz_log.core.formats.block import Block
+from waltz_log.core.status.server_statistics import FeedStatistics
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.fetcher import Fetcher
 from waltz_log.server.mounts.frames import Frame, Kind, PartitionFrames
@@ -84,14 +83,15 @@ class Feed:
         """Whether a reader that needs this next follows in near real time."""
         return first >= self._memory.window.first_transaction_id
 
-    def statistics(self) -> dict[str, Any]:
-        return {
-            "memory_bytes": self._memory.held_bytes,
-            "frame_bytes": self._frames.held_bytes,
-            "frames_made": self._frames.made,
-            "frames_shared": self._frames.shared,
-            **self._fetcher.statistics(),
-        }
+    def statistics(self) -> FeedStatistics:
+        return FeedStatistics(
+            memory_bytes=self._memory.held_bytes,
+            frame_bytes=self._frames.held_bytes,
+            frames_made=self._frames.made,
+            frames_shared=self._frames.shared,
+            reads=self._fetcher.reads,
+            joined=self._fetcher.joined,
+        )
 
     async def close(self) -> None:
         await self._fetcher.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
@@ -128,9 +127,6 @@ class Fetcher:
                 )
             except CorruptData as error:
                 raise ConnectionLost(address=name, reason=f"a block changed on its way: {error}") from None
-
-    def statistics(self) -> dict[str, Any]:
-        return {"reads": self.reads, "joined": self.joined}
 
     async def close(self) -> None:
         """Who waits for a read is told that it is over."""

@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -21,6 +21,7 @@ from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import Assignment, ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
+from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
@@ -33,6 +34,7 @@ from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.server.node.pending_topics import PendingTopics
 from waltz_log.server.node.reachability import Reachability
 from waltz_log.server.partition.partition import Partition
+from waltz_log.statistics import to_json
 from waltz_log.transport import methods, versions
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.versions import Versions, agreed
@@ -255,16 +257,16 @@ class LogServer:
         return await _as_owner(self._owned(request.partition).transactions(request), request.partition)
 
     async def _status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
-        return pb.ServerStatusResponse(json=json.dumps(self.statistics()))
+        return pb.ServerStatusResponse(json=json.dumps(to_json(self.statistics())))
 
-    def statistics(self) -> dict[str, Any]:
-        return {
-            "server_id": self.server_id,
-            "cluster_key": None if self._cluster is None else str(self._cluster.key),
-            "manager": self._in_office if self._membership is None else self._membership.in_office,
-            "caches": self._caches.statistics(),
-            "partitions": {str(number): partition.statistics() for number, partition in sorted(self._partitions.items())},
-        }
+    def statistics(self) -> ServerStatistics:
+        return ServerStatistics(
+            server_id=self.server_id,
+            cluster_key=None if self._cluster is None else str(self._cluster.key),
+            manager=self._in_office if self._membership is None else self._membership.in_office,
+            caches=self._caches.statistics(),
+            partitions={number: partition.statistics() for number, partition in sorted(self._partitions.items())},
+        )
 
 
 async def _as_owner(work: Awaitable[T], partition: int) -> T:

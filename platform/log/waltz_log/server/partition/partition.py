@@ -11,7 +11,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -23,6 +22,12 @@ from waltz_log.core.locks.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Stream
 from waltz_log.core.recovery import closed_at
+from waltz_log.core.status.server_statistics import (
+    HotLockStatistics,
+    LockTableStatistics,
+    OpenPartitionStatistics,
+    RecoveringPartitionStatistics,
+)
 from waltz_log.errors import (
     BelongsToTopic,
     Fenced,
@@ -487,26 +492,30 @@ class Partition:
         store.expect_retained(ids[0])
         return await gather(serving.feed, ids, self._settings.feed_bytes_max)
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> OpenPartitionStatistics | RecoveringPartitionStatistics:
         serving = self._serving
         if serving is None:
-            return {"generation": self.generation, "state": "recovering", "error": self._error}
-        append = serving.append
-        return {
-            "generation": self.generation,
-            "state": "open",
-            "mounts": len(serving.mounts),
-            "catching_up": sum(mount.catching_up for mount in serving.mounts),
-            "feed": serving.feed.statistics(),
-            "appended": append.appended,
-            "rejected": append.rejected,
-            "refused": append.refused,
-            "blocks": append.blocks,
-            "queued_bytes": append.queued_bytes,
-            "locks": _locks(append.locks) | {"waiting": append.waiting},
-            "upkeep": serving.upkeep.statistics(),
-            **serving.store.statistics(),
-        }
+            return RecoveringPartitionStatistics(generation=self.generation, state="recovering", error=self._error)
+        append, store = serving.append, serving.store
+        return OpenPartitionStatistics(
+            generation=self.generation,
+            state="open",
+            mounts=len(serving.mounts),
+            catching_up=sum(mount.catching_up for mount in serving.mounts),
+            feed=serving.feed.statistics(),
+            appended=store.window.last_transaction_id,
+            rejected=append.rejected,
+            refused=append.refused,
+            blocks=append.blocks,
+            queued_bytes=append.queued_bytes,
+            locks=_locks(append.locks, append.waiting),
+            upkeep=serving.upkeep.statistics(),
+            session=store.session,
+            low_water_mark=store.resolved,
+            committed=store.committed,
+            in_memory=max(0, store.received - store.committed),
+            replicas=store.replica_statistics(),
+        )
 
 
 def _transaction_response(blocks: list[Block]) -> pb.TransactionResponse:
@@ -521,10 +530,16 @@ def _transaction_response(blocks: list[Block]) -> pb.TransactionResponse:
     return response
 
 
-def _locks(found: LockStatistics) -> dict[str, Any]:
+def _locks(found: LockStatistics, waiting: int) -> LockTableStatistics:
     """Locks as the sixteen digits that `lock_hash` of the client gives."""
-    hottest = [{"lock": f"{hot.key & (1 << 64) - 1:016x}", "conflicts": hot.times, "error": hot.error} for hot in found.hottest]
-    return asdict(found) | {"hottest": hottest}
+    return LockTableStatistics(
+        entries=found.entries,
+        floor=found.floor,
+        conflicts=found.conflicts,
+        floor_conflicts=found.floor_conflicts,
+        hottest=tuple(HotLockStatistics(lock=f"{hot.key & (1 << 64) - 1:016x}", conflicts=hot.times, error=hot.error) for hot in found.hottest),
+        waiting=waiting,
+    )
 
 
 async def _until_failed(store: StoreSession) -> None:

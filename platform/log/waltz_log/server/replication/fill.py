@@ -10,12 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.formats.block import Block
+from waltz_log.core.status.server_statistics import FillStatistics
 
 __all__ = ["Fill"]
 
@@ -107,11 +108,11 @@ class Fill:
             "appends arrive faster than a replica is filled",
             partition=self._partition,
             replica=self._replica,
-            mb_s=facts["mb_s"],
-            transactions_s=facts["transactions_s"],
-            appended_s=facts["appended_s"],
-            missing=facts["missing"],
-            without_appends_s=facts["without_appends_s"],
+            mb_s=facts.mb_s,
+            transactions_s=facts.transactions_s,
+            appended_s=facts.appended_s,
+            missing=facts.missing,
+            without_appends_s=facts.without_appends_s,
         )
 
     # ---- telling ---------------------------------------------------------------------------------------------------------------------------------
@@ -131,27 +132,24 @@ class Fill:
         filled, appended = new.transactions - old.transactions, new.committed - old.committed
         return filled / elapsed_s, appended / elapsed_s, elapsed_s, (new.bytes - old.bytes) / elapsed_s
 
-    def statistics(self) -> dict[str, Any]:
-        """`transactions`, `bytes`: copied by this owner; `last`: the last id sent to the replica; `target`: the last one committed; `missing`: what
-        is left; `missing_bytes`: an estimate from what was copied; `remaining_s`: None while it is unknown, and where the fill never ends;
-        `without_appends_s`: the same if nothing more were appended."""
+    def statistics(self) -> FillStatistics:
         filled_s, appended_s, measured_s, bytes_s = self._rates()
         missing = max(0, self._committed - self._last)
         known = measured_s > 0
-        return {
-            "transactions": self._transactions,
-            "bytes": self._bytes,
-            "last": self._last,
-            "target": self._committed,
-            "missing": missing,
-            "missing_bytes": round(missing * self._bytes / self._transactions) if self._transactions else None,
-            "mb_s": round(bytes_s / 1e6, 3) if known else None,
-            "transactions_s": round(filled_s, 1) if known else None,
-            "appended_s": round(appended_s, 1) if known else None,
-            "remaining_s": round(missing / (filled_s - appended_s), 1) if known and filled_s > appended_s else None,
-            "without_appends_s": round(missing / filled_s, 1) if filled_s else None,
-            "outpaced": self.outpaced,
-        }
+        return FillStatistics(
+            transactions=self._transactions,
+            bytes=self._bytes,
+            last=self._last,
+            target=self._committed,
+            missing=missing,
+            missing_bytes=round(missing * self._bytes / self._transactions) if self._transactions else None,
+            mb_s=round(bytes_s / 1e6, 3) if known else None,
+            transactions_s=round(filled_s, 1) if known else None,
+            appended_s=round(appended_s, 1) if known else None,
+            remaining_s=round(missing / (filled_s - appended_s), 1) if known and filled_s > appended_s else None,
+            without_appends_s=round(missing / filled_s, 1) if filled_s else None,
+            outpaced=self.outpaced,
+        )
 
 
 def _now_s() -> float:

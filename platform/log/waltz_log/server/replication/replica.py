@@ -19,6 +19,7 @@ from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import Channel, Method, Stream
 from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.status.server_statistics import ReplicaStatistics
 from waltz_log.core.topics.access import allowed
 from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
 from waltz_log.server.base.pulse import Pulse
@@ -570,12 +571,12 @@ class ReplicaSession:
             channel, self._channel = self._channel, None
             await channel.close()
 
-    def statistics(self, acknowledged: int | None) -> dict[str, Any]:
-        return {
-            "state": self.status,
-            "acknowledged": acknowledged,
-            "holds": self._reached,
-            "filling": None if self._fill is None else self._fill.statistics(),
-            "error": self._error,
-            "corrupt_reads": self.corrupt_reads,
-        }
+    def statistics(self, acknowledged: int | None) -> ReplicaStatistics:
+        return ReplicaStatistics(
+            state=self.status,
+            acknowledged=acknowledged,
+            holds=self._reached,
+            filling=None if self._fill is None else self._fill.statistics(),
+            error=self._error,
+            corrupt_reads=self.corrupt_reads,
+        )

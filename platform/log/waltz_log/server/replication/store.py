@@ -30,6 +30,7 @@ from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, Replic
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.status.server_statistics import ReplicaStatistics
 from waltz_log.errors import CoordinatorBehind, CorruptData, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
 from waltz_log.server.base.lasting import is_expected
 from waltz_log.server.base.node_probes import NodeProbes
@@ -619,18 +620,12 @@ class StoreSession:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def statistics(self) -> dict[str, Any]:
-        return {
-            "session": self.session,
-            "low_water_mark": self.resolved,
-            "committed": self.committed,
-            "appended": self.window.last_transaction_id,
-            "in_memory": max(0, self.received - self.committed),
-            "replicas": {name: self._replica_statistics(name, replica) for name, replica in self._replicas.items()},
-        }
+    def replica_statistics(self) -> dict[str, ReplicaStatistics]:
+        """By the name of the replica's storage node."""
+        return {name: self._replica_statistics(name, replica) for name, replica in self._replicas.items()}
 
-    def _replica_statistics(self, name: str, replica: ReplicaSession) -> dict[str, Any]:
+    def _replica_statistics(self, name: str, replica: ReplicaSession) -> ReplicaStatistics:
         found = replica.statistics(self._acknowledged.get(name))
         if name not in self._learners:
             return found
-        return found | {"counts": False} | ({"state": ReplicaStatus.COPYING} if replica.status.follows else {})
+        return replace(found, counts=False, state=ReplicaStatus.COPYING if found.state.follows else found.state)

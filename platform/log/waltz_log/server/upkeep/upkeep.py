@@ -21,6 +21,7 @@ from waltz_log.coordination.released import release_partition
 from waltz_log.coordination.subscribers import propose_retained, read_subscribers, settle_retained, withdraw_proposal
 from waltz_log.core.ports import Clock
 from waltz_log.core.retention import Decision, Holding, SegmentFacts, agreed_now_ms, decide
+from waltz_log.core.status.server_statistics import RetainedStatistics, UpkeepStatistics, ViewStatistics
 from waltz_log.core.topics.catalogue import Policies, Topic
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.server.base.settings import ServerSettings
@@ -54,7 +55,7 @@ class Upkeep:
         self._clock = clock
         self._pause_s = settings.upkeep_s
         self._views = ViewUpkeep(store, settings)
-        self._told: dict[str, Any] = {}
+        self._statistics = UpkeepStatistics()
         self._settled = False
         """Nothing stands in the coordinator as about to go."""
 
@@ -68,10 +69,10 @@ class Upkeep:
                 self._store.fenced(error)
             except WaltzError as error:
                 log.info("upkeep is tried again later", partition=self._store.partition, error=str(error))
-                self._told = {"error": str(error)}
+                self._statistics = UpkeepStatistics(error=str(error))
             except Exception as error:
                 log.exception("upkeep broke", partition=self._store.partition)
-                self._told = {"error": repr(error)}
+                self._statistics = UpkeepStatistics(error=repr(error))
             await self._pause(self._pause_s)
 
     async def _pause(self, pause_s: float) -> None:
@@ -83,15 +84,15 @@ class Upkeep:
             return
         await asyncio.sleep(min(pause_s, CLEARING_PAUSE_S))
 
-    def statistics(self) -> dict[str, Any]:
-        return self._told
+    def statistics(self) -> UpkeepStatistics:
+        return self._statistics
 
     async def round(self) -> None:
         store = self._store
         found = self._topics.of(store.partition)
         deleted = store.partition in self._topics.catalogue.retired
         if found is None and not deleted:
-            self._told = {}
+            self._statistics = UpkeepStatistics()
             return
         if not self._settled:
             # What this owner or one before it was about to trim and did not; nobody could register below it.
@@ -109,11 +110,11 @@ class Upkeep:
         store.checkpoint_due = decision.wants_checkpoint
         if decision.wants_checkpoint:
             store.advanced.notify()
-        self._told = {
-            "first": store.first_transaction_id,
-            "held_by": decision.held_by,
-            "replicas": {name: _told(each) for name, each in sorted(described.items())},
-        }
+        self._statistics = UpkeepStatistics(
+            first=store.first_transaction_id,
+            held_by=decision.held_by,
+            replicas={name: _retained(each) for name, each in sorted(described.items())},
+        )
 
     def _cleared(self, described: Mapping[str, Any]) -> bool:
         """Every assigned replica says that nothing of the deleted topic is left: no transaction, no view."""
@@ -202,12 +203,12 @@ def _holding(answer: Any) -> Holding:
     return Holding(answer.last_transaction_id, answer.low_water_mark, answer.bytes, segments, whole, answer.view.bound if answer.view.exists else 0)
 
 
-def _told(answer: Any) -> dict[str, Any]:
+def _retained(answer: Any) -> RetainedStatistics:
     view = answer.view
-    return {
-        "first": answer.first_transaction_id,
-        "last": answer.last_transaction_id,
-        "bytes": answer.bytes,
-        "view": None if not view.exists else {"start": view.start, "bound": view.bound, "records": view.records, "bytes": view.bytes},
-        "view_error": view.error or None,
-    }
+    return RetainedStatistics(
+        first=answer.first_transaction_id,
+        last=answer.last_transaction_id,
+        bytes=answer.bytes,
+        view=ViewStatistics(start=view.start, bound=view.bound, records=view.records, bytes=view.bytes) if view.exists else None,
+        view_error=view.error or None,
+    )

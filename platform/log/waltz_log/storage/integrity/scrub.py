@@ -20,9 +20,9 @@ from typing import Final
 import structlog
 
 from waltz_log.core.ports import Offload
+from waltz_log.core.status.storage_statistics import ScrubStatistics
 from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.storage.base.corruption import Corruption, CorruptSegment
-from waltz_log.storage.base.snapshots import ScrubStatistics
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.repair import SegmentRepair
 from waltz_log.storage.integrity.verify import SegmentCheck

@@ -19,6 +19,7 @@ import structlog
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Clock, Disk, Offload, Service
+from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import (
     ClusterKeyMismatch,
@@ -33,7 +34,6 @@ from waltz_log.errors import (
 )
 from waltz_log.storage.base.corruption import Corruption
 from waltz_log.storage.base.settings import StorageSettings
-from waltz_log.storage.base.snapshots import NodeStatistics
 from waltz_log.storage.base.space import DiskSpace
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.integrity.peers import PeerReplicas

@@ -7,6 +7,7 @@ too. An owner that does not read its acknowledgements holds up its own stream an
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine
 from contextlib import aclosing
 from struct import iter_unpack, pack
@@ -17,6 +18,7 @@ from waltz_log.core.formats.columns import header_bytes
 from waltz_log.core.ports import Service, Stream
 from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
+from waltz_log.statistics import to_json
 from waltz_log.storage.node.read_access import OpenedBy
 from waltz_log.storage.node.upkeep_service import upkeep_service_of
 from waltz_log.storage.replica.appender import Appender, Flushing
@@ -127,7 +129,7 @@ class _Service:
         return pb.PingResponse(full=self._node.full)
 
     async def status(self, _request: Any) -> Any:
-        return pb.StorageStatusResponse(json=self._node.statistics().to_json())
+        return pb.StorageStatusResponse(json=json.dumps(to_json(self._node.statistics())))
 
     # ---- streams ---------------------------------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from waltz_log.core.ports import Disk
+from waltz_log.statistics import Highest, Lowest, Newest, Summed, snapshot
 from waltz_log.storage.integrity.verify import SegmentCheck
 from waltz_log.storage.offline.dump import dump_records, dump_times, read_segment_header
 
@@ -15,28 +16,29 @@ CLIENTS_MAX: Final = 10_000
 """Told apart; with more the count stays there, so that memory does."""
 
 
+@snapshot
 @dataclass(frozen=True, slots=True)
 class SegmentStatistics:
     """Sizes are of the transactions' data, without the 40 bytes around each. `data_bytes_p50` and `p99` are upper bounds, exact to a power of two.
     Times are None where the segment has none; `clients` counts up to a bound."""
 
-    partition: int
-    segment: int
-    transactions: int
-    last_transaction_id: int
-    file_bytes: int
-    data_bytes: int
-    data_bytes_min: int
-    data_bytes_p50: int
-    data_bytes_p99: int
-    data_bytes_max: int
-    generation_first: int
-    generation_last: int
-    clients: int
-    blocks: int
-    first_append_time_ms: int | None
-    last_append_time_ms: int | None
-    damaged: int
+    partition: Newest[int]
+    segment: Highest[int]
+    transactions: Summed[int]
+    last_transaction_id: Highest[int]
+    file_bytes: Summed[int]
+    data_bytes: Summed[int]
+    data_bytes_min: Lowest[int]
+    data_bytes_p50: Highest[int]
+    data_bytes_p99: Highest[int]
+    data_bytes_max: Highest[int]
+    generation_first: Lowest[int]
+    generation_last: Highest[int]
+    clients: Highest[int]
+    blocks: Summed[int]
+    first_append_time_ms: Lowest[int | None]
+    last_append_time_ms: Highest[int | None]
+    damaged: Summed[int]
 
 
 def segment_statistics(disk: Disk, directory: str, first: int) -> SegmentStatistics:

@@ -24,6 +24,7 @@ from waltz_log.core.formats.columns import slice_block, verify_records
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.core.retention import SegmentFacts
+from waltz_log.core.status.storage_statistics import PartitionStatistics
 from waltz_log.errors import (
     CorruptData,
     OutOfRange,
@@ -37,7 +38,7 @@ from waltz_log.errors import (
 )
 from waltz_log.storage.base.corruption import Corruption
 from waltz_log.storage.base.settings import StorageSettings
-from waltz_log.storage.base.snapshots import PartitionStatistics, ReplicaState
+from waltz_log.storage.base.snapshots import ReplicaState
 from waltz_log.storage.base.space import DiskSpace
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.replica.appender import Appender

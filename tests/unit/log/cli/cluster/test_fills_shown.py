@@ -12,6 +12,8 @@ from waltz_log.cli.cluster.cluster import show
 from waltz_log.cli.cluster.fills import describe_fill, fill_of
 from waltz_log.coordination.survey import PartitionState, ServerState, StorageState, Survey, SurveyedReplica
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.status.server_statistics import FillStatistics, OpenPartitionStatistics
+from waltz_log.statistics import from_json
 
 FILL = {
     "transactions": 1000,
@@ -64,9 +66,13 @@ def test_a_replica_that_lacks_nothing_is_not_shown_as_being_filled() -> None:
     ],
 )
 def test_an_estimate_is_told_in_words(changed: dict[str, Any], expected: str) -> None:
-    assert expected in describe_fill(FILL | changed)
+    assert expected in describe_fill(from_json(FillStatistics, FILL | changed, unknown="refuse"))
 
 
 def test_before_the_first_block_nothing_is_known() -> None:
-    assert fill_of({"replicas": {"a": {"filling": FILL | {"last": -1, "target": -1}}}}, "a") is None
-    assert fill_of({}, "a") is None
+    for fill, known in ((FILL, True), (FILL | {"last": -1, "target": -1}, False)):
+        data = {"state": "open", "replicas": {"a": {"state": "copying", "filling": fill}}}
+        partition = from_json(OpenPartitionStatistics, data, unknown="refuse", missing="empty")
+        assert (fill_of(partition, "a") is not None) == known
+        assert fill_of(partition, "b") is None
+    assert fill_of(None, "a") is None

@@ -17,6 +17,7 @@ from waltz_log.core.ports import Stream
 from waltz_log.server import LogServer
 from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.statistics import to_json
 from waltz_log.storage.node.service import _Service
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -34,7 +35,7 @@ def _server(cluster: MemoryCluster) -> LogServer:
 
 
 def _statistics(cluster: MemoryCluster, partition: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = _server(cluster)._partitions[partition].statistics()
+    found: dict[str, Any] = to_json(_server(cluster)._partitions[partition].statistics())
     return found
 
 

@@ -16,6 +16,7 @@ from waltz_log.client.feed.decode import decode_block
 from waltz_log.errors import CorruptData, InvalidRequest, NotAllowed, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.server import LogServer
 from waltz_log.server.mounts import by_id
+from waltz_log.statistics import to_json
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -37,7 +38,7 @@ def _server(cluster: MemoryCluster) -> LogServer:
 
 def _reads(cluster: MemoryCluster) -> int:
     """Of replicas by the owner."""
-    return int(_server(cluster)._partitions[0].statistics()["feed"]["reads"])
+    return int(to_json(_server(cluster)._partitions[0].statistics())["feed"]["reads"])
 
 
 def _forget(cluster: MemoryCluster, bytes_max: int = 1) -> None:

@@ -12,6 +12,7 @@ import pytest
 from waltz_log.client import Lock, Transaction
 from waltz_log.client.transactions.admission import Admission
 from waltz_log.errors import LockConflict, NotAppended
+from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -64,7 +65,7 @@ async def _hot(clients: int, workers: int, each: int, *, declared: bool) -> tupl
     assert mark == workers * each - 1
     await followers[0].wait(mark)
     assert sum(counts[0].values()) == workers * each
-    statistics = next(iter(cluster.servers.values()))[0].statistics()["partitions"]["0"]
+    statistics = to_json(next(iter(cluster.servers.values()))[0].statistics())["partitions"]["0"]
     assert statistics["locks"]["waiting"] == 0
     for client in made:
         await client.close()

@@ -15,6 +15,7 @@ from waltz_log.core.metadata import PartitionMetadata, ReplicaAssignment, Replic
 from waltz_log.errors import Fenced
 from waltz_log.server.partition.partition import Partition
 from waltz_log.server.replication.store import StoreSession
+from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -32,7 +33,7 @@ def _partition(cluster: MemoryCluster) -> Partition:
 
 
 def _statistics(cluster: MemoryCluster) -> dict[str, Any]:
-    return _partition(cluster).statistics()
+    return to_json(_partition(cluster).statistics())
 
 
 def _low_water_marks(cluster: MemoryCluster) -> dict[str, int]:

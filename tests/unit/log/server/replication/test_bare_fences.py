@@ -8,6 +8,7 @@ import pytest
 
 from waltz_log.core.metadata import CLUSTER, STORAGE_NODES, ClusterParameters, PartitionMetadata, StorageNodeEntry, partition_path
 from waltz_log.server.replication.store import FENCE_PASSED_MAX
+from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
@@ -38,7 +39,7 @@ async def _open(cluster: MemoryCluster, name: str, session: int, token: bytes = 
 async def _all_live(cluster: MemoryCluster, names: list[str]) -> None:
     async with asyncio.timeout(60):
         while True:
-            found = cluster.servers["server-0"][0].statistics()["partitions"]["0"]
+            found = to_json(cluster.servers["server-0"][0].statistics())["partitions"]["0"]
             if found["state"] == "open" and all(found["replicas"][name]["state"] == "live" for name in names):
                 return
             await asyncio.sleep(0.1)

@@ -11,6 +11,7 @@ from waltz_log.core.metadata import PartitionMetadata, ReplicaState, partition_p
 from waltz_log.core.recovery import ReplicaReport
 from waltz_log.errors import Fenced
 from waltz_log.server.replication.recovery import Recovery
+from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -132,7 +133,7 @@ def test_an_owner_that_was_followed_by_another_cannot_close_its_session() -> Non
         await cluster.start()
         client = await cluster.connect()
         await client.append(0, b"x")
-        owner = next(name for name, (server, _) in cluster.servers.items() if server.statistics()["partitions"])
+        owner = next(name for name, (server, _) in cluster.servers.items() if to_json(server.statistics())["partitions"])
         old = cluster.servers[owner][0]._partitions[0]._serving.store  # type: ignore[union-attr]
         metadata = await _metadata(cluster)
         newer = PartitionMetadata(metadata.generation + 1, metadata.session + 1, metadata.replicas)

@@ -13,6 +13,7 @@ from waltz_log.coordination.survey import survey
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, StorageNodeEntry
 from waltz_log.errors import ClusterKeyMismatch, Unavailable
+from waltz_log.statistics import to_json
 from waltz_log.storage import StorageNode
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.testing.cluster import MemoryCluster
@@ -100,7 +101,7 @@ def test_a_storage_node_of_another_cluster_is_no_replica_and_no_source_of_repair
             await client.append(0, bytes([number]))
             await asyncio.sleep(0.02)
         ((server, _),) = cluster.servers.values()
-        told = server.statistics()["partitions"]["0"]["replicas"]["storage-2"]
+        told = to_json(server.statistics())["partitions"]["0"]["replicas"]["storage-2"]
         assert "cluster" in told["error"]
         assert str(OTHER) in told["error"]
         assert foreign.storages["foreign-0"][0].statistics().partitions == ()

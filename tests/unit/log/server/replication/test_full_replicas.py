@@ -16,6 +16,7 @@ from waltz_log.coordination.survey import survey
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ReplicaAssignment
 from waltz_log.errors import NotAppended
+from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -34,7 +35,7 @@ def _empty(cluster: MemoryCluster, *names: str) -> None:
 
 
 def _states(cluster: MemoryCluster) -> list[str]:
-    status: dict[str, Any] = next(iter(cluster.servers.values()))[0].statistics()["partitions"].get("0", {})
+    status: dict[str, Any] = to_json(next(iter(cluster.servers.values()))[0].statistics())["partitions"].get("0", {})
     return [replica["state"] for replica in status.get("replicas", {}).values()]
 
 
@@ -201,7 +202,7 @@ def test_a_client_of_a_partition_that_cannot_open_for_want_of_room_is_answered_t
         _fill(cluster, "storage-0", "storage-2")
         await cluster.start_storage("storage-2")
         await cluster.start_server("server-0")
-        await _until(lambda: next(iter(cluster.servers.values()))[0].statistics()["partitions"] != {})
+        await _until(lambda: to_json(next(iter(cluster.servers.values()))[0].statistics())["partitions"] != {})
         await asyncio.sleep(1)
         other = await cluster.connect(seed=1)
         await _expect_refused(client)
@@ -243,9 +244,9 @@ def test_a_renewed_session_still_knows_that_the_storage_is_full() -> None:
         await client.append(0, b"second")
         _fill(cluster, "storage-0")
         await client.append(0, b"one of three is full")
-        session = next(iter(cluster.servers.values()))[0].statistics()["partitions"]["0"]["session"]
+        session = to_json(next(iter(cluster.servers.values()))[0].statistics())["partitions"]["0"]["session"]
         _fill(cluster, "storage-2")
-        await _until(lambda: next(iter(cluster.servers.values()))[0].statistics()["partitions"]["0"].get("session", 0) > session)
+        await _until(lambda: to_json(next(iter(cluster.servers.values()))[0].statistics())["partitions"]["0"].get("session", 0) > session)
         await _until(lambda: _states(cluster).count("full") == 2)
         await _expect_refused(client)
         other = await cluster.connect(seed=1)

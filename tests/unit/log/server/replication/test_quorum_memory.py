@@ -19,6 +19,7 @@ from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.replication import recovery
 from waltz_log.server.replication.store import StoreSession
+from waltz_log.statistics import to_json
 from waltz_log.storage.node.service import _Service
 from waltz_log.storage.replica.write_rounds import WriteRounds
 from waltz_log.testing.cluster import MemoryCluster
@@ -58,7 +59,7 @@ def unsynced(cluster: MemoryCluster) -> tuple[int, int]:
     """Acknowledged and not on disk: as the owner tells it, and the replica that has most of it."""
     ((server, _),) = cluster.servers.values()
     told = [node.statistics().partitions[0].unsynced_transactions for node, _ in cluster.storages.values()]
-    return server.statistics()["partitions"]["0"]["in_memory"], max(told)
+    return to_json(server.statistics())["partitions"]["0"]["in_memory"], max(told)
 
 
 def now_s() -> float:

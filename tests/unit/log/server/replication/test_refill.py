@@ -14,6 +14,7 @@ from waltz_log.core.metadata import PartitionMetadata, partition_path
 from waltz_log.core.replica_change import clean_members
 from waltz_log.errors import SessionTooOld
 from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.statistics import to_json
 from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -36,7 +37,7 @@ async def _store(cluster: MemoryCluster, name: str = FILLED) -> PartitionStore:
 def _owner(cluster: MemoryCluster) -> dict[str, Any]:
     for server, _ in cluster.servers.values():
         for each in server._partitions.values():
-            found: dict[str, Any] = each.statistics()
+            found: dict[str, Any] = to_json(each.statistics())
             if found.get("state") == "open":
                 return found
     return {}

@@ -15,6 +15,7 @@ from waltz_log.core.metadata import CLIENT_IDS, PartitionMetadata, ReplicaState,
 from waltz_log.core.recovery import ReplicaReport, unrecorded_session
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import InvalidRequest, Unavailable
+from waltz_log.statistics import to_json
 from waltz_log.storage.offline.describe import describe
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -88,7 +89,7 @@ def test_a_partition_stays_closed_however_often_it_is_tried_until_the_replicas_a
             await _restart(cluster, kill=True)
         with pytest.raises(Unavailable):
             await _log(cluster)
-        status = cluster.servers["server-0"][0].statistics()["partitions"]["0"]
+        status = to_json(cluster.servers["server-0"][0].statistics())["partitions"]["0"]
         assert "the coordinator is older than the replicas" in status["error"]
         assert "adopt --restored" in status["error"]
         refused = await _metadata(cluster)
@@ -262,7 +263,7 @@ def test_replicas_that_were_replaced_since_the_backup_do_not_open_the_partition(
         await cluster.start_server("server-0")
         await asyncio.sleep(10)
         assert (await _metadata(cluster)).newer_session is not None
-        assert cluster.servers["server-0"][0].statistics()["partitions"]["0"]["state"] != "open"
+        assert to_json(cluster.servers["server-0"][0].statistics())["partitions"]["0"]["state"] != "open"
         await cluster.stop()
 
     run_in_virtual_time(main())

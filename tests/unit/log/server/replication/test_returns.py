@@ -10,6 +10,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment
 from waltz_log.errors import OutcomeUnknown
 from waltz_log.server import LogServer, ServerSettings
+from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -48,7 +49,7 @@ def test_a_partition_goes_on_within_a_second_after_a_majority_is_reached_again(d
         for address in addresses:
             cluster.network.heal(address)
         back_s = now_s()
-        while cluster.servers["server-0"][0].statistics()["partitions"]["0"].get("committed", -2) < (1 if opened else -1):
+        while to_json(cluster.servers["server-0"][0].statistics())["partitions"]["0"].get("committed", -2) < (1 if opened else -1):
             await asyncio.sleep(0.01)
             assert now_s() - back_s < BOUND_S
         await waiting
@@ -108,7 +109,7 @@ def test_a_server_started_again_at_its_address_does_not_wait_for_its_dead_coordi
         node = await sessions[1].get(paths.ASSIGNMENT)
         assert node is not None
         assert Assignment.from_bytes(node.data).partitions[0].server_id == second.server_id
-        assert second.statistics()["manager"]
+        assert to_json(second.statistics())["manager"]
         await client.close()
         await second.abort()
         for session in sessions:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from waltz_log.client import ClientSettings, OutcomeUnknown
+from waltz_log.statistics import to_json
 from waltz_log.storage.node.service import _Service
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
@@ -60,7 +61,7 @@ def _forget(cluster: MemoryCluster) -> None:
 
 def _acknowledged(cluster: MemoryCluster, name: str) -> int | None:
     server, _ = cluster.servers["server-0"]
-    found: int | None = server._partitions[0].statistics()["replicas"][name]["acknowledged"]
+    found: int | None = to_json(server._partitions[0].statistics())["replicas"][name]["acknowledged"]
     return found
 
 

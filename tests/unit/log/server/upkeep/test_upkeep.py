@@ -26,6 +26,7 @@ from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, OutOfRange, SessionTooOld
 from waltz_log.server.mounts.search import Search
 from waltz_log.server.upkeep import upkeep
+from waltz_log.statistics import to_json
 from waltz_log.storage.integrity.verify_views import verify_views
 from waltz_log.storage.views import views
 from waltz_log.storage.views.views import Views
@@ -325,7 +326,7 @@ async def test_a_deposed_owner_trims_nothing() -> None:
     async with kept() as (cluster, client):
         await cluster.create()
         await fill(client)
-        session = cluster.servers["server-0"][0]._owned(0).statistics()["session"]
+        session = to_json(cluster.servers["server-0"][0]._owned(0).statistics())["session"]
         await cluster.stop_server("server-0")
         await cluster.start_server("server-1")
         await client.append(0, b"more")
@@ -616,7 +617,7 @@ async def test_a_replica_folds_nothing_above_what_is_committed() -> None:
     async with kept() as (cluster, client):
         topic = await cluster.create("compaction")
         await fill_keyed(client, [], 20)
-        session = cluster.servers["server-0"][0]._owned(0).statistics()["session"]
+        session = to_json(cluster.servers["server-0"][0]._owned(0).statistics())["session"]
         for bound in (1 << 40, 10):
             request = pb.CompactRequest(cluster_key=cluster.key.bytes, partition=0, session=session, bound=bound, now_ms=1)
             request.of.CopyFrom(pb.TopicPartition(namespace=topic.name.namespace, topic=topic.name.topic, partition=0))
@@ -640,6 +641,6 @@ async def test_a_round_that_breaks_is_told_and_the_next_one_goes_on() -> None:
             await cluster.create(retention_bytes=0)
             await fill(client)
             partition = cluster.servers["server-0"][0]._owned(0)
-            await until(lambda: "planted" in partition.statistics()["upkeep"].get("error", ""))
+            await until(lambda: "planted" in to_json(partition.statistics())["upkeep"].get("error", ""))
             broken.clear()
             await until(lambda: cluster.held("storage-0")[0] > 40)

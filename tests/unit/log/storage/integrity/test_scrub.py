@@ -17,6 +17,7 @@ from verification.crashes.storage_model import KEY, FixedClock, block_of, silent
 from waltz_log.core.formats.segment_format import decode_times
 from waltz_log.core.ports import Listener
 from waltz_log.errors import CorruptData
+from waltz_log.statistics import to_json
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.repair import SegmentRepair
@@ -406,7 +407,7 @@ async def test_a_node_scrubs_in_the_background_until_it_is_closed() -> None:
             while (told := node.statistics().scrub) is None or not told.repaired:
                 await asyncio.sleep(0)
         assert meaning(found.files()) == meaning(before)
-        assert '"repaired": 1' in node.statistics().to_json()
+        assert to_json(node.statistics())["scrub"]["repaired"] == 1
 
 
 def _unscrubbed(found: Replicas, place: int = 0) -> StorageNode:

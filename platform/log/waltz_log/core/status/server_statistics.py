@@ -1,0 +1,214 @@
+"""What a log server reports of itself in the answer to a status call: frozen snapshots, for the command line and for operators' tools.
+
+Each partition has one owner among the workers of a server, so the partitions of several workers are put side by side. The rules of a partition's own
+fields make one figure of several partitions, or of two snapshots of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.status.worker_statistics import WorkerStatistics
+from waltz_log.statistics import ByKey, Fieldwise, Highest, Newest, Summed, by_attribute, snapshot
+
+__all__ = [
+    "BudgetStatistics",
+    "CacheStatistics",
+    "FeedStatistics",
+    "FillStatistics",
+    "HotLockStatistics",
+    "LockTableStatistics",
+    "OpenPartitionStatistics",
+    "RecoveringPartitionStatistics",
+    "ReplicaStatistics",
+    "RetainedStatistics",
+    "ServerStatistics",
+    "UpkeepStatistics",
+    "ViewStatistics",
+]
+
+# ---- replicas --------------------------------------------------------------------------------------------------------------------------------------
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class FillStatistics:
+    """`transactions`, `bytes`: copied by this owner; `last`: the last id sent to the replica; `target`: the last one committed, -1 before the first
+    block; `missing`: what is left; `missing_bytes`: an estimate from what was copied; `remaining_s`: None while it is unknown, and where the fill
+    never ends; `without_appends_s`: the same if nothing more were appended; `outpaced`: appends arrive faster than the replica is filled."""
+
+    transactions: Summed[int]
+    bytes: Summed[int]
+    last: Highest[int]
+    target: Highest[int]
+    missing: Newest[int]
+    missing_bytes: Newest[int | None]
+    mb_s: Newest[float | None]
+    transactions_s: Newest[float | None]
+    appended_s: Newest[float | None]
+    remaining_s: Newest[float | None]
+    without_appends_s: Newest[float | None]
+    outpaced: Newest[bool]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class ReplicaStatistics:
+    """One replica as the owner of its partition sees it. `acknowledged`: the last transaction that it confirmed in this session; `holds`: the last
+    one it is known to have; `filling`: None where it lacks nothing; `corrupt_reads`: reads from it that failed their checksum; `counts`: whether the
+    replica can be one of a majority."""
+
+    state: Newest[ReplicaStatus]
+    acknowledged: Highest[int | None]
+    holds: Highest[int]
+    filling: Newest[FillStatistics | None]
+    error: Newest[str | None]
+    corrupt_reads: Summed[int]
+    counts: Newest[bool] = True
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------------------------------------
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class FeedStatistics:
+    """Memory for transactions and frames; frames made, and used again for another reader; `reads` from replicas, and requests that `joined` one."""
+
+    memory_bytes: Summed[int]
+    frame_bytes: Summed[int]
+    frames_made: Summed[int]
+    frames_shared: Summed[int]
+    reads: Summed[int]
+    joined: Summed[int]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class HotLockStatistics:
+    """`lock`: the sixteen digits that `lock_hash` of the client gives. It met `conflicts` conflicts, or up to `error` fewer."""
+
+    lock: Newest[str]
+    conflicts: Summed[int]
+    error: Summed[int]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class LockTableStatistics:
+    """As `core.locks.locks.LockStatistics`. `waiting`: transactions that wait for the outcome of another."""
+
+    entries: Summed[int]
+    floor: Highest[int]
+    conflicts: Summed[int]
+    floor_conflicts: Summed[int]
+    hottest: Newest[tuple[HotLockStatistics, ...]]
+    waiting: Summed[int]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class ViewStatistics:
+    """A compacted view: of transactions from `start` up to `bound`."""
+
+    start: Highest[int]
+    bound: Highest[int]
+    records: Newest[int]
+    bytes: Newest[int]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class RetainedStatistics:
+    """What one replica held in the last upkeep round; `first` and `last` are transaction ids."""
+
+    first: Highest[int]
+    last: Highest[int]
+    bytes: Newest[int]
+    view: Newest[ViewStatistics | None]
+    view_error: Newest[str | None]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class UpkeepStatistics:
+    """The last upkeep round: only `error` after one that failed, nothing before the first and where the partition has no topic. `first`: the first
+    retained transaction; `held_by`: what keeps more than the policies ask for, None where nothing does, empty where there was no round."""
+
+    first: Highest[int | None] = None
+    held_by: Newest[str | None] = ""
+    replicas: ByKey[Mapping[str, RetainedStatistics] | None] = None
+    error: Newest[str | None] = None
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class RecoveringPartitionStatistics:
+    """A partition that the server owns and does not serve yet; `error`: why the last attempt failed."""
+
+    generation: Highest[int]
+    state: Newest[Literal["recovering"]]
+    error: Newest[str | None]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class OpenPartitionStatistics:
+    """A partition that the server serves. `mounts`: clients, of which some are `catching_up`; `rejected`: transactions whose locks moved; `refused`:
+    those that broke a limit; `appended`: the last transaction id given out, `committed`: the last one committed; `low_water_mark`: where this session
+    began; `in_memory`: transactions that a majority received and that are not committed."""
+
+    generation: Highest[int]
+    state: Newest[Literal["open"]]
+    mounts: Summed[int]
+    catching_up: Summed[int]
+    feed: Fieldwise[FeedStatistics]
+    appended: Highest[int]
+    rejected: Summed[int]
+    refused: Summed[int]
+    blocks: Summed[int]
+    queued_bytes: Summed[int]
+    locks: Fieldwise[LockTableStatistics]
+    upkeep: Fieldwise[UpkeepStatistics]
+    session: Highest[int]
+    low_water_mark: Highest[int]
+    committed: Highest[int]
+    in_memory: Summed[int]
+    replicas: ByKey[Mapping[str, ReplicaStatistics]]
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------------------------------------
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class BudgetStatistics:
+    """A memory budget that the partitions of one process share."""
+
+    bytes: Summed[int]
+    bytes_max: Summed[int]
+    evicted: Summed[int]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    transactions: Fieldwise[BudgetStatistics]
+    frames: Fieldwise[BudgetStatistics]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """`cluster_key`: None before the server joined its cluster; `manager`: whether it assigns partitions; `workers`: empty for a server of one
+    process."""
+
+    server_id: Highest[int]
+    cluster_key: Newest[str | None]
+    manager: Highest[bool]
+    caches: Fieldwise[CacheStatistics]
+    partitions: ByKey[Mapping[int, OpenPartitionStatistics | RecoveringPartitionStatistics]]
+    workers: Annotated[tuple[WorkerStatistics, ...], by_attribute("worker")] = ()
