@@ -167,11 +167,7 @@ def test_a_field_with_two_rules_and_a_class_that_can_change_are_refused() -> Non
 @cache
 def statistics_classes() -> tuple[type, ...]:
     """Every class of the log whose name says that it is one."""
-    modules = [
-        import_module(each.name)
-        for each in walk_packages(waltz_log.__path__, "waltz_log.")
-        if "statistics" in each.name.lower() or _defines(each.name)
-    ]
+    modules = [import_module(each.name) for each in walk_packages(waltz_log.__path__, "waltz_log.") if _defines(each.name)]
     found = {value for module in modules for value in vars(module).values() if isinstance(value, type) and value.__name__.endswith("Statistics")}
     return tuple(sorted(found, key=lambda cls: (cls.__module__, cls.__name__)))
 
