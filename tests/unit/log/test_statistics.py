@@ -133,7 +133,7 @@ def test_every_rule_is_associative_and_some_are_commutative(rule: Rule, values: 
 
 def test_statistics_of_two_classes_do_not_merge() -> None:
     with pytest.raises(TypeError, match="Part and Opened"):
-        merge([Part(1, 1), Opened("open", 1)])  # type: ignore[list-item]
+        merge([Part(1, 1), Opened("open", 1)])
 
 
 # ---- classes ---------------------------------------------------------------------------------------------------------------------------------------
