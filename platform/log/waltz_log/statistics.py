@@ -224,7 +224,10 @@ def to_json(value: Any) -> dict[str, Any]:
 def from_json(cls: type[T], data: Mapping[str, Any], *, unknown: Literal["ignore", "refuse"], missing: Literal["empty", "refuse"] = "refuse") -> T:
     """The inverse of `to_json`. `unknown`: what becomes of fields that the class does not have, which a newer version may send. `missing`: whether a
     field without a default may be missing, which an older version may not know; it is then 0, "", None or empty. Raises `ProtocolViolation`."""
-    return _read(cls, data, _Reading(unknown, missing))
+    try:
+        return _read(cls, data, _Reading(unknown, missing))
+    except (AttributeError, TypeError, ValueError) as error:  # a number where a mapping is expected, a name where a number is
+        raise ProtocolViolation(reason=f"not {cls.__name__}: {error}") from None
 
 
 def _read(cls: type[T], data: Any, reading: _Reading) -> T:
