@@ -292,7 +292,7 @@ def _tags(cls: type) -> dict[str, tuple[Any, ...]]:
     hints = get_type_hints(cls)
     found = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
     if not is_snapshot(cls) or not found:
-        raise TypeError(f"nothing tells {cls} from the other types of its field")
+        raise TypeError(f"no Literal field distinguishes {cls} from the other types of its field")
     return found
 
 
