@@ -1,4 +1,6 @@
 """Finds words to avoid, unnamed subjects and long lines: `python tools/plain_english.py [FILE ...]` checks the docs or the files named.
+`python tools/plain_english.py --code FOLDER|FILE ...` lists the words to avoid in docstrings, comments and names.
+`python tools/plain_english.py --lower` writes the counts of the folders that have fewer of them now. A count never rises.
 
 The list follows the rules that CONTRIBUTING.md gives under "Write for a reader". In code blocks and code spans only the length of lines is checked.
 Table rows may be long, because Markdown cannot break them.
@@ -7,14 +9,19 @@ Table rows may be long, because Markdown cannot break them.
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS_MAX = 160
+COUNTS = ROOT / "tests/unit/project/words_to_avoid_in_code.txt"
+"""Lines of a count and a folder: the words to avoid in its docstrings, comments and names."""
+PACKAGES = ("platform/log/waltz_log", "platform/sink/waltz_delta", "platform/spark_source/pyspark_waltz")
 
 _DURATION = r"(?: (?:up to|about|at (?:least|most)|less than|more than|only|over|around|under))*"
 _DURATION += r" (?:\d|an? (?:few|second|minute|hour|day|moment|while|tenth)|several|seconds|minutes|hours|two|three|ten|one|longer|time|twice|\{)"
@@ -113,8 +120,105 @@ def source_findings(source: str) -> list[Finding]:
     ]
 
 
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments on consecutive lines are one text."""
+    first, last, text = 0, -1, ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line = token.start[0]
+        if line != last + 1:
+            if text:
+                yield first, text
+            first, text = line, ""
+        last, text = line, f"{text} {token.string.lstrip('# ')}"
+    if text:
+        yield first, text
+
+
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The functions, classes, parameters and fields that a module defines, as separate words: `TakenOver` is "taken over"."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        else:
+            continue
+        yield node.lineno, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").strip().lower()
+
+
+def code_findings(source: str) -> list[Finding]:
+    """What to rewrite in the docstrings, comments and names of a Python module. Code spans are not checked."""
+    tree = ast.parse(source)
+    return [
+        Finding(line, f"{found!r} in {text.strip()[:80]!r}", instead)
+        for line, raw in [*_docstrings(tree), *_comments(source), *_names(tree)]
+        for text in [" ".join(re.sub(r"`[^`]*`", "`", raw).split())]
+        for found, instead in words(text)
+    ]
+
+
+def modules(folder: Path) -> list[Path]:
+    """The Python files under a folder, without generated ones."""
+    return sorted(path for path in folder.rglob("*.py") if not path.name.endswith("_pb2.py"))
+
+
+def counts(root: Path = ROOT) -> dict[str, int]:
+    """The number of findings in each folder of a package. The modules beside those folders count for the package."""
+    found: dict[str, int] = {}
+    for package in PACKAGES:
+        for path in modules(root / package):
+            folder = Path(package, *path.relative_to(root / package).parts[:-1][:1]).as_posix()
+            found[folder] = found.get(folder, 0) + len(code_findings(path.read_text()))
+    return dict(sorted(found.items()))
+
+
+def committed_counts(text: str) -> dict[str, int]:
+    """The counts in the text of `COUNTS`."""
+    return {folder: int(count) for count, folder in (line.split() for line in text.splitlines())}
+
+
+def count_problems(committed: dict[str, int], now: dict[str, int]) -> list[str]:
+    """Why the committed counts differ from the code. A folder that is not listed may have none."""
+    problems = []
+    for folder in sorted({*committed, *now}):
+        was, found = committed.get(folder, 0), now.get(folder, 0)
+        if found > was:
+            problems.append(f"{folder}: {found} words to avoid, {was} are committed; list them: python tools/plain_english.py --code {folder}")
+        if found < was:
+            problems.append(f"{folder}: {found} words to avoid, {was} are committed; lower the count: python tools/plain_english.py --lower")
+    return problems
+
+
+def lower(path: Path = COUNTS) -> None:
+    """Writes the counts that fell. A count that rose keeps its number."""
+    now = counts()
+    kept = {folder: min(count, now.get(folder, 0)) for folder, count in committed_counts(path.read_text()).items()}
+    path.write_text("".join(f"{count:4} {folder}\n" for folder, count in sorted(kept.items()) if count))
+
+
 def main(names: list[str]) -> int:
     """Prints what there is to rewrite; exit code 1 if there is anything."""
+    if names == ["--lower"]:
+        lower()
+        return 0
+    if names[:1] == ["--code"]:
+        sources = [path for name in map(Path, names[1:]) for path in ([name] if name.is_file() else modules(name))]
+        found = [(path, finding) for path in sources for finding in code_findings(path.read_text())]
+        for path, finding in found:
+            print(f"{path}:{finding.line}: {finding.found}: {finding.instead}")
+        return 1 if found else 0
     paths = [Path(name) for name in names] or [ROOT / page for page in pages()]
     count = 0
     for path in paths:

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tools.plain_english import AVOID, page_findings, pages, source_findings, words
+from tools.plain_english import (
+    AVOID,
+    COUNTS,
+    code_findings,
+    committed_counts,
+    count_problems,
+    counts,
+    page_findings,
+    pages,
+    source_findings,
+    words,
+)
 
 ROOT = Path(__file__).parents[3]
 NOT_YET = ROOT / "tests/unit/project/not_yet_plain.txt"
@@ -76,6 +87,36 @@ def g():
     """Look at it."""
 '''
     assert sorted(found.line for found in source_findings(source)) == [4, 5, 6, 8]
+
+
+def test_words_to_avoid_in_code_only_become_fewer() -> None:
+    problems = count_problems(committed_counts(COUNTS.read_text()), counts())
+    assert not problems, "\n".join(problems)
+
+
+def test_a_count_that_rose_and_a_count_that_was_not_lowered_are_problems() -> None:
+    problems = count_problems({"a": 1, "b": 1, "c": 1, "gone": 1}, {"a": 2, "b": 0, "c": 1, "new": 1})
+    assert [problem.split(":")[0] for problem in problems] == ["a", "b", "gone", "new"]
+    assert ["--lower" in problem for problem in problems] == [False, True, True, False]
+
+
+def test_docstrings_comments_and_names_are_read_from_source() -> None:
+    source = '''"""Module that is
+told."""
+LIMIT: int = 1
+"""What nobody sees."""
+
+
+class TakenOver:
+    told: int  # one comment may go on
+    # and be told on the next line
+
+
+def look(taken, plain):
+    """In a span, `told` is not checked."""
+    plain.mended = "told"  # rot
+'''
+    assert sorted(found.line for found in code_findings(source)) == [1, 4, 7, 8, 8, 12, 12, 14, 14]
 
 
 def test_every_pattern_names_what_to_write_instead() -> None:
