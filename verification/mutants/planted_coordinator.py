@@ -13,6 +13,7 @@ from waltz_log.errors import Fenced
 from waltz_log.server.node import manager
 from waltz_log.server.node.manager import ClusterManager
 from waltz_log.server.replication import recovery
+from waltz_log.server.replication.recovery import Recovery
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.testing.coordinator import MemoryCoordinator
 
@@ -28,6 +29,16 @@ def restored_coordinator_believed() -> None:
 
     change(recovery, "unrecorded_session", lambda *_: None)
     change(StoreSession, "expect_taken", expect_taken)
+
+
+@bug
+def changed_before_a_majority_answered() -> None:
+    """The first replica that answers is made clean, whatever the others would show of newer sessions."""
+
+    async def majority_inspected(_self: Recovery) -> None:
+        return
+
+    change(Recovery, "majority_inspected", majority_inspected)
 
 
 async def _hear_of_no_growth(self: ClusterManager) -> int | None:

@@ -1,19 +1,20 @@
 """The metadata of a cluster whose replicas came without it, from what their directories tell (facts of the original's recovery;
 docs/internals/recovery.md).
 
-Where the original's coordinator is lost to us, each replica still knows the last session it was a clean member of. Only replicas that were clean in
-the newest session are recorded as members. A replica acknowledges only in a session in which it is clean, so what the newest session committed is on
-members, and what earlier sessions committed is below the mark at which each member became clean. Any other directory may belong to a replica that was
-removed before: counted as a member, it would raise the majority above the number of replicas that acknowledged. It is assigned without being
-recorded: recovery cuts it to its own mark (`core.recovery.classify`) and fills it.
+Where the original's coordinator is lost to us, each replica still knows the last session it was a clean member of. A replica acknowledges only in a
+session in which it is clean, so what the newest session committed is on replicas that were clean in it, its members, and what earlier sessions
+committed is below the mark at which each member became clean.
 
 A member may also be a learner, which is clean in the session without being assigned, so a vote over members could decide too low. Without missing
 replicas there is no vote: the highest last id of a member is the closing mark of the members that hold it. Logs of members of one session are
 prefixes of one another, each committed transaction is on one of them, and no client received the answer that a transaction above is not in the log. A
-member that holds less keeps an open state, as in `closed_metadata`, and copies the rest.
+member that holds less keeps an open state, as in `closed_metadata`, and copies the rest. Every other replica is recorded as one that was assigned and
+has been in no session yet, as `next_metadata` does: recovery cuts it to its own mark (`core.recovery.classify`) and fills it. So a majority of all
+replicas opens the next session, even where a single one was made clean before the last owner died.
 
 A replica that is missing is recorded as a member of the newest session without a mark, and so are all members then: the vote waits for the missing
-one wherever it could matter. Pure.
+one wherever it could matter. Any other directory is not recorded then, because it may belong to a replica that was removed before: counted as a
+member, it would raise the majority of the vote above the number of replicas that acknowledged. Pure.
 """
 
 from __future__ import annotations
@@ -104,9 +105,15 @@ def adopt(nodes: Mapping[str, DirectoryFacts], missing: Sequence[str] = ()) -> A
 
 
 def _members(held: Mapping[str, PartitionFacts], newest: int, missing: Sequence[str]) -> dict[str, ReplicaState]:
-    """The states to record: of replicas clean in the newest session, and of missing ones."""
-    last = {name: each.last_transaction_id for name, each in held.items() if each.session == newest}
+    """The states to record: of replicas clean in the newest session, and of missing ones; without missing ones, of all."""
+    members = [name for name, each in held.items() if each.session == newest]
     if missing:
-        return dict.fromkeys((*last, *missing), ReplicaState(newest, None))
-    highest = max(last.values())
-    return {name: ReplicaState(newest, highest if own == highest else None) for name, own in last.items()}
+        return dict.fromkeys((*members, *missing), ReplicaState(newest, None))
+    closed_at = max(held[name].last_transaction_id for name in members)
+
+    def state(name: str) -> ReplicaState:
+        if name not in members:
+            return ReplicaState(-1, closed_at)
+        return ReplicaState(newest, closed_at if held[name].last_transaction_id == closed_at else None)
+
+    return {name: state(name) for name in held}

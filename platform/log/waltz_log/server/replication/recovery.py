@@ -29,6 +29,7 @@ class Recovery:
         self._voters: set[str] = set()
         self._absent: set[str] = set()
         self._doubtful: set[str] = set()
+        self._inspected: set[str] = set()
         self.clean: set[str] = set()
         self.changed = Pulse()
         self.resolved: int | None = None
@@ -49,6 +50,18 @@ class Recovery:
         found = unrecorded_session(self._before, session, name, report)
         if found is not None:
             raise CoordinatorBehind(partition=self._partition, replica=name, recorded=self._before.session, found=found)
+
+    def inspected(self, name: str) -> None:
+        """The replica answered, and nothing it holds shows that the metadata is out of date."""
+        self._inspected.add(name)
+        self.changed.notify()
+
+    async def majority_inspected(self) -> None:
+        """Returns when a majority of the replicas has been inspected. Whatever a session committed that the metadata does not know is on one of them.
+        Until then no replica is changed: one that a mistaken session made clean would look like the newest to whoever repairs the cluster
+        (`core.adoption`)."""
+        quorum = majority(len(self._assigned))
+        await self.changed.wait_for(lambda: len(self._inspected.intersection(self._assigned)) >= quorum)
 
     def classify(self, name: str, report: ReplicaReport) -> Classification:
         """What to do with the replica first. Raises `CoordinatorBehind` where it holds transactions of a partition that the metadata has never seen:

@@ -179,6 +179,8 @@ class ReplicaSession:
         if store.made_clean.get(self.name) != store.session:
             recovery.expect_recorded(self.name, store.session, report)
         self._notice_loss(session, last)
+        recovery.inspected(self.name)
+        await self._look_after(recovery.majority_inspected(), last)
         if not self._lost and session == store.session and recovery.resolved is not None and last >= recovery.resolved:
             # It was clean in this very session before the connection broke: what it holds came from us, in order.
             return await self._take_part(last)

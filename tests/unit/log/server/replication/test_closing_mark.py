@@ -177,7 +177,7 @@ def test_a_replica_that_dies_while_it_waits_for_a_majority_is_found_again_at_ano
         await cluster.stop_server("server-0")
         await cluster.stop_storage("storage-0")
         await cluster.start_server("server-0")
-        await _until(lambda: cluster.storages["storage-2"][0].statistics().partitions[0].session == 2)
+        await _until(lambda: cluster.storages["storage-2"][0].statistics().partitions[0].fence == 2)
         await cluster.stop_storage("storage-2")
         await cluster.start_storage("storage-2")
         await cluster.start_storage("storage-1")

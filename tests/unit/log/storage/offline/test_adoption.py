@@ -12,7 +12,7 @@ from waltz_log.cli.cluster.replicas import change_replicas
 from waltz_log.coordination.cluster import adopt_cluster, create_cluster
 from waltz_log.core.adoption import Adoption, DirectoryFacts, PartitionFacts, adopt
 from waltz_log.core.metadata import ReplicaState
-from waltz_log.core.recovery import ReplicaReport
+from waltz_log.core.recovery import ReplicaReport, opening_replicas
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting
 from waltz_log.server.replication.recovery import Recovery
@@ -125,6 +125,13 @@ def test_the_metadata_says_who_votes_and_where_the_others_closed() -> None:
     }
     assert (found.metadata[0].session, found.metadata[0].generation, found.client_id) == (5, 2, 7)
     assert DirectoryFacts.from_json(_facts().to_json()) == _facts()
+
+
+def test_a_majority_of_all_replicas_opens_the_next_session_though_one_alone_was_clean_in_the_newest() -> None:
+    found = adopt({"a": _facts(session=5, last=9), "b": _facts(session=4, last=12), "c": _facts(session=4, last=9)})
+    metadata = found.metadata[0]
+    assert metadata.replicas == {"a": ReplicaState(5, 9), "b": ReplicaState(-1, 9), "c": ReplicaState(-1, 9)}
+    assert opening_replicas(metadata, found.replicas[0]) == ("a", "b", "c")
 
 
 def test_a_cluster_is_adopted_once_and_one_that_was_cut_short_is_repeated() -> None:
