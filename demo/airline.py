@@ -196,7 +196,7 @@ def run(options: Options, console: Console) -> bool:
 
 def _create_topic(cluster: str) -> None:
     """As its operator would."""
-    command = [sys.executable, "-m", "waltz_log.cli.main", "topic", "create", cluster, TOPIC, f"--partitions={PARTITIONS}"]
+    command = [sys.executable, "-m", "waltz_log.cli", "topic", "create", cluster, TOPIC, f"--partitions={PARTITIONS}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         raise ChildFailed(f"the topic could not be made: {done.stderr.strip()}")

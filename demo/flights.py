@@ -48,7 +48,7 @@ def flights_archive() -> Path:
     except metadata.PackageNotFoundError:
         found = []
     if not found:
-        raise FlightsMissing("the flights are not installed: pip install 'waltz-platform[demo]'")
+        raise FlightsMissing("the flights are not installed: run make setup")
     return Path(str(found[0].locate()))
 
 

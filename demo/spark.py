@@ -49,5 +49,5 @@ def _spark_submit() -> str:
     here = Path(sys.executable).parent / "spark-submit"
     found = str(here) if os.access(here, os.X_OK) else shutil.which("spark-submit")
     if found is None:
-        raise RuntimeError("spark-submit is not installed: pip install 'waltz-platform[spark]'")
+        raise RuntimeError("spark-submit is not installed: run make setup")
     return found

@@ -4,11 +4,11 @@
 |---|---|---|
 | 0 | done, or ended as asked by a signal | |
 | 1 | a defect, or a check that found something | read the message |
-| 2 | the command line or a setting is wrong; nothing was done | fix it |
+| 2 | the command line or a setting is wrong, or the command needs another extra; nothing was done | fix it |
 | 3 | no node answers, or not in time | try again |
 | 4 | refused: another cluster or owner, a newer session, a topic's partition, a restored coordinator, not allowed | check which one is current |
 | 5 | a disk failed, is full or holds corrupt data; an address cannot be bound; a worker process does not stay up | repair this machine |
-| 6 | something is not installed | run `waltz doctor` |
+| 6 | the machine lacks something, such as Java | run `waltz doctor` |
 | 141 | the reader of the output closed it, as with `| head` | |
 
 Each error class declares its code, or inherits it (`WaltzError.exit_code`). docs/reference/errors.md lists them all.

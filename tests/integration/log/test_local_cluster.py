@@ -25,7 +25,7 @@ from waltz_log.core.topics.topic_names import name_id
 from waltz_log.errors import ClusterUnavailable, InvalidRequest
 from waltz_log.processes.local_cluster import LocalCluster
 
-WALTZ = [sys.executable, "-m", "waltz_log.cli.main"]
+WALTZ = [sys.executable, "-m", "waltz_log.cli"]
 
 
 def _waltz(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -108,7 +108,7 @@ def test_the_zookeeper_command_serves_and_stops_when_asked(tmp_path: Path) -> No
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "waltz_log.cli.main", "zookeeper", "--directory", str(tmp_path), "--listen", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "waltz_log.cli", "zookeeper", "--directory", str(tmp_path), "--listen", f"127.0.0.1:{port}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
             assert running.stdout is not None

@@ -17,7 +17,7 @@ COUNT = 500
 
 
 def waltz(*arguments: str) -> str:
-    command = [sys.executable, "-m", "waltz_log.cli.main", *arguments]
+    command = [sys.executable, "-m", "waltz_log.cli", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

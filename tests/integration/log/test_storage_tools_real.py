@@ -17,7 +17,7 @@ import pytest
 from waltz_log.client.sync import SyncWaltzClient
 from waltz_log.processes.local_cluster import LocalCluster
 
-WALTZ = [sys.executable, "-m", "waltz_log.cli.main", "storage"]
+WALTZ = [sys.executable, "-m", "waltz_log.cli", "storage"]
 
 pytestmark = pytest.mark.slow
 

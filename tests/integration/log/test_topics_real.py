@@ -23,9 +23,7 @@ VALUES = 300
 
 
 def waltz(*arguments: str | Path) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-m", "waltz_log.cli.main", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
-    )
+    ended = subprocess.run([sys.executable, "-m", "waltz_log.cli", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -29,6 +29,7 @@ from waltz_log.cli.topics.topics_app import topics_app
 from waltz_log.cli.transactions.transactions_app import add_transactions
 from waltz_log.errors import WaltzError, exit_code_of
 from waltz_log.exit_codes import CLOSED_PIPE, DEFECT, USAGE
+from waltz_log.extras import missing_package
 
 __all__ = ["app", "main"]
 
@@ -250,6 +251,12 @@ def run(arguments: list[str]) -> int:
         return DEFECT
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        reason = missing_package(error)
+        if reason is None:
+            raise
+        print(f"waltz: the command needs {reason}", file=sys.stderr)
+        return USAGE
     except (WaltzError, OSError) as error:
         print(f"waltz: {' '.join(str(error).split())}", file=sys.stderr)
         return exit_code_of(error)
@@ -259,7 +266,3 @@ def _closed_pipe() -> int:
     """Whoever read has enough, as with `| head`. What is left in the buffer has nowhere to go when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return CLOSED_PIPE
-
-
-if __name__ == "__main__":
-    main()

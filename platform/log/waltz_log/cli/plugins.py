@@ -14,6 +14,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from waltz_log.extras import missing_package
+
 __all__ = ["GROUP", "CommandMissing", "PluginGroup"]
 
 GROUP = "waltz.cli"
@@ -41,7 +43,7 @@ class PluginGroup(TyperGroup):
         try:
             app = _declared()[cmd_name].load()
         except ImportError as error:
-            app = _missing(f"{cmd_name} needs a package that is not installed: {error}")
+            app = _missing(f"{cmd_name} needs {missing_package(error) or f'a package that is not installed: {error}'}")
         command = typer.main.get_command(app)
         command.name = cmd_name
         return command

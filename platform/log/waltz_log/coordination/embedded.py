@@ -15,6 +15,7 @@ from pathlib import Path
 from waltz_log.coordination.java import find_java
 from waltz_log.errors import ClusterUnavailable, WaltzError
 from waltz_log.exit_codes import LACKING
+from waltz_log.extras import install_command
 
 __all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "find_jars", "prepare", "wait_until_answering"]
 
@@ -59,7 +60,7 @@ class ZooKeeperJarsMissing(WaltzError):
 
     text = "no zookeeper jars"
     exit_code = LACKING
-    advice = "pip install 'waltz-platform[spark]', or name an external ensemble"
+    advice = f"{install_command('spark')}, or name an external ensemble"
     reason: str
 
 

@@ -38,7 +38,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 """For one kind of process; who takes longer is killed, which the log survives."""
 
-WALTZ = (sys.executable, "-P", "-m", "waltz_log.cli.main")
+WALTZ = (sys.executable, "-P", "-m", "waltz_log.cli")
 
 
 def _is_free(port: int) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from waltz_log.extras import explain_missing
+
 if TYPE_CHECKING:
     from waltz_log.processes.local_cluster import LocalCluster
     from waltz_log.testing.in_memory import InMemoryCluster, SyncInMemoryCluster
@@ -25,4 +27,5 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    with explain_missing(f"{__name__}.{name}", "server"):
+        return getattr(import_module(_WHERE[name]), name)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from waltz_delta.errors import NotADeltaTable
+from waltz_log.extras import explain_missing
 
 __all__ = ["TableLog"]
 
@@ -33,9 +34,10 @@ class TableLog:
     """Looks when it is made, and again at `refresh`. `NotADeltaTable` where the path holds no log."""
 
     def __init__(self, path: str, storage_options: dict[str, str] | None = None) -> None:
-        import pyarrow.fs as files
-        from deltalake.exceptions import TableNotFoundError
-        from deltalake.fs import DeltaStorageHandler
+        with explain_missing("a table's log position", "spark"):
+            import pyarrow.fs as files
+            from deltalake.exceptions import TableNotFoundError
+            from deltalake.fs import DeltaStorageHandler
 
         self.path = path
         try:

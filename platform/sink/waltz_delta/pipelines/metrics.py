@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TextIO
 
 from waltz_delta.pipelines.listener import PipelineStatus, StatusBoard
 from waltz_log.errors import InvalidSetting
+from waltz_log.extras import install_command
 
 __all__ = ["METRICS", "METRICS_HOST", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
 
@@ -57,7 +58,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
             import prometheus_client
         except ImportError:
             name = "--metrics-port" if port is not None else "--metrics-file"
-            reason = "needs prometheus_client: pip install 'waltz-platform[metrics]'"
+            reason = f"needs prometheus_client: {install_command('metrics')}"
             raise InvalidSetting(name=name, reason=reason, nearest=None) from None
         self._client = prometheus_client
         self._board = board

@@ -213,7 +213,7 @@ def test_a_reader_that_has_enough_ends_a_tool_without_a_word(tmp_path: Path, out
     log = SegmentLog.open(FileSystemDisk(tmp_path), FixedClock(), KEY, 0, 1 << 20, -1)
     log.append([block_of(0, 0, [90] * 3000, salt=1)])  # shown, more than a pipe holds
     log.close()
-    command = [sys.executable, "-m", "waltz_log.cli.main", "storage", "dump-segment", str(tmp_path / "0" / "0000000000000000000.seg")]
+    command = [sys.executable, "-m", "waltz_log.cli", "storage", "dump-segment", str(tmp_path / "0" / "0000000000000000000.seg")]
     with subprocess.Popen([*command, "--data", "hex", "--output", output], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tool:
         assert tool.stdout is not None
         assert tool.stderr is not None
