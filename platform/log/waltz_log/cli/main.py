@@ -60,6 +60,21 @@ DeadIds = Annotated[list[int] | None, typer.Argument(help="Dead letters, by id."
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"waltz {version('waltz-platform')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version, then exit.")] = False,
+) -> None:
+    """Options before the name of a command."""
+
+
 @app.command()
 def zookeeper(
     directory: Annotated[Path, typer.Option(help="Where its data and configuration lie.")] = Path("var/zookeeper"),

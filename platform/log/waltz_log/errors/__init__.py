@@ -26,6 +26,8 @@
     ├── SessionTooOld             the replica's tail may not be committed               read from another replica
     ├── ClusterKeyMismatch        the node belongs to another cluster                   check the address
     ├── OutOfRange                the range is not in the log, or no longer             choose a position within it
+    │   ├── NotCommittedYet       the log does not reach this transaction               check the id, or try again later
+    │   └── Trimmed               retention removed the transaction                     look in a table or a backup
     ├── CorruptData               bytes do not match their checksum                     read from another replica, repair this one
     ├── EnvelopeBroken            a transaction of a keyed topic has no key             find who appended it; read on past it
     ├── StorageFailed             this replica's disk failed                            repair the node
@@ -50,7 +52,7 @@ from __future__ import annotations
 from waltz_log.errors.appends import GaveUp, GaveUpOnConflict, LockConflict, NotAppended, OutcomeUnknown
 from waltz_log.errors.availability import ClusterUnavailable, ConnectionLost, NotOwner, OutboxFull, ProtocolViolation, Unavailable
 from waltz_log.errors.base import WaltzError, exit_code_of
-from waltz_log.errors.data import CorruptData, EnvelopeBroken, OutOfRange
+from waltz_log.errors.data import CorruptData, EnvelopeBroken, NotCommittedYet, OutOfRange, Trimmed
 from waltz_log.errors.fencing import ClusterKeyMismatch, CoordinatorBehind, Fenced, OutboxTaken, ReplicaFenced, SessionTooOld
 from waltz_log.errors.machine import JournalFailed, JournalFull, StorageFailed, StorageFull, WorkerFailed
 from waltz_log.errors.requests import (
@@ -84,6 +86,7 @@ __all__ = [
     "NoSuchTopic",
     "NotAllowed",
     "NotAppended",
+    "NotCommittedYet",
     "NotOwner",
     "OutOfRange",
     "OutboxFull",
@@ -96,6 +99,7 @@ __all__ = [
     "StorageFull",
     "TopicDeleted",
     "TransactionTooLarge",
+    "Trimmed",
     "Unavailable",
     "UnknownRecord",
     "WaltzError",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from waltz_log.errors.base import WaltzError
-from waltz_log.exit_codes import MACHINE, USAGE
+from waltz_log.exit_codes import MACHINE, UNAVAILABLE, USAGE
 
-__all__ = ["CorruptData", "EnvelopeBroken", "OutOfRange"]
+__all__ = ["CorruptData", "EnvelopeBroken", "NotCommittedYet", "OutOfRange", "Trimmed"]
 
 
 class OutOfRange(WaltzError):
@@ -19,6 +19,24 @@ class OutOfRange(WaltzError):
     asked: int
     first: int
     last: int
+
+
+class NotCommittedYet(OutOfRange):
+    """No transaction of this id is committed. The log ends at `last`.
+
+    To do: check the id; if it is that of an append without an answer yet, try again later."""
+
+    text = "not committed yet: the log ends at last"
+    exit_code = UNAVAILABLE
+    retriable = True
+
+
+class Trimmed(OutOfRange):
+    """Retention removed the transaction. The log begins at `first`.
+
+    To do: nothing brings it back to the log. Look for it in a table or in a backup."""
+
+    text = "trimmed: retention removed this transaction, the log begins at first"
 
 
 class CorruptData(WaltzError):

@@ -1,4 +1,5 @@
-"""The arguments of `waltz append` and `waltz read`. What they do stands in `transactions`; imports next to nothing, like `main`."""
+"""The arguments of `waltz append`, `waltz read` and `waltz trace`. What they do is in `transactions` and `trace`. Imports next to nothing, like
+`main`."""
 
 from __future__ import annotations
 
@@ -60,6 +61,23 @@ def read(
     return asyncio.run(command.read(cluster, place, **options, principal=principal, timeout_s=timeout))  # type: ignore[arg-type]
 
 
+def trace(
+    cluster: Cluster,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="Of the log.")],
+    transaction: Annotated[int, typer.Option("--transaction", "-t", min=0, help="The transaction id.")],
+    table: Annotated[str | None, typer.Option("--table", help="A Delta table: also show which of its versions holds the transaction.")] = None,
+    output: Output = "table",
+    principal: Principal = None,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Show who sent a transaction, when, in which block it is, and which replicas and which table version hold it."""
+    from waltz_log.cli.transactions import trace as command
+
+    return asyncio.run(
+        command.run(cluster, partition, transaction, table=table, output=checked_output(output), principal=principal, timeout_s=timeout)
+    )
+
+
 def add_transactions(app: typer.Typer) -> None:
-    app.command()(append)
-    app.command()(read)
+    for command in (append, read, trace):
+        app.command()(command)

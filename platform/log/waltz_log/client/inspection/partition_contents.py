@@ -51,7 +51,7 @@ class PartitionsAsked:
             await channel.close()
         self._channels.clear()
 
-    def _channel(self, address: str) -> Channel:
+    def channel(self, address: str) -> Channel:
         if address not in self._channels:
             self._channels[address] = self._network.connect(address)
         return self._channels[address]
@@ -88,7 +88,7 @@ class PartitionsAsked:
     async def _bounds_at(self, address: str, key: bytes, partitions: list[int], closed_in: int | None) -> list[Any]:
         request = pb.BoundRequest(partitions=partitions, cluster_key=key, closed_in=0 if closed_in is None else closed_in + 1)
         try:
-            return list((await self._channel(address).call(BOUND, request, timeout_s=CALL_TIMEOUT_S)).bounds)
+            return list((await self.channel(address).call(BOUND, request, timeout_s=CALL_TIMEOUT_S)).bounds)
         except WaltzError as error:
             if not error.retriable:
                 raise
@@ -115,7 +115,7 @@ class PartitionsAsked:
         first, last = bound.first_transaction_id, bound.high_water_mark
         question = Question(bound.session, last, first=first, last=last, max_bytes=1 << 62)
         try:
-            found = await locate(self._channel, {bound.partition: addresses}, key, {bound.partition: question}, CALL_TIMEOUT_S)
+            found = await locate(self.channel, {bound.partition: addresses}, key, {bound.partition: question}, CALL_TIMEOUT_S)
         except WaltzError:
             return None  # it is only shown
         return found[bound.partition].bytes
@@ -127,7 +127,7 @@ class PartitionsAsked:
         if address is None:
             return None
         try:
-            blocks = (await self._channel(address).call(TRANSACTIONS, request, timeout_s=CALL_TIMEOUT_S)).blocks
+            blocks = (await self.channel(address).call(TRANSACTIONS, request, timeout_s=CALL_TIMEOUT_S)).blocks
         except WaltzError:
             return None  # it is only shown
         return int(blocks[0].append_time_ms) if blocks else None

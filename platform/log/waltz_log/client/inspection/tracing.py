@@ -1,0 +1,254 @@
+"""Follows one transaction: who sent it, when and in which session, its block, and the replicas that hold it.
+
+Reads only. Every assigned replica is asked for the record itself, so "holds it" means that the replica returned bytes that match those of the others.
+A replica that does not is part of the answer, not an error, as long as one holds the transaction.
+
+The log does not record the sender's principal, nor the store session of a block. The owner knows where its own session began, so a transaction of an
+older session is only known to be older.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from waltz_log.client.inspection.locating import Place, Question, locate
+from waltz_log.client.inspection.partition_contents import PartitionsAsked
+from waltz_log.coordination.survey import Survey, survey
+from waltz_log.core.formats.records import decode_record
+from waltz_log.core.metadata import CLUSTER, STORAGE_NODES, ClusterParameters, StorageNodeEntry
+from waltz_log.core.ports import Channel, Coordinator, Network
+from waltz_log.core.status.server_statistics import OpenPartitionStatistics
+from waltz_log.errors import ClusterUnavailable, InvalidRequest, NotAllowed, NotCommittedYet, Trimmed, Unavailable, WaltzError
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import READ
+
+__all__ = ["HoldingReplica", "TableVersion", "TracedBlock", "TransactionTrace", "trace"]
+
+REPLICA_TIMEOUT_S = 2.0
+"""One replica's time to return the record. All are asked at once."""
+
+NO_LIMIT_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class TracedBlock:
+    """The transactions `first_transaction_id` to `last_transaction_id`, which have the same append time, and `bytes` together. The transaction begins
+    at byte `offset` of them and takes `record_bytes`, 40 of which are framing. Two blocks of one millisecond count as one."""
+
+    first_transaction_id: int
+    last_transaction_id: int
+    offset: int
+    bytes: int
+    record_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingReplica:
+    """`holds`: the storage node returned the transaction, with the same bytes as the others. `reason`: why not; None if it did."""
+
+    name: str
+    holds: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTrace:
+    """`client_id`, `generation`, `sequence`: who sent it, and as which append of that client. `append_time_ms`: since 1970, UTC. `session`: the store
+    session that wrote it; None if an older one than `owner_session`, the session of the owner now, did."""
+
+    cluster_key: str
+    partition: int
+    transaction_id: int
+    client_id: int
+    generation: int
+    sequence: int
+    header: int
+    append_time_ms: int
+    session: int | None
+    owner_session: int
+    block: TracedBlock
+    replicas: tuple[HoldingReplica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """Where a Delta table holds the transaction; `waltz_delta` finds it. `version`: the first version that holds it, or an older one if not `exact`,
+    because the table's log was cleaned up; None if the table does not hold it yet. `mark`: the last transaction of the partition that the newest
+    version holds, -1: none; None where the table holds the transaction."""
+
+    path: str
+    version: int | None
+    exact: bool
+    mark: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The record as one replica returned it."""
+
+    record: bytes
+    append_time_ms: int
+
+
+async def trace(
+    coordinator: Coordinator,
+    network: Network,
+    address: str,
+    partition: int,
+    transaction_id: int,
+    *,
+    principal: str = "",
+    timeout_s: float = 10.0,
+) -> TransactionTrace:
+    """`principal`: who reads, for a topic that names its readers. Raises `InvalidRequest` for a partition that the cluster does not have,
+    `NotCommittedYet`, `Trimmed`, `NotAllowed`, and `Unavailable` if no owner or no replica that holds the transaction answers."""
+    node = await coordinator.get(CLUSTER)
+    if node is None:
+        raise ClusterUnavailable(address=address, reason="no cluster there")
+    partitions = ClusterParameters.from_bytes(node.data).partitions
+    if not 0 <= partition < partitions:
+        raise InvalidRequest(reason=f"no such partition: partition={partition} partitions={partitions}")
+    asked = PartitionsAsked(coordinator, network, timeout_s)
+    try:
+        bound: pb.Bound | None = (await asked.bounds([partition])).get(partition)
+        if bound is None:
+            raise Unavailable(reason=f"no owner answers within {timeout_s:g} s: partition={partition}")
+        _expect_within(bound, transaction_id)
+        found = await survey(coordinator, network, address)  # after the bound: the session is open by now
+        return await _Tracing(coordinator, asked.channel, found, bound, timeout_s).trace(transaction_id, principal)
+    finally:
+        await asked.close()
+
+
+def _expect_within(bound: pb.Bound, transaction_id: int) -> None:
+    first, last = bound.first_transaction_id, bound.high_water_mark
+    if transaction_id > last:
+        raise NotCommittedYet(partition=bound.partition, asked=transaction_id, first=first, last=last)
+    if transaction_id < first:
+        raise Trimmed(partition=bound.partition, asked=transaction_id, first=first, last=last)
+
+
+class _Tracing:
+    """Of one partition, which is committed up to `bound`."""
+
+    def __init__(self, coordinator: Coordinator, channel: Callable[[str], Channel], found: Survey, bound: pb.Bound, timeout_s: float) -> None:
+        self._coordinator = coordinator
+        self._channel = channel
+        self._found = found
+        self._bound = bound
+        self._timeout_s = timeout_s
+        self._key = UUID(found.key).bytes
+
+    async def trace(self, transaction_id: int, principal: str) -> TransactionTrace:
+        partition = self._bound.partition
+        names = [replica.name for replica in self._found.partitions[partition].replicas]
+        addresses = await self._addresses(names)
+        answers = await self._ask(addresses, names, transaction_id, principal)
+        stored = self._expect_stored(answers, transaction_id)
+        record, _ = decode_record(stored.record)
+        owner = self._owner()
+        return TransactionTrace(
+            cluster_key=self._found.key,
+            partition=partition,
+            transaction_id=transaction_id,
+            client_id=record.client_id,
+            generation=record.generation,
+            sequence=record.sequence,
+            header=record.header,
+            append_time_ms=stored.append_time_ms,
+            session=owner.session if transaction_id > owner.low_water_mark else None,
+            owner_session=owner.session,
+            block=await self._block(list(addresses.values()), transaction_id, stored),
+            replicas=tuple(_replica(name, answers[name], stored) for name in names),
+        )
+
+    def _owner(self) -> OpenPartitionStatistics:
+        """What the owner reports of its session."""
+        for server in self._found.servers:
+            reported = server.statistics.partitions.get(self._bound.partition)
+            if isinstance(reported, OpenPartitionStatistics) and reported.session == self._bound.session:
+                return reported
+        raise Unavailable(reason=f"the owner does not report its session, try again: partition={self._bound.partition}")
+
+    async def _addresses(self, names: Sequence[str]) -> dict[str, str]:
+        """Where each replica is read; storage nodes that were never started are left out."""
+        entries = await asyncio.gather(*(self._coordinator.get(f"{STORAGE_NODES}/{name}") for name in names))
+        return {
+            name: StorageNodeEntry.from_bytes(entry.data).address_for(self._bound.partition)
+            for name, entry in zip(names, entries, strict=True)
+            if entry is not None
+        }
+
+    async def _ask(self, addresses: Mapping[str, str], names: Sequence[str], transaction_id: int, principal: str) -> dict[str, _Stored | WaltzError]:
+        request = pb.ReadRequest(
+            cluster_key=self._key,
+            partition=self._bound.partition,
+            session=self._bound.session,
+            first_transaction_id=transaction_id,
+            last_transaction_id=transaction_id,
+            runs_max=1,
+            principal=principal,
+        )
+
+        async def stored(name: str) -> _Stored | WaltzError:
+            if name not in addresses:
+                return Unavailable(reason="never started")
+            return await _stored(self._channel(addresses[name]), request)
+
+        return dict(zip(names, await asyncio.gather(*map(stored, names)), strict=True))
+
+    def _expect_stored(self, answers: Mapping[str, _Stored | WaltzError], transaction_id: int) -> _Stored:
+        """What most of the replicas that answer hold."""
+        held = Counter(answer for answer in answers.values() if isinstance(answer, _Stored))
+        if held:
+            return held.most_common(1)[0][0]
+        refused = next((answer for answer in answers.values() if isinstance(answer, NotAllowed)), None)
+        if refused is not None:
+            raise refused
+        told = "; ".join(f"{name}: {error}" for name, error in answers.items())
+        raise Unavailable(reason=f"no replica returned the transaction: partition={self._bound.partition} transaction_id={transaction_id} {told}")
+
+    async def _block(self, addresses: Sequence[str], transaction_id: int, stored: _Stored) -> TracedBlock:
+        """Append times never decrease, so that the transactions of one time are a range."""
+        time_ms = stored.append_time_ms
+        around = await self._locate(addresses, times_ms=(time_ms, time_ms + 1))
+        first, last = around.positions[0], around.positions[1] - 1
+        before = await self._locate(addresses, first=first, last=transaction_id - 1)
+        whole = await self._locate(addresses, first=first, last=last)
+        return TracedBlock(first, last, before.bytes, whole.bytes, len(stored.record))
+
+    async def _locate(self, addresses: Sequence[str], *, times_ms: tuple[int, ...] = (), first: int = 0, last: int = -1) -> Place:
+        bound = self._bound
+        question = Question(bound.session, bound.high_water_mark, times_ms, first, last, NO_LIMIT_BYTES)
+        found = await locate(self._channel, {bound.partition: addresses}, self._key, {bound.partition: question}, self._timeout_s)
+        return found[bound.partition]
+
+
+async def _stored(channel: Channel, request: pb.ReadRequest) -> _Stored | WaltzError:
+    """The record as this replica returns it, or why it does not."""
+    stream = channel.open(READ, request)
+    try:
+        async with asyncio.timeout(REPLICA_TIMEOUT_S):
+            answer: pb.ReadResponse | None = await stream.receive()
+    except TimeoutError:
+        return Unavailable(reason=f"no answer within {REPLICA_TIMEOUT_S:g} s")
+    except WaltzError as error:
+        return error
+    finally:
+        await stream.cancel()
+    if answer is None or not answer.blocks:
+        return Unavailable(reason="the replica does not hold it")
+    block = answer.blocks[0]
+    return _Stored(block.records, block.append_time_ms)
+
+
+def _replica(name: str, answer: _Stored | WaltzError, stored: _Stored) -> HoldingReplica:
+    if isinstance(answer, WaltzError):
+        return HoldingReplica(name, False, str(answer))
+    if answer.record != stored.record:
+        return HoldingReplica(name, False, "it holds other bytes under this id")
+    return HoldingReplica(name, True, None)
