@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 
 from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, PINNED
+from waltz_log.cli.main import run
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.storage.base.settings import StorageSettings
 
@@ -81,6 +83,18 @@ def test_every_pinned_version_is_one_that_the_project_allows() -> None:
             assert pinned is not None, f"{requirement.name} is not pinned"
             assert requirement.specifier.contains(pinned), f"{requirement} against {pinned}"
     assert {name: pins[canonicalize_name(name)] for name in PINNED} == PINNED, "what doctor checks is what is pinned"
+
+
+def test_the_changelog_describes_the_version_in_added_changed_and_fixed() -> None:
+    lines = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("#")]
+    versions = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    assert versions[:2] == ["Unreleased", PROJECT["project"]["version"]]
+    assert {line for line in lines if line.startswith("### ")} == {"### Added", "### Changed", "### Fixed"}
+
+
+def test_the_command_prints_the_version_that_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"waltz {version('waltz-platform')}\n"
 
 
 def test_spark_looks_for_delta_where_the_set_up_puts_it() -> None:

@@ -27,7 +27,7 @@
     ├── ClusterKeyMismatch        the node belongs to another cluster                   check the address
     ├── OutOfRange                the range is not in the log, or no longer             choose a position within it
     │   ├── NotCommittedYet       the log does not reach this transaction               check the id, or try again later
-    │   └── Trimmed               retention removed the transaction                     look in a table or a backup
+    │   └── Trimmed               retention removed the transaction                     search a table or a backup
     ├── CorruptData               bytes do not match their checksum                     read from another replica, repair this one
     ├── EnvelopeBroken            a transaction of a keyed topic has no key             find who appended it; read on past it
     ├── StorageFailed             this replica's disk failed                            repair the node

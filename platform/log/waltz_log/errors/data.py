@@ -34,7 +34,7 @@ class NotCommittedYet(OutOfRange):
 class Trimmed(OutOfRange):
     """Retention removed the transaction. The log begins at `first`.
 
-    To do: nothing brings it back to the log. Look for it in a table or in a backup."""
+    To do: nothing brings it back to the log. Search for it in a table or in a backup."""
 
     text = "trimmed: retention removed this transaction, the log begins at first"
 
