@@ -58,7 +58,7 @@ class Recovery:
 
     async def majority_inspected(self) -> None:
         """Returns when a majority of the replicas has been inspected. Whatever a session committed that the metadata does not know is on one of them.
-        Until then no replica is changed: one that a mistaken session made clean would look like the newest to whoever repairs the cluster
+        Until then no replica is changed: one that a mistaken session made clean would seem the newest to whoever repairs the cluster
         (`core.adoption`)."""
         quorum = majority(len(self._assigned))
         await self.changed.wait_for(lambda: len(self._inspected.intersection(self._assigned)) >= quorum)

@@ -180,7 +180,7 @@ class ReplicaSession:
             recovery.expect_recorded(self.name, store.session, report)
         self._notice_loss(session, last)
         recovery.inspected(self.name)
-        await self._look_after(recovery.majority_inspected(), last)
+        await self._wait_connected(recovery.majority_inspected(), last)
         if not self._lost and session == store.session and recovery.resolved is not None and last >= recovery.resolved:
             # It was clean in this very session before the connection broke: what it holds came from us, in order.
             return await self._take_part(last)
@@ -231,7 +231,7 @@ class ReplicaSession:
     async def _take_part(self, last: int) -> int:
         """The replica is clean: waits until the session is open, then its acknowledgements count. Returns the next id it needs."""
         store = self._store
-        await self._look_after(store.opened_with(self.name, self._recovery), last)
+        await self._wait_connected(store.opened_with(self.name, self._recovery), last)
         await store.became_clean(self.name, self._recovery, last)
         return last + 1
 
@@ -250,14 +250,14 @@ class ReplicaSession:
         while recovery.resolved is None:
             usher = recovery.usher(self.name, last)
             if usher is None:
-                await self._look_after(recovery.wait(self.name, last), last)
+                await self._wait_connected(recovery.wait(self.name, last), last)
                 continue
             name, reach = usher
             last = await self._copy_from(name, last, reach)
             recovery.lift(self.name, last)
         return last
 
-    async def _look_after(self, wait: Coroutine[Any, Any, None], last: int) -> None:
+    async def _wait_connected(self, wait: Coroutine[Any, Any, None], last: int) -> None:
         """Waits, and looks now and then whether the replica is still there with what it had: it is what others copy from, and one that came back at
         another address would be waited for in vain."""
         waiting = asyncio.ensure_future(wait)
