@@ -1,7 +1,7 @@
 """Lands the log in Delta tables exactly once, by marks that the tables themselves hold.
 
-`DeltaAppend` and `DeltaUpsert` go into `foreachBatch`; `starting_transaction_ids` says where a query starts; `high_water_marks` reads the marks
-without a JVM. Names are loaded when first used: reading marks needs neither pyspark nor Java."""
+`DeltaAppend` and `DeltaUpsert` are functions for `foreachBatch`; `starting_transaction_ids` returns where a query starts; `high_water_marks` reads
+the marks without a JVM. Names are imported on first use, because reading marks needs neither pyspark nor Java."""
 
 from __future__ import annotations
 

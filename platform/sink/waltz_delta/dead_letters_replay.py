@@ -1,10 +1,10 @@
-"""Puts dead letters through again after a fix: those that decode now go into the table they were meant for, and are told as replayed.
+"""Lands dead letters again after a correction: those that decode now are written to their table and marked as replayed.
 
-May be run at any time, beside the streams, killed in the middle, and again. A letter is put through only when its table has passed its place in the
-log: from then on no stream brings it. An appended table gets of a transaction only what it does not hold (looked up by its place in the log); a
-merged one lets nothing newer give way, and remembers deletes for that. Then the letters are marked in their own table; whoever dies before has told
-nothing, and the next run finds the rows there. What does not decode still stays as it is. Letters that no route took go to every output whose route
-takes them now.
+It may run at any time, beside the streams, be killed and run again. A dead letter is landed only when its table's mark is at or above its position in
+the log, because from then on no stream brings it. An appended table receives only those rows of a transaction that it lacks (found by their position
+in the log). In a merged table a replayed row never replaces a newer one, and deletes are remembered for that. Then the dead letters are marked in
+their own table. A run that dies before has marked none, and the next run finds the rows already there. What still does not decode stays unchanged. A
+dead letter that no route accepted goes to every output whose route accepts it now.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from waltz_log.errors import InvalidSetting
 __all__ = ["Replayed", "replay", "replay_dead_letters"]
 
 PLACE = [PARTITION, TRANSACTION_ID]
-REASONS_TOLD = 5
+REASONS_SHOWN = 5
 _RAW = ("partition", "transaction_id", "timestamp", "header", "data")
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became, or would become, of the letters that one table waits for."""
+    """The result for the dead letters of one table, or with `dry_run` the result that a replay would have."""
 
     table: str
     landed: int
-    """Decode now: they are in the table, or filtered out as they would have been at first."""
+    """Decode now: they are in the table, or filtered out as they would have been before."""
     still: int
     waiting: int
-    """The table has not got so far in the log; they are put through later."""
+    """The table has not reached their position in the log; a later replay lands them."""
     reasons: dict[str, int] = field(default_factory=dict)
-    """The commonest of those that do not decode still."""
+    """The most frequent reasons of those that still do not decode."""
 
 
 def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = False) -> list[Replayed]:
-    """By the settings as they are now. One report for each output and cluster that has letters."""
+    """Replays by the current settings. Returns one report for each output and cluster that has dead letters."""
     if settings.dead_letters is None:
         raise InvalidSetting(name="dead_letters", reason="are not declared", nearest=None)
     internal.check_versions(spark)
@@ -65,7 +65,7 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
     if not is_table(spark, path):
         return []
     DeadLetters(path, "").prepare(spark)
-    version = internal.table_version(spark, path)  # a plan without it would see letters that come while it is worked off
+    version = internal.table_version(spark, path)  # without a version, the plan would see letters that arrive while it runs
     pending = spark.read.format("delta").option("versionAsOf", version).load(path).where("replayed_at IS NULL")
     clusters = [row[0] for row in pending.select("cluster").distinct().orderBy("cluster").collect()]
     reports = []
@@ -75,7 +75,7 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
         tries = []
         with progress(f"replay of cluster {cluster}", len(landing.outputs)) as bar:
             for way, sink in landing.outputs:
-                if not dry_run:  # what a RESTORE took away comes by the stream again, not from here as well
+                if not dry_run:  # the stream reads again what a RESTORE removed, so it is not replayed here
                     follow_restore(spark, sink.path, cluster)
                 attempt = _Try(way, own.where(f.col("target").isin(sink.path, NOWHERE)), _passed(spark, sink.path, cluster))
                 report = attempt.report(sink.path)
@@ -91,7 +91,7 @@ def replay(spark: SparkSession, settings: LandingSettings, *, dry_run: bool = Fa
 
 
 def _passed(spark: SparkSession, table: str, cluster: str) -> Column:
-    """Whether the table has got past a place in the log."""
+    """Whether the table has passed a position in the log."""
     passed = f.lit(False)
     for partition, mark in sorted(marks_as_restored(spark, table, cluster).items()):
         passed = passed | ((f.col(PARTITION) == partition) & (f.col(TRANSACTION_ID) <= mark))
@@ -99,7 +99,8 @@ def _passed(spark: SparkSession, table: str, cluster: str) -> Column:
 
 
 class _Try:
-    """The letters of one output, put through its decoder again. Plans over one version of the letters' table, so the same whenever they run."""
+    """The dead letters of one output, decoded again. Its plans read one version of the dead-letter table, so they give the same rows whenever they
+    run."""
 
     def __init__(self, way: Way, letters: DataFrame, passed: Column) -> None:
         self.letters = routed(letters, way.output.route).select(*_RAW).dropDuplicates(PLACE)
@@ -109,18 +110,18 @@ class _Try:
 
     def report(self, table: str) -> Replayed | None:
         total, ready = self.letters.count(), self.ready.count()
-        told = {row[0]: row[1] for row in self.bad.groupBy(PROBLEM).count().collect()}
-        still = sum(told.values())
-        commonest = sorted(told.items(), key=lambda each: (-each[1], each[0]))[:REASONS_TOLD]
+        reasons = {row[0]: row[1] for row in self.bad.groupBy(PROBLEM).count().collect()}
+        still = sum(reasons.values())
+        commonest = sorted(reasons.items(), key=lambda each: (-each[1], each[0]))[:REASONS_SHOWN]
         return Replayed(table, ready - still, still, total - ready, dict(commonest)) if total else None
 
 
 def _done(own: DataFrame, tries: Sequence[tuple[str, _Try]]) -> DataFrame:
-    """Target and place of every letter that is settled. One that no route took is, when every output that takes it now decodes it."""
+    """Target and position of every settled dead letter. One without a route is settled when every output that accepts it now decodes it."""
     astray = own.where(f.col("target") == NOWHERE).select(*PLACE)
-    taken = reduce(DataFrame.union, [astray.join(each.letters.select(*PLACE), PLACE, "left_semi") for _, each in tries])
+    routed_now = reduce(DataFrame.union, [astray.join(each.letters.select(*PLACE), PLACE, "left_semi") for _, each in tries])
     failed = reduce(DataFrame.union, [each.letters.select(*PLACE).join(each.decoded, PLACE, "left_anti") for _, each in tries])
-    found = taken.distinct().join(failed, PLACE, "left_anti").withColumn("target", f.lit(NOWHERE))
+    found = routed_now.distinct().join(failed, PLACE, "left_anti").withColumn("target", f.lit(NOWHERE))
     return reduce(DataFrame.unionByName, [each.decoded.withColumn("target", f.lit(table)) for table, each in tries], found)
 
 
@@ -157,7 +158,7 @@ def _mark(spark: SparkSession, path: str, cluster: str, done: DataFrame) -> None
 
 
 def replay_dead_letters(arguments: Sequence[str]) -> int:
-    """The job. The exit code."""
+    """Runs the job. Returns the exit code."""
     return run_job("replay_dead_letters", arguments, _run)
 
 

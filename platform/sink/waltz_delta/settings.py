@@ -1,7 +1,8 @@
-"""What is declared of a way from the log into Delta tables: decoding, routing, projection, target, dead letters. Values only.
+"""The settings of the way from the log into Delta tables: decoding, routing, projection, target, dead letters. Values only.
 
-A `LandingSettings` is everything that `waltz_delta.landing.landing.Landing` needs besides the cluster key. Each output is one way: transactions with
-the headers of its route, decoded, filtered, projected, into one table. Whatever a pipeline says beyond that (source, trigger, names) is not here.
+A `LandingSettings` is everything that `waltz_delta.landing.landing.Landing` needs besides the cluster key. Each output fills one table: transactions
+with the headers of its route are decoded, filtered, projected and written. The further settings of a pipeline (source, trigger, names) are in
+`pipelines.pipeline`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ TimestampUnit = Literal["s", "ms", "us"]
 
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 LATEST = datetime.combine(date(9999, 12, 31), time.max, UTC)
-"""What Python's `datetime` holds. A reader of the table in Python could show nothing beyond; 9999-12-31 says "no end" in many systems."""
+"""The range of Python's `datetime`. A reader in Python could not show a later time; in many systems 9999-12-31 means "no end"."""
 
 _NUMBER = re.compile(r"\s*[-+]?[0-9.]+\s*")
 _DAY = 10
-"""Characters of a date alone."""
+"""Length of a date without a time, in characters."""
 
 
 def _moment(given: Any) -> Any:
@@ -46,7 +47,7 @@ def _moment(given: Any) -> Any:
 
 
 def _end_of_day(given: Any) -> Any:
-    """Of a date alone: the end of that day, since the bound is inclusive."""
+    """For a date without a time: the end of that day, since the bound is inclusive."""
     if isinstance(given, date) and not isinstance(given, datetime):
         return datetime.combine(given, time.max, UTC)
     if isinstance(given, str) and len(given.strip()) == _DAY:
@@ -67,7 +68,7 @@ Latest = Annotated[datetime, BeforeValidator(_moment), BeforeValidator(_end_of_d
 
 
 class DecodeSettings(Settings):
-    """How the bytes of a transaction become columns. What does not decode is told by `undecodable`."""
+    """How the bytes of a transaction become columns. `undecodable` decides what happens to a transaction that does not decode."""
 
     format: Literal["json", "avro", "protobuf", "arrow", "bytes"] = Field(
         default="bytes",
@@ -134,12 +135,12 @@ class DecodeSettings(Settings):
         return self
 
     def unit_of(self, path: str) -> TimestampUnit | None:
-        """Of numbers in a TIMESTAMP column, or in a field within one."""
+        """The unit of numbers in a TIMESTAMP column, or in a field within one."""
         return self.timestamp_units.get(path, self.timestamp_unit)
 
 
 class RouteSettings(Settings):
-    """Which transactions take this way: those whose header is one of these."""
+    """Which transactions this output receives: those whose header is one of these."""
 
     headers: tuple[int, ...] = Field(min_length=1, description="Headers as the application gave them; several outputs may have the same.")
 
@@ -154,7 +155,7 @@ class ProjectionSettings(Settings):
 
 
 class DeleteSettings(Settings):
-    """Which transactions delete the row of their key, and what is left of it. They need the key's columns only, not the other required fields."""
+    """Which transactions delete the row of their key, and what remains of it. They need only the key's columns, not the other required fields."""
 
     headers: tuple[int, ...] = Field(default=(), description="A transaction with one of these headers deletes. Give this or `where`.")
     where: str | None = Field(default=None, description="SQL condition over the decoded columns that makes a transaction a delete, as `op = 'D'`.")
@@ -182,7 +183,7 @@ class DeleteSettings(Settings):
 
 
 class LayoutSettings(Settings):
-    """How the files of a new table lie. A table that exists keeps its own layout."""
+    """How the files of a new table are organized. An existing table keeps its own layout."""
 
     partition_by: tuple[str, ...] = Field(default=(), description="Columns of few values each (a day, a region); every value has files of its own.")
     cluster_by: tuple[str, ...] = Field(
@@ -211,7 +212,7 @@ class HistorySettings(Settings):
 
 
 class TargetSettings(Settings):
-    """One Delta table and how rows come into it."""
+    """One Delta table and how rows are written to it."""
 
     table: str = Field(min_length=1, description="Path of the Delta table; it is made where there is none.")
     mode: Literal["append", "upsert", "history"] = Field(
@@ -254,7 +255,7 @@ class TargetSettings(Settings):
 
 
 class OutputSettings(Settings):
-    """One way from the log to one table."""
+    """One table and the transactions that it receives."""
 
     target: TargetSettings = Field(description="The table.")
     decode: DecodeSettings = Field(default=DecodeSettings(), description="How data becomes columns.")
@@ -263,7 +264,7 @@ class OutputSettings(Settings):
 
 
 class DeadLetterSettings(Settings):
-    """Where transactions go that do not decode: with their place in the log, the reason, and their data as it was."""
+    """Where transactions go that do not decode: with their position in the log, the reason, and the unchanged data."""
 
     table: str = Field(min_length=1, description="Path of the Delta table of dead letters. Several landings may share one.")
 

@@ -1,11 +1,11 @@
-"""Writes Delta's checkpoints beside the batches, so that no batch waits for one.
+"""Writes Delta's checkpoints in a background thread, so that no batch waits for one.
 
-Delta writes a checkpoint of the table's log after every tenth commit (`delta.checkpointInterval`), within the commit. The batch that is due takes
-seconds longer, and every row behind it waits. Two things avoid that. The sink's own commits leave the checkpoint to one thread of the driver. And a
-table that the sink makes has an interval of 100: at each multiple of the interval Delta also rebuilds the table's state within the commit, for its
-statistics, whoever writes the checkpoint. On such a table the thread writes a checkpoint after every tenth commit, as Delta would.
+Delta writes a checkpoint of the table's log after every tenth commit (`delta.checkpointInterval`), within the commit. That batch runs seconds longer,
+and every later row waits. The sink avoids this in two ways. Its own commits leave the checkpoint to one thread of the driver. And a table that the
+sink creates has an interval of 100, because Delta also rebuilds the table's state within the commit at each multiple of the interval, for its
+statistics, even if another thread writes the checkpoint. On such a table the thread writes a checkpoint after every tenth commit, as Delta would.
 
-A checkpoint is only a faster way to read the log, so one that is lost with the driver costs nothing: the next one covers it.
+A checkpoint is only a faster way to read the log. If one is lost with the driver, nothing else is lost: the next one covers it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = structlog.get_logger(__name__)
 
 INTERVAL: Final = "delta.checkpointInterval"
 TABLE_INTERVAL: Final = 100
-"""In commits, of a table that the sink makes, unless the caller's properties set one."""
+"""In commits, for a table that the sink creates, unless the caller's properties set one."""
 EVERY: Final = 10
-"""Commits from one checkpoint of the sink to the next, on a table with `TABLE_INTERVAL`."""
+"""Commits between two checkpoints of the sink, on a table with `TABLE_INTERVAL`."""
 
 
 def with_interval(properties: Mapping[str, str]) -> dict[str, str]:
@@ -34,18 +34,19 @@ def with_interval(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def checkpoint_every(interval: int) -> int:
-    """Commits from one checkpoint to the next. `interval`: the table's; one that a user chose is kept."""
+    """Commits between two checkpoints. `interval`: the table's interval; one that a user chose is kept."""
     return EVERY if interval == TABLE_INTERVAL else interval
 
 
 class Checkpoints:
-    """One thread while there is work. Of a table at most one checkpoint waits: it covers everything that was committed until it is written."""
+    """A thread that runs while there is work. At most one checkpoint per table is queued: it covers everything that is committed until it is
+    written."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: dict[str, Callable[[], None]] = {}
         self._scheduled: dict[str, int] = {}
-        """Of each table, the version at which its last checkpoint was scheduled."""
+        """By table path, the version at which its last checkpoint was scheduled."""
         self._busy = False
 
     def committed(self, path: str, version: int, every: int, newest: int, write: Callable[[], None]) -> None:
@@ -59,7 +60,7 @@ class Checkpoints:
             self.schedule(path, write)
 
     def schedule(self, path: str, write: Callable[[], None]) -> None:
-        """`write` runs soon, in the thread. A failure is logged: the table is whole without the checkpoint."""
+        """Runs `write` soon, in the thread. A failure is only logged, because the table is complete without the checkpoint."""
         with self._changed:
             self._waiting[path] = write
             if not self._busy:
@@ -67,7 +68,8 @@ class Checkpoints:
                 threading.Thread(target=self._run, name="delta-checkpoints", daemon=True).start()
 
     def settle(self, timeout_s: float) -> bool:
-        """Waits until nothing is left to write. Whether that is so; the session may be stopped in either case."""
+        """Waits until no checkpoint is queued or being written, and returns whether that happened in time. The session may be stopped in either
+        case."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
 
@@ -89,4 +91,4 @@ class Checkpoints:
 
 
 CHECKPOINTS = Checkpoints()
-"""Of this process, which has one JVM."""
+"""One for the process, which has one JVM."""

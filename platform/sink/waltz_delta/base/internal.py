@@ -41,7 +41,7 @@ __all__ = [
 DELTA_VERSION = "4.4.0"
 
 OBSERVED_WITHIN_S = 10.0
-"""Spark tells what it counted just after the job, from another thread. Beyond this the caller looks for itself."""
+"""Spark reports observed metrics just after the job, from another thread. After this time the caller counts the rows itself."""
 
 _INCOMPLETE_LOG = ("DELTA_TRUNCATED_TRANSACTION_LOG", "DELTA_VERSIONS_NOT_CONTIGUOUS")
 _MISSING_CHECKPOINT = "DELTA_MISSING_PART_FILES"
@@ -81,7 +81,7 @@ class TableTransaction:
         self._java = _Java(spark)
         self._session: Any = spark._jsparkSession
         _activate(self._java, self._session)
-        # INT96, Spark's default, holds nanoseconds for most readers: a date after 2262 makes the whole table unreadable to them.
+        # Most readers convert INT96, Spark's default, to nanoseconds: one date after 2262 makes the whole table unreadable to them.
         self._session.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         self._spark, self._path = spark, path
         try:
@@ -93,7 +93,7 @@ class TableTransaction:
                 raise
             self._start_from_files()
         self._versions: dict[str, int] | None = None
-        # Also where it is only read: a catalog may hold commits, and marks in them, that the log does not show.
+        # Also for reading: a catalog may hold commits, with marks in them, that the log does not show.
         require_own_commits(path, self._features(), {})
 
     def _start(self) -> None:
@@ -101,7 +101,7 @@ class TableTransaction:
         self._transaction = self._log.startTransaction()
 
     def _start_from_files(self) -> None:
-        """Without what Delta keeps of the table in memory. That names a checkpoint which is not there any more, as after the table was replaced."""
+        """Ignores Delta's cached state of the table. After the table was replaced, the cache names a checkpoint that no longer exists."""
         self._java("org.apache.spark.sql.delta.DeltaLog").clearCache()
         try:
             self._start()
@@ -125,16 +125,16 @@ class TableTransaction:
 
     @property
     def table_id(self) -> str:
-        """Delta's id of the table, which it has from its creation to its removal; empty where there is no table."""
+        """Delta's id of the table, constant from its creation to its removal; empty if there is no table."""
         return str(self._transaction.metadata().id()) if self.exists else ""
 
     def version(self, app_id: str) -> int | None:
-        """As Delta's own `txnVersion`: the version, and from now on a commit of another that changes it makes ours fail."""
+        """Like Delta's own `txnVersion`: returns the version, and from now on a concurrent commit that changes it makes ours fail."""
         getattr(self._transaction.readTxn(), "$plus$eq")(app_id)
         return self.versions().get(app_id)
 
     def versions(self) -> dict[str, int]:
-        """All identifiers, without a conflict check. Read from the last commit's checksum file where it has them: rebuilding the table's state for
+        """All identifiers, without a conflict check. Read from the checksum file of the last commit if it has them: to rebuild the table's state for
         them, as Delta does, costs as much as writing a small batch."""
         if self._versions is None:
             snapshot = self._transaction.snapshot()
@@ -156,7 +156,8 @@ class TableTransaction:
         return {str(each.getKey()): int(each.getValue()) for each in _each(entries)}
 
     def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Version and `commitInfo` of the newest commits, from the newest back, as far as the log's files tell; it is their first line."""
+        """Version and `commitInfo` of the newest commits, newest first, as far back as the log's files reach. `commitInfo` is the first line of a
+        commit."""
         file = self._java("org.apache.hadoop.fs.Path")
         files = self._log.logPath().getFileSystem(self._session.sessionState().newHadoopConf())
         for version in range(self.read_version, max(-1, self.read_version - count), -1):
@@ -170,8 +171,8 @@ class TableTransaction:
                 reader.close()
 
     def refuse_strange_checksum(self) -> None:
-        """`NotADeltaTable` where the checksum file of the newest commit is another table's, as a query leaves it that commits while its table is
-        replaced. Delta would take the table's id, columns and identifiers from it."""
+        """Raises `NotADeltaTable` if the checksum file of the newest commit belongs to another table. A query that commits while its table is
+        replaced leaves such a file, and Delta would read the table's id, columns and identifiers from it."""
         checksum = self._transaction.snapshot().checksumOpt()
         if not checksum.isDefined() or not checksum.get().txnId().isDefined():
             return
@@ -183,8 +184,8 @@ class TableTransaction:
                 raise NotADeltaTable(path=self._path, reason=reason)
 
     def lost_to_another(self, error: BaseException) -> bool:
-        """Whether our commit failed because another one came first; also where the table was made, removed or replaced meanwhile, which shows as any
-        error of a file or a schema."""
+        """Whether our commit failed because another one came first. If the table was created, removed or replaced meanwhile, the failure can be any
+        error of a file or a schema; that counts too."""
         if is_conflict(error):
             return True
         try:
@@ -193,12 +194,12 @@ class TableTransaction:
             return False
 
     def schema_text(self) -> str:
-        """The table's columns as Delta keeps them; equal texts are equal schemas. Empty where there is no table."""
+        """The table's columns as Delta stores them; equal texts are equal schemas. Empty if there is no table."""
         return str(self._transaction.metadata().schemaString()) if self.exists else ""
 
     def write(self, rows: DataFrame, *, partition_by: Sequence[str], properties: Mapping[str, str]) -> Any:
-        """Writes the rows' files, which nobody sees before `commit` names them. The schema must fit; where there is no table, the commit makes it.
-        Raises `UnsafeTable`."""
+        """Writes the files of the rows. No reader sees them before `commit` names them. The schema must fit; if there is no table, the commit creates
+        it. Raises `UnsafeTable`."""
         require_one_winner(self._spark, self._path)
         require_own_commits(self._path, (), properties)
         none, scala = self._option(None), self._java("org.apache.spark.api.python.PythonUtils")
@@ -217,11 +218,11 @@ class TableTransaction:
         return self._java(_CONVERTERS).asJava(writer.write(self._transaction, self._session, none, False))
 
     def mark(self, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
-        """Identifiers alone."""
+        """Commits identifiers alone."""
         return self.commit(None, versions, query=query, batch=batch, metadata=metadata)
 
     def commit(self, written: Any, versions: Mapping[str, int], *, query: str, batch: int, metadata: str) -> int:
-        """What `write` gave, None for nothing, and identifiers, in one commit. Gives the table version. Raises `UnsafeTable`."""
+        """Commits the result of `write` (None for no rows) and the identifiers together. Returns the table version. Raises `UnsafeTable`."""
         require_one_winner(self._spark, self._path)
         together, transaction = self._java("java.util.ArrayList")(), self._java("org.apache.spark.sql.delta.actions.SetTransaction")
         if written is not None:
@@ -241,8 +242,8 @@ class TableTransaction:
         return version
 
     def _write_checkpoint(self) -> None:
-        """Of the newest version, unless the table was removed or replaced meanwhile: a checkpoint of what it held would bring back its marks without
-        its files. Runs in a thread of its own."""
+        """Writes a checkpoint of the newest version, unless the table was removed or replaced meanwhile: that checkpoint would restore the old
+        table's marks without its files. Runs in its own thread."""
         _activate(self._java, self._session)
         now = self._log.update(*(getattr(self._log, f"update$default${n}")() for n in (1, 2, 3)))
         if int(now.version()) >= 0 and str(now.metadata().id()) == self.table_id:
@@ -254,8 +255,8 @@ class TableTransaction:
 
 
 class _Java:
-    """Classes by their full names. `jvm.org.apache…` asks the JVM for each part of the name, which then looks through all of its jars for a class
-    called `org`: that made a sixth of what a small batch costs the driver."""
+    """Classes by their full names. `jvm.org.apache…` asks the JVM for each part of the name, and the JVM then searches all of its jars for a class
+    called `org`. That was one sixth of the driver's time for a small batch."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm
@@ -266,13 +267,14 @@ class _Java:
 
 
 def _each(listed: Any) -> Iterator[Any]:
-    """Of a Java list. Going through it as Python does ends with an exception in Java, which PySpark translates with forty questions to the JVM."""
+    """The elements of a Java list. Python's iteration ends with an exception in Java, which PySpark translates with forty calls to the JVM."""
     return (listed.get(place) for place in range(listed.size()))
 
 
 def _activate(java: _Java, session: Any) -> None:
-    """Makes the session the one of this thread, which Delta asks for where it rebuilds a table's state: after a commit without a checksum, as a
-    killed writer leaves it. Each Python thread has a thread of the JVM, and only the one that made the session has one from the start."""
+    """Makes the session the active one of this thread. Delta reads the active session when it rebuilds a table's state, for example after a commit
+    without a checksum, as a killed writer leaves it. Each Python thread has its own JVM thread, and only the one that created the session has an
+    active session from the start."""
     java("org.apache.spark.sql.classic.SparkSession").setActiveSession(session)
 
 
@@ -287,13 +289,13 @@ def table_version(spark: SparkSession, path: str) -> int:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a commit failed because another one came first. The table is as the other one left it."""
+    """Whether a commit failed because another one came first. The table is as that commit left it."""
     return isinstance(error, _CONFLICTS)
 
 
 def refuse_incomplete_log(path: str, error: BaseException) -> None:
-    """Raises `NotADeltaTable` where Delta did not open the table because its log lacks commits: a batch was committed while the table's files were
-    removed or replaced by another table's. Nothing in the store refuses such a commit."""
+    """Raises `NotADeltaTable` if Delta could not open the table because its log lacks commits: a batch was committed while the table's files were
+    removed or replaced by those of another table. No store refuses such a commit."""
     if any(name in _first_line(error) for name in _INCOMPLETE_LOG):
         reason = "its log lacks commits; move away what is left of the table, and delete the checkpoint"
         raise NotADeltaTable(path=path, reason=reason) from error
@@ -304,8 +306,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def observed(observation: Observation) -> dict[str, int] | None:
-    """What the job that ran over the observed rows counted. None where it does not tell, as of a plan that Spark saw to be empty: `Observation.get`
-    would wait for ever."""
+    """What the job over the observed rows counted. None if Spark reports nothing, as for a plan that Spark found to be empty; `Observation.get` would
+    then wait without end."""
     future: Any = observation._jo.future() if observation._jo is not None else None
     deadline = time.monotonic() + OBSERVED_WITHIN_S
     while future is not None and not future.isCompleted() and time.monotonic() < deadline:
@@ -316,7 +318,7 @@ def observed(observation: Observation) -> dict[str, int] | None:
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether a class is on the driver's path, as those of jars that Spark does not bring."""
+    """Whether a class is on the driver's class path, for example from a jar that Spark does not contain."""
     found: Any = spark._jvm
     for part in name.split("."):
         found = getattr(found, part)
@@ -324,9 +326,9 @@ def has_class(spark: SparkSession, name: str) -> bool:
 
 
 def batch_offsets(batch: DataFrame, batch_id: int) -> tuple[str | None, str] | None:
-    """The offsets between which a micro-batch lies, as JSON, from the offset log of the query that runs it: (start, None in the first batch; end).
+    """The start and end offsets of a micro-batch as JSON, from the offset log of the query that runs it. The start is None in the first batch.
 
-    None outside of a streaming query, and for a query over several streams."""
+    Returns None outside of a streaming query, and for a query over several streams."""
     query = _query_of(batch)
     if query is None:
         return None
@@ -357,7 +359,7 @@ def _query_of(batch: DataFrame) -> Any:
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
-    """A small file of any file system that Spark reaches; None where there is none."""
+    """A small file in any file system that Spark can read; None if it does not exist."""
     java = _Java(spark)
     place = java("org.apache.hadoop.fs.Path")(path)
     files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

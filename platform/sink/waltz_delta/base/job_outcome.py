@@ -1,7 +1,7 @@
-"""What became of a job: an exit code and one line, also for our errors inside what Spark made of them on their way through processes.
+"""The outcome of a job: an exit code and one line. It finds our errors also inside the exceptions that Spark wraps them in between processes.
 
-Exit codes are those of `waltz`: 0 done or stopped as asked, 1 anything else (or a check that found something), 2 wrong arguments or a table that does
-not fit, 3 nobody answers (start it again), 4 the checkpoint is ahead of the table.
+Exit codes are those of `waltz`: 0 done or stopped as asked, 1 any other error (or a check that found something), 2 wrong arguments or a table that
+does not fit, 3 no server answers (start it again), 4 the checkpoint is ahead of the table.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CLASSES: dict[str, type[WaltzError]] = {
     for name in module.__all__
     if isinstance(found := getattr(module, name), type) and issubclass(found, WaltzError)
 }
-"""By the name that a Python traceback prints: Spark passes errors of its Python processes on as text."""
+"""By the name that a Python traceback prints: Spark passes the errors of its Python processes on as text."""
 _PRINTED = re.compile(r"((?:waltz_log|waltz_delta|pyspark_waltz)\.errors\.\w+): ([^\n]*)")
 _PERMANENT = (DataLost, KeyMoved, Undecodable, UnsupportedDelta)
-"""Exit code 1, and starting again does not help."""
+"""Exit code 1, and a restart does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Failure:
     code: int
     line: str
     final: bool
-    """Starting again cannot help: a setting, a table or a checkpoint must be changed first."""
+    """A restart cannot help: a setting, a table or a checkpoint must be changed first."""
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -60,7 +60,7 @@ def _from_spark(text: str) -> tuple[type[WaltzError] | None, str]:
 
 
 def run_job(name: str, arguments: Sequence[str], run: Callable[[Sequence[str]], int | None]) -> int:
-    """The exit code; errors are told in one line on stderr, and whole with `--verbose`."""
+    """Runs the job and returns its exit code. Prints an error as one line on stderr, and with `--verbose` its traceback."""
     try:
         return run(arguments) or OK
     except KeyboardInterrupt:

@@ -1,14 +1,15 @@
-"""Whether a table can be written by this sink at all: its store must let one writer alone create a version, and its log must hold every commit.
+"""Decides whether this sink can write a table safely: the table's store must let exactly one writer create a version, and the table's log must hold
+every commit.
 
-Delta's protocol wants each commit to be created only if it is not there ("Delta Log Entries" in PROTOCOL.md). Without that two drivers can both write
-version N; the one that wrote first loses its rows, and no mark can save them, because both saw the marks of version N - 1. Which class of Delta
-creates commits follows from the table's scheme and Spark's configuration (Delta's `DelegatingLogStore`); a class is trusted only for the schemes that
-it is made for, and an unknown one not at all.
+Delta's protocol requires that a commit is created only if it does not exist ("Delta Log Entries" in PROTOCOL.md). Without that, two drivers can both
+write version N. The one that wrote first loses its rows, and no mark can save them, because both saw the marks of version N - 1. The table's scheme
+and Spark's configuration decide which class of Delta creates commits (Delta's `DelegatingLogStore`). A class is trusted only for the schemes that it
+is made for, and an unknown class never.
 
-A catalog-managed table keeps commits elsewhere before they are published in `_delta_log`. A writer that looks there alone misses commits, so such a
-table is refused, whatever the store.
+A catalog-managed table keeps commits elsewhere before they are published in `_delta_log`. A writer that reads only `_delta_log` misses commits, so
+such a table is refused, whatever the store.
 
-A writer that was started before a setting changed is not stopped by it: Delta reads the same configuration once.
+A changed setting does not stop a writer that was started before: Delta reads this configuration once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ __all__ = ["SINGLE_DRIVER", "catalog_features", "refuse_catalog", "require_one_w
 log = structlog.get_logger(__name__)
 
 SINGLE_DRIVER: Final = "spark.waltz.singleDriver"
-"""Spark setting. `true`: the operator guarantees that no two drivers ever write one table at once, not even one that hangs and its replacement."""
+"""Spark setting. `true`: the operator guarantees that no two drivers ever write one table at the same time, not even a hanging one and its
+replacement."""
 
 _HADOOP: Final = frozenset({"hdfs", "viewfs", "webhdfs", "file"})
 _AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl"})
@@ -50,12 +52,12 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(_S3, "S3SingleDriverLogStore"),
     "gs": "GCSLogStore",
 }
-"""What Delta takes where nothing is configured; for any other scheme `HDFSLogStore`."""
+"""What Delta uses if nothing is configured; for any other scheme `HDFSLogStore`."""
 
 _PACKAGES: Final = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
 
 _CATALOG_FEATURES: Final = ("catalogmanaged", "catalogowned", "coordinatedcommits", "managedcommit")
-"""How the names of table features begin whose commits are a catalog's or a coordinator's; `coordinatedCommits-preview` was the first of them."""
+"""Prefixes of the table features whose commits a catalog or a coordinator holds; `coordinatedCommits-preview` was the first of them."""
 
 _BLOCKED: Final = "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED"
 
@@ -66,14 +68,14 @@ _judged: set[tuple[str, str]] = set()
 
 
 def scheme_of(path: str, default: str = "file") -> str:
-    """`default`: of the default file system, which a path without a scheme is in."""
+    """The scheme of a path. `default`: the scheme of the default file system, for a path without one."""
     scheme = urlsplit(path).scheme.lower()
     return scheme or default
 
 
 def unsafe_store(scheme: str, configured: Callable[[str], str | None]) -> str | None:
-    """Why two drivers could lose each other's rows at the scheme, and what to set; None where one alone creates a version. `configured` gives the
-    value of a key of Spark's configuration."""
+    """Why two drivers could overwrite each other's rows at the scheme, and what to set; None if only one can create a version. `configured` returns
+    the value of a key of Spark's configuration."""
     keys = ("spark.delta.logStore.class", f"spark.delta.logStore.{scheme}.impl")
     found = next((value for key in keys if (value := configured(key) or configured(key.removeprefix("spark.")))), None)
     package, _, name = (found or "").rpartition(".")
@@ -90,30 +92,31 @@ def unsafe_store(scheme: str, configured: Callable[[str], str | None]) -> str | 
 
 
 def catalog_features(features: Iterable[str], properties: Mapping[str, str]) -> list[str]:
-    """What of a table's features and properties says that a catalog or a coordinator holds its commits, sorted."""
+    """The features and properties which show that a catalog or a coordinator holds the table's commits, sorted."""
     asked = [name[len(_FEATURE_PROPERTY) :] for name in properties if name.lower().startswith(_FEATURE_PROPERTY)]
     found = {name for name in (*features, *asked) if name.lower().startswith(_CATALOG_FEATURES)}
     return sorted(found | {name for name in properties if name.lower().startswith(_COORDINATOR_PROPERTY)})
 
 
 def require_own_commits(path: str, features: Iterable[str], properties: Mapping[str, str]) -> None:
-    """Raises `UnsafeTable` for a catalog-managed table, or one that is to become that."""
+    """Raises `UnsafeTable` for a table that is, or is to become, catalog-managed."""
     if found := catalog_features(features, properties):
         reason = f"it is managed by a catalog, which holds commits that its log does not show: {', '.join(found)}"
         raise UnsafeTable(path=path, reason=f"{reason}. Land in a table of its own path, without that feature")
 
 
 def refuse_catalog(path: str, error: BaseException) -> None:
-    """Raises `UnsafeTable` where Delta did not open the table for such a feature."""
-    told = str(error).partition("\n\tat ")[0]  # before the Java stack
-    words = {word.strip(".,:;'\"`[]()") for word in told.split()}
+    """Raises `UnsafeTable` if such a feature is the reason that Delta did not open the table."""
+    message = str(error).partition("\n\tat ")[0]  # before the Java stack
+    words = {word.strip(".,:;'\"`[]()") for word in message.split()}
     if _BLOCKED in words:
         words.add("catalogManaged")  # Delta knows the feature, and says so without its name
     require_own_commits(path, words, {})
 
 
 def require_one_winner(spark: SparkSession, path: str) -> None:
-    """Raises `UnsafeTable` where the table's store would let two drivers write one version, unless `SINGLE_DRIVER` says that there is one driver."""
+    """Raises `UnsafeTable` if the table's store would let two drivers write one version, unless `SINGLE_DRIVER` says that there is only one
+    driver."""
     session: Any = spark
     judged = (str(session.sparkContext.applicationId), path)
     if judged in _judged:

@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT as a request to stop in good order, to whichever of a driver's two processes they are sent.
+"""Treats SIGTERM and SIGINT as a request to stop after the current batch, whichever of a driver's two processes receives them.
 
-`spark-submit` is a JVM with the Python driver as its child; a supervisor signals the JVM, a terminal both. Left alone, the JVM takes Spark down under
-the running batch. So the JVM's signals are taken over as well, through py4j. One request may thus be heard twice: from a terminal, or from a
+`spark-submit` is a JVM with the Python driver as its child; a supervisor signals the JVM, a terminal both. By default the JVM shuts Spark down under
+the running batch. So the handlers of the JVM are replaced as well, through py4j. One request may thus arrive twice: from a terminal, or from a
 supervisor that signals every process of its group, as systemd does. A second signal that comes later ends the driver at once, which the sink
 survives.
 """
@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 __all__ = ["StopRequest"]
 
 SAME_REQUEST_S = 2.0
-"""Within this the two processes have told of one and the same signal: far above what a callback from the JVM takes."""
+"""Signals that the two processes report within this time count as one request. Far longer than a callback from the JVM."""
 
 
 class _JavaHandler:
-    """Called by the JVM when it gets a signal."""
+    """The JVM calls this when it receives a signal."""
 
     def __init__(self, request: StopRequest) -> None:
         self._request = request
@@ -38,7 +38,7 @@ class _JavaHandler:
 
 
 class StopRequest:
-    """Takes the signals over for the life of the process; made in the main thread."""
+    """Replaces the signal handlers for the life of the process; must be created in the main thread."""
 
     def __init__(self, spark: SparkSession, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._event = threading.Event()
@@ -58,7 +58,7 @@ class StopRequest:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleeps, until a stop is asked for at the latest; whether it is."""
+        """Sleeps until the time is over or a stop is requested. Returns whether a stop is requested."""
         return self._event.wait(seconds)
 
     def ask(self, number: int) -> None:

@@ -1,15 +1,15 @@
-"""From the bytes of a transaction to columns, strictly: a transaction decodes whole or not at all, and what does not says why. Plans only.
+"""From the bytes of a transaction to columns, strictly: a transaction decodes completely or not at all, with a reason. Plans only.
 
-What does not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null; a timestamp or date out of bounds. In
-JSON besides: bytes that are not UTF-8, and halves of surrogate pairs; text that is not one JSON object (nothing may follow it, also nothing made to
-close what it is read in; no comments or NaN); a value that is not of the declared type or does not fit into it; a number for a TIMESTAMP without a
-declared unit; a string for a number, unless `numeric_strings` allows it; where a DECIMAL is declared, a number with an exponent of more than three
-digits. As Spark reads JSON, a STRING takes any value as its text (a number with a fraction as a double shows it), and a number for a DECIMAL is
-rounded to its scale. In Avro and Protobuf: what Spark's own functions refuse.
+These do not decode, in every format: data that is null; a required (NOT NULL) column that is missing or null; a timestamp or date out of bounds. In
+JSON also: bytes that are not UTF-8, and halves of surrogate pairs; text that is not one JSON object (nothing may follow it, not even text crafted to
+close the wrapper that it is parsed in; no comments or NaN); a value that is not of the declared type or does not fit into it; a number for a
+TIMESTAMP without a declared unit; a string for a number, unless `numeric_strings` allows it; for a DECIMAL, a number with an exponent of more than
+three digits. As Spark reads JSON, a STRING accepts any value as its text (a number with a fraction as a double shows it), and a number for a DECIMAL
+is rounded to its scale. In Avro and Protobuf: what Spark's own functions refuse.
 
-Fields keep the names they have in the data; the columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and what else the source was
-asked for) stand beside them, so a field may not be called like one of those. Sources: Spark's documentation of `from_json`, `from_avro` and
-`from_protobuf`, mode PERMISSIVE; what it does with each of these cases is held by tests.
+Fields keep the names that they have in the data. The columns of the log (`partition`, `transaction_id`, `timestamp`, `header` and any others that the
+source was asked for) are beside them, so a field must not have one of those names. Sources: Spark's documentation of `from_json`, `from_avro` and
+`from_protobuf`, mode PERMISSIVE; tests check what it does in each of these cases.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["DATA", "PROBLEM", "UNDECODABLE", "declared_columns", "decode", "proj
 
 VALUE = "_waltz_value"
 UNDECODABLE = "waltz_delta: does not decode: "
-"""What a query over undecodable data raises begins with this, where nothing else was declared."""
+"""Prefix of the error of a query over undecodable data, if nothing else was declared."""
 
 _AVRO = "org.apache.spark.sql.avro.AvroDataToCatalyst"
 _PROTOBUF = "org.apache.spark.sql.protobuf.ProtobufDataToCatalyst"
-"""Of the jars alone: the functions that a user calls stand in Spark itself."""
+"""A class that only the jars contain: Spark itself contains the functions that a user calls."""
 
 
 def decode(rows: DataFrame, settings: DecodeSettings) -> DataFrame:
-    """The columns of the log, those of the data, `DATA` and `PROBLEM`. Required columns are checked by `required`, since a delete lacks them."""
+    """The columns of the log, those of the data, `DATA` and `PROBLEM`. `required` checks required columns, since a delete lacks them."""
     if settings.format == "bytes":
         return rows.withColumns({DATA: f.col("data"), PROBLEM: f.lit(None).cast("string")})
     kept = [name for name in rows.columns if name != "data"]
@@ -65,7 +65,7 @@ def decode(rows: DataFrame, settings: DecodeSettings) -> DataFrame:
 
 
 def _out_of_bounds(read: Column, fields: StructType, settings: DecodeSettings) -> list[Column]:
-    """Of each field in which there may be a timestamp."""
+    """One condition for each field that may hold a timestamp."""
     wrong = first_problem(checked(read[field.name], field.dataType, field.name, TypedTimes(settings)) for field in fields.fields)
     return [] if wrong is None else [wrong]
 
@@ -74,16 +74,16 @@ def declared_columns(spark: SparkSession, settings: DecodeSettings) -> StructTyp
     try:
         found = StructType.fromDDL(settings.columns or "")
     except PySparkException as error:
-        told = str(error).strip().split("\n")[0]
-        raise InvalidSetting(name="columns", reason=f"are not SQL columns: {told}", nearest=None) from None
+        reason = str(error).strip().split("\n")[0]
+        raise InvalidSetting(name="columns", reason=f"are not SQL columns: {reason}", nearest=None) from None
     if not isinstance(found, StructType):
         raise InvalidSetting(name="columns", reason=f"want names and types, as `tail STRING, leg INT`, got {settings.columns}", nearest=None)
     return found
 
 
 def required(settings: DecodeSettings, spark: SparkSession, *, only: Sequence[str] | None = None) -> Column | None:
-    """Why a required column is not there, or null; None where nothing is required. `only`: of these columns alone."""
-    if settings.columns is None or settings.format == "arrow":  # which decodes them itself
+    """Why a required column is missing or null; None if nothing is required. `only`: check only these columns."""
+    if settings.columns is None or settings.format == "arrow":  # Arrow checks required columns itself
         return None
     found: list[Column] = []
     for path in _required(declared_columns(spark, settings)):
@@ -106,7 +106,7 @@ def _required(struct: StructType) -> Iterable[tuple[str, ...]]:
 
 
 def _avro(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
-    """A record whose every field is null counts as undecodable: that is what Spark makes of one it cannot read."""
+    """A record whose every field is null counts as undecodable, because Spark returns that for a record it cannot read."""
     _need_jar(rows.sparkSession, _AVRO, "avro")
     from pyspark.sql.avro.functions import from_avro
 
@@ -119,7 +119,7 @@ def _avro(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
         raise InvalidSetting(name="avro_schema", reason="is not the schema of an Avro record", nearest=None) from None
     read = f.col(VALUE)
     nothing = f.col(DATA).isNull() | read.isNull() | f.coalesce(*[read[name].cast("string") for name in names]).isNull()
-    return from_avro(f.col("data"), text, {"mode": "PERMISSIVE"}), _told(nothing, "Avro record of the declared schema")
+    return from_avro(f.col("data"), text, {"mode": "PERMISSIVE"}), _unless_decoded(nothing, "Avro record of the declared schema")
 
 
 def _protobuf(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column]:
@@ -128,10 +128,10 @@ def _protobuf(rows: DataFrame, settings: DecodeSettings) -> tuple[Column, Column
 
     descriptor = _read(settings.descriptor or "", "descriptor")
     value = from_protobuf(f.col("data"), settings.message or "", options={"mode": "PERMISSIVE"}, binaryDescriptorSet=descriptor)
-    return value, _told(f.col(VALUE).isNull(), f"Protobuf message {settings.message}")
+    return value, _unless_decoded(f.col(VALUE).isNull(), f"Protobuf message {settings.message}")
 
 
-def _told(wrong: Column, what: str) -> Column:
+def _unless_decoded(wrong: Column, what: str) -> Column:
     return f.when(f.col(DATA).isNull(), "no data").when(wrong, f"is not an {what}" if what.startswith("A") else f"is not a {what}")
 
 
@@ -149,21 +149,21 @@ def _need_jar(spark: SparkSession, name: str, kind: str) -> None:
         raise InvalidSetting(name="format", reason=reason, nearest=None)
 
 
-def _refuse_names(names: Iterable[str], taken: Iterable[str]) -> None:
-    known = {name.lower() for name in taken}
+def _refuse_names(names: Iterable[str], reserved: Iterable[str]) -> None:
+    known = {name.lower() for name in reserved}
     for name in names:
         if name.lower() in known or name.lower().startswith("_waltz_"):
             raise InvalidSetting(name="columns", reason=f"field {name} is already a column of the log; rename it in the data", nearest=None)
 
 
 def refuse(rows: DataFrame) -> DataFrame:
-    """The same rows; a query over one with a problem fails and names it."""
+    """The same rows; a query over a row with a problem fails and names it."""
     place = f.format_string(f"{UNDECODABLE}transaction %d of partition %d: %s", f.col(TRANSACTION_ID), f.col(PARTITION), f.col(PROBLEM))
     return rows.withColumn(PROBLEM, f.when(f.col(PROBLEM).isNotNull(), f.raise_error(place).cast("string")))
 
 
 def project(rows: DataFrame, *, where: Column | None, select: str | None, kept: Sequence[str] = ()) -> DataFrame:
-    """Filter and select list. The place in the log is kept in any case, since the sink judges every row by it, and so are `kept`."""
+    """Filter and select list. The position in the log is always kept, since the sink decides by it for every row, and so are `kept`."""
     if where is not None:
         rows = rows.where(where)
     if select is not None:
@@ -177,8 +177,8 @@ def project(rows: DataFrame, *, where: Column | None, select: str | None, kept: 
 def shape(
     rows: DataFrame, *, schema: str | None = None, settings: DecodeSettings | None = None, where: str | None = None, select: str | None = None
 ) -> DataFrame:
-    """The short way for one table without dead letters: `schema` (SQL columns) decodes JSON; data that is not such JSON fails the query, naming the
-    transaction. `settings` in its place say more, as the unit of timestamps. `where` is a SQL condition over the columns; `select` a SQL select
+    """The short form for one table without dead letters. `schema` (SQL columns) decodes JSON; data that is not such JSON fails the query, naming the
+    transaction. Instead, `settings` allows more, such as the unit of timestamps. `where` is a SQL condition over the columns; `select` a SQL select
     list."""
     if settings is None and schema is not None:
         settings = DecodeSettings(format="json", columns=schema)

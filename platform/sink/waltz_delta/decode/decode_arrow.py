@@ -1,11 +1,11 @@
 """Arrow: the data of a transaction is an Arrow IPC stream of any number of rows, as `pyarrow.ipc.new_stream` writes it.
 
-Each row gets its place within the transaction as the column `row`, from 0. A stream with no rows lands nothing and counts as seen. Columns are taken
-by name and cast where nothing is lost by it; further columns are passed over. A transaction decodes whole or not at all: a null in a required column
-makes a dead letter of all of its rows, of a delete too. Runs in Python workers, a record batch of transactions at a time.
+The column `row` holds the index of a row within its transaction, from 0. A stream without rows lands nothing and counts as seen. Columns are read by
+name and cast if nothing is lost by it; undeclared columns are ignored. A transaction decodes completely or not at all: a null in a required column
+makes all of its rows a dead letter, also in a delete. Runs in Python workers, one record batch of transactions at a time.
 
-Arrow casts a whole number to a timestamp without asking for its unit, and any string to a number that it can be read as. Here a number needs a
-declared unit (`timestamp_unit`), and a string is one of JSON's numbers where `numeric_strings` is lossless, and nothing where it is strict."""
+Arrow casts any whole number to a timestamp without a unit, and any string to a number that it can be read as. Here a number needs a declared unit
+(`timestamp_unit`). A string must be one of JSON's numbers if `numeric_strings` is lossless, and is refused if it is strict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["decode_arrow"]
 
 
 def decode_arrow(rows: DataFrame, kept: Sequence[str], columns: StructType, settings: DecodeSettings) -> DataFrame:
-    """The kept columns, `row`, the declared ones, the data of what does not decode, and why it does not."""
+    """The kept columns, `row`, the declared columns, the data of what does not decode, and the reason."""
     fields = [rows.schema[name] for name in kept]
     nullable = [StructField(field.name, field.dataType) for field in columns.fields]
     result = StructType([*fields, StructField(ROW, IntegerType()), *nullable, StructField(DATA, BinaryType()), StructField(PROBLEM, StringType())])
@@ -79,7 +79,7 @@ def _cast(column: Any, kind: Any) -> Any:
 
 
 def _table(data: Any, wanted: pa.Schema, settings: DecodeSettings) -> tuple[pa.Table, str | None]:
-    """The rows of one transaction in the declared columns; where that cannot be, one row of nulls and the reason."""
+    """The rows of one transaction in the declared columns; if it does not decode, one row of nulls and the reason."""
     import pyarrow as pa
 
     try:
@@ -97,8 +97,8 @@ def _table(data: Any, wanted: pa.Schema, settings: DecodeSettings) -> tuple[pa.T
                 raise Refused(f"{field.name} is missing or null")
         return pa.table(columns, schema=_loose(wanted)), None
     except (pa.ArrowException, ValueError, OSError) as error:
-        told = str(error).split("\n")[0][:400] if isinstance(error, Refused) else "is not an Arrow IPC stream"
-        return pa.table([pa.nulls(1, field.type) for field in wanted], schema=_loose(wanted)), told
+        reason = str(error).split("\n")[0][:400] if isinstance(error, Refused) else "is not an Arrow IPC stream"
+        return pa.table([pa.nulls(1, field.type) for field in wanted], schema=_loose(wanted)), reason
 
 
 def _loose(schema: pa.Schema) -> pa.Schema:

@@ -1,7 +1,7 @@
-"""One Arrow column as the declared type: cast where nothing is lost, and refused where Arrow would guess. Values only, no Spark.
+"""One Arrow column as the declared type: cast if nothing is lost, and refused if Arrow would guess. Values only, no Spark.
 
-Arrow takes any whole number for the microseconds of a timestamp or the days of a date, and reads strings as numbers (`0x1F` too). What was declared
-of numbers without a unit, of numeric strings and of bounds holds here as it does for JSON, also within lists, structs and maps."""
+Arrow reads any whole number as the microseconds of a timestamp or the days of a date, and reads strings as numbers (even `0x1F`). The settings for
+numbers without a unit, numeric strings and bounds apply here as in JSON, also within lists, structs and maps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
 class Refused(ValueError):
-    """Why a transaction does not decode. Never leaves the decoder."""
+    """Why a transaction does not decode. Internal to the decoder."""
 
 
 def declared_values(column: pa.ChunkedArray, wanted: pa.DataType, path: str, settings: DecodeSettings) -> pa.ChunkedArray:
-    """`Refused` where the column is not of the type, does not become it without loss, or is out of bounds."""
+    """Raises `Refused` if the column is not of the type, cannot be cast to it without loss, or is out of bounds."""
     made = column if column.type == wanted else _converted(column, wanted, path, settings)
     for where, values, kind in _scalars(made, wanted, path):
         _check_bounds(values, kind, where, settings)
@@ -57,14 +57,15 @@ def _cast(column: Any, kind: Any) -> Any:
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
-    """The type without a dictionary."""
+    """The type without its dictionary encoding."""
     import pyarrow as pa
 
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _with_units(given: pa.DataType, wanted: pa.DataType, path: str, settings: DecodeSettings) -> pa.DataType:
-    """The given type with a timestamp of the declared unit for each whole number that a timestamp is wanted of. Refuses what Arrow would guess."""
+    """The given type with a timestamp of the declared unit for each whole number whose declared type is a timestamp. Refuses what Arrow would
+    guess."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -97,7 +98,7 @@ def _field(field: pa.Field, wanted: pa.DataType, path: str, settings: DecodeSett
 
 
 def _counts(given: pa.DataType, counted: pa.DataType) -> pa.DataType:
-    """The counted type with 64-bit numbers where the given one has numbers: no others become timestamps in one step."""
+    """The counted type with 64-bit numbers where the given type has numbers: no others become timestamps in one step."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -130,7 +131,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _scalars(column: pa.ChunkedArray, wanted: pa.DataType, path: str) -> Iterator[tuple[str, pa.Array, pa.DataType]]:
-    """Path, values and wanted type of each scalar place."""
+    """Path, values and wanted type of each scalar."""
     for chunk in column.chunks:
         yield from _within(chunk, wanted, path)
 
@@ -158,7 +159,7 @@ def _within(values: pa.Array, wanted: pa.DataType, path: str) -> Iterator[tuple[
 
 
 def _check_strings(values: pa.Array, wanted: pa.DataType, path: str) -> None:
-    """Where strings become numbers: each one that JSON has no such number for, or that has more digits than the scale, is refused."""
+    """Checks strings that become numbers: refuses each one that is no number in JSON or has more digits than the scale."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -182,14 +183,14 @@ def _check_bounds(values: pa.Array, kind: pa.DataType, path: str, settings: Deco
     if pa.types.is_timestamp(kind):
         counts, least, most = values.cast(pa.int64()), micros_of(settings.earliest_timestamp), micros_of(settings.latest_timestamp)
         unit = settings.unit_of(path)
-        told = f"out of bounds; check the unit of its numbers{f', timestamp_unit={unit}' if unit else ''}: {bounds_text(settings)}"
+        reason = f"out of bounds; check the unit of its numbers{f', timestamp_unit={unit}' if unit else ''}: {bounds_text(settings)}"
     elif pa.types.is_date(kind):
         counts, least, most = values.cast(pa.int32()), EARLIEST.toordinal() - _EPOCH_DAY, LATEST.toordinal() - _EPOCH_DAY
-        told = f"not a date from {EARLIEST.date()} to {LATEST.date()}"
+        reason = f"not a date from {EARLIEST.date()} to {LATEST.date()}"
     else:
         return
     found = pc.min_max(counts).as_py()
     for count in (found["min"], found["max"]):
         if count is not None and not least <= count <= most:
             what = "microseconds" if pa.types.is_timestamp(kind) else "days"
-            raise Refused(f"{path} is {count} {what} from 1970, {told}")
+            raise Refused(f"{path} is {count} {what} from 1970, {reason}")

@@ -1,11 +1,11 @@
-"""From JSON text to columns. Spark's `from_json` reads it; what that reads without complaint and nobody meant is refused here. Plans only.
+"""From JSON text to columns. Spark's `from_json` parses it; this module refuses what Spark accepts but no application means. Plans only.
 
-First the text as such is judged (`decode_text`), since Spark's parser must not see all of it. Then it is read. A TIMESTAMP is read as a VARIANT,
-which says whether it was a number or a string; so are numbers where a string may spell one (`numeric_strings: lossless`). Last, each such value
-becomes what was declared, or a problem that names its place.
+First the text itself is checked (`decode_text`), since some text must not reach Spark's parser. Then it is parsed. A TIMESTAMP is read as a VARIANT,
+which preserves whether it was a number or a string; so are numbers that a string may spell (`numeric_strings: lossless`). Last, each such value
+becomes what was declared, or a problem that names its path.
 
-A DECIMAL is read by Spark itself, which keeps every digit of a number and takes strings as well. Only a text that may hold such a string is read once
-more for them, with a VARIANT for each DECIMAL.
+Spark itself reads a DECIMAL. It keeps every digit of a number, but accepts strings as well. Only a text that may hold such a string is parsed again
+to find them, with a VARIANT for each DECIMAL.
 """
 
 from __future__ import annotations
@@ -43,27 +43,28 @@ TEXT_PROBLEM = "_waltz_text_problem"
 VALUE = "_waltz_value"
 
 SEAL = f"_waltz_{secrets.token_hex(12)}"
-"""Names what JSON text is wrapped in. Nobody who writes to the log can know it, so no text can close the wrapping and open it again."""
+"""Names the wrapper in which JSON text is parsed. It is random and unknown to every application that writes to the log, so no text can close the
+wrapper and open it again."""
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": PROBLEM,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
-    "enableDateTimeParsingFallback": "false",  # which takes "20260102" for a number of days, the year 57440
+    "enableDateTimeParsingFallback": "false",  # otherwise "20260102" is a number of days, the year 57440
 }
 _WHOLE: Final = r"^-?(?:0|[1-9][0-9]*)$"
 _NUMBER: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
 _SHOWN_MAX: Final = 40
-"""Characters of a value in a reason."""
+"""Most characters of a value that a reason shows."""
 _LOSSLESS: Final = "send a number, or set numeric_strings to lossless"
 
 
 def decode_json(rows: DataFrame, kept: list[str], columns: StructType, settings: DecodeSettings) -> DataFrame:
-    """The kept columns, the data as it was, the declared columns, and why a transaction does not decode.
+    """The kept columns, the unchanged data, the declared columns, and why a transaction does not decode.
 
-    The data is read as the first element of an array: so text after it is an error, which it is not to Spark otherwise. The second element says that
-    the array was not closed by the data: Spark passes over fields that are not declared, and over all that follows the outermost object."""
+    The data is parsed as the first element of an array, so that text after it is an error, which Spark would otherwise ignore. The second element
+    proves that the data did not close the array: Spark ignores fields that are not declared, and everything after the outermost object."""
     values = _Values(settings)
     raw = rows.select(*kept, f.col("data").alias(DATA))
     judged = raw.withColumn(TEXT_PROBLEM, _text_problem(columns, settings))
@@ -76,7 +77,7 @@ def decode_json(rows: DataFrame, kept: list[str], columns: StructType, settings:
     single = f.coalesce((f.size(one) == 2) & f.get(one, f.lit(1))[SEAL], f.lit(False)) & first.isNotNull()
     reason = f.when(f.col(TEXT_PROBLEM).isNotNull(), f.col(TEXT_PROBLEM)).when(~single, "is not one JSON object")
     unread = f.col(VALUE)[PROBLEM].isNotNull()
-    for field in columns.fields:  # looked at only where something is wrong
+    for field in columns.fields:  # evaluated only if there is a problem
         given = f.get_json_object(text, "$['" + field.name.replace("'", "\\'") + "']")
         reason = reason.when(unread & given.isNotNull() & first[field.name].isNull(), _refused(given, field))
     reason = reason.when(unread, "a value is not of its declared type")
@@ -100,16 +101,16 @@ def _with_variants(columns: StructType, test: Callable[[DataType], bool]) -> Str
 
 
 def _refused(given: Column, field: StructField) -> Column:
-    """`given`: as text, whatever it was. Where it spells what the column holds, it was a string."""
-    kind, told = field.dataType, f.lit(f"{field.name} is not {_shown_type(field.dataType)}")
+    """Why a value was refused. `given`: the value as text, of any type. If it spells a value of the column's type, it was a string."""
+    kind, other = field.dataType, f.lit(f"{field.name} is not {_shown_type(field.dataType)}")
     if not isinstance(kind, IntegralType | FloatType | DoubleType):
-        return told
+        return other
     spelled = given.rlike(_WHOLE if isinstance(kind, IntegralType) else _NUMBER) & given.try_cast(kind).isNotNull()
-    return f.when(spelled, _told(field.name, given, "string", _LOSSLESS)).otherwise(told)
+    return f.when(spelled, _reason(field.name, given, "string", _LOSSLESS)).otherwise(other)
 
 
 def _text_problem(columns: StructType, settings: DecodeSettings) -> Column:
-    """Null where Spark's parser may have the text."""
+    """Null if Spark's parser may read the text."""
     data, text = f.col(DATA), f.col(DATA).cast("string")
     found = f.when(data.isNull(), "no data").when(~f.is_valid_utf8(text), "is not UTF-8")
     found = found.when(half_of_a_pair(text), "holds half of a surrogate pair (such as \\ud800 alone), which is no character")
@@ -132,7 +133,7 @@ def _is_decimal(kind: DataType) -> bool:
 
 
 class _Values:
-    """What of a value is judged after it was read."""
+    """The checks of a value after it was read."""
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._settings = settings
@@ -155,10 +156,10 @@ class _Values:
             return self._times.check(read, kind, path)
         if self._lossless:
             return self._number(read, kind, path)
-        return Checked(read, f.when(f.abs(read) == float("inf"), f"{path} is not {_shown_type(kind)}"))  # a number too large for it
+        return Checked(read, f.when(f.abs(read) == float("inf"), f"{path} is not {_shown_type(kind)}"))  # too large for the type
 
     def _number(self, read: Column, kind: DataType, path: str) -> Checked:
-        """A number, or a string that is one as JSON writes numbers."""
+        """A number, or a string that JSON would accept as a number."""
         given, text = _kind(read), _text(read)
         whole = isinstance(kind, IntegralType)
         number = (given == "BIGINT") if whole else given.isin("BIGINT", "DOUBLE") | given.startswith("DECIMAL")
@@ -182,15 +183,15 @@ class _Values:
             number = f"out of bounds for timestamp_unit={unit}; check the unit: {bounds_text(settings)}"
         else:
             number = "and no unit is declared; set timestamp_unit to s, ms or us, or send text such as 2026-01-02T03:04:05Z"
-        problem = f.when(counted, _told(path, text, "number", number))
+        problem = f.when(counted, _reason(path, text, "number", number))
         if not self._lossless:
-            problem = problem.when(spelled, _told(path, text, "string", f"{_LOSSLESS} and timestamp_unit to its unit"))
-        problem = problem.when(moment.isNotNull(), _told(path, text, "time", f"out of bounds: {bounds_text(settings)}"))
+            problem = problem.when(spelled, _reason(path, text, "string", f"{_LOSSLESS} and timestamp_unit to its unit"))
+        problem = problem.when(moment.isNotNull(), _reason(path, text, "time", f"out of bounds: {bounds_text(settings)}"))
         return Checked(value, f.when(_is_there(read) & value.isNull(), problem.otherwise(f"{path} is not TIMESTAMP")))
 
 
 class _DecimalStrings:
-    """Whether a string stands for a DECIMAL and may not. Read as VARIANT."""
+    """Finds strings that stand for a DECIMAL and are not allowed to. Read as VARIANT."""
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._lossless = settings.numeric_strings == "lossless"
@@ -202,14 +203,14 @@ class _DecimalStrings:
         return False
 
     def check(self, read: Column, kind: DataType, path: str) -> Checked:
-        """Lossless: in plain notation, zeros aside no more digits after the point than the scale. What is too large Spark refuses."""
+        """Lossless: in plain notation, with no more significant digits after the point than the scale. Spark refuses a number that is too large."""
         assert isinstance(kind, DecimalType)
         wrong, text = _kind(read) == "STRING", _text(read)
         advice = _LOSSLESS
         if self._lossless:
             wrong = wrong & ~text.rlike(rf"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]{{0,{kind.scale}}}0*)?$")
             advice = f"not a plain number with {kind.scale} digits after the point at most"
-        return Checked(read, f.when(wrong, _told(path, text, "string", advice)))
+        return Checked(read, f.when(wrong, _reason(path, text, "string", advice)))
 
 
 def _text(read: Column) -> Column:
@@ -217,17 +218,17 @@ def _text(read: Column) -> Column:
 
 
 def _kind(read: Column) -> Column:
-    """The type of a VARIANT; null of an array or object, and of a string that begins as one. Spark finds the type of an array by merging those of its
-    elements, which takes hours for some megabytes of objects with different keys."""
+    """The type of a VARIANT; null for an array or object, and for a string that begins like one. Spark finds the type of an array by merging the
+    types of its elements, which takes hours for some megabytes of objects with different keys."""
     return f.when(~_text(read).rlike(r"^[\[{]"), f.schema_of_variant(read))
 
 
 def _is_there(read: Column) -> Column:
-    """Neither missing nor null in JSON."""
+    """Neither missing nor JSON null."""
     return read.isNotNull() & ~f.is_variant_null(read)
 
 
-def _told(path: str, given: Column, what: str, advice: str) -> Column:
+def _reason(path: str, given: Column, what: str, advice: str) -> Column:
     return f.concat(f.lit(f"{path} is the {what} "), f.substring(given, 1, _SHOWN_MAX), f.lit(f": {advice}"))
 
 

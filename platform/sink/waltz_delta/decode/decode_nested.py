@@ -1,6 +1,6 @@
-"""Scalars wherever they are in nested columns: types found, replaced and kept, values checked and converted. Plans only.
+"""Scalars at any depth of nested columns: finds, replaces and keeps types, checks and converts values. Plans only.
 
-A place is named by its path: fields of a struct with dots, elements of an array and values of a map by the name of the column that holds them."""
+A path names a scalar: fields of a struct with dots, elements of an array and values of a map by the name of the column that holds them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Test = Callable[[DataType], bool]
 class Checked:
     value: Column
     problem: Column | None
-    """Why the value is not what was declared, null where it is; None where nothing can be wrong."""
+    """Why the value is not what was declared, null if it is; None if no value can be wrong."""
 
 
 class Rule(Protocol):
-    """What is asked of scalars. `check` is called for those types alone that the rule inspects."""
+    """A check of scalars. `check` is called only for the types that the rule inspects."""
 
     def inspects(self, kind: DataType) -> bool: ...
     def converts(self, kind: DataType) -> bool:
-        """Whether `check` gives another value than it got."""
+        """Whether `check` returns another value than it was given."""
 
     def check(self, read: Column, kind: DataType, path: str) -> Checked: ...
 
@@ -64,7 +64,7 @@ def _first_of(elements: Column, kind: DataType, path: str, rule: Rule) -> Column
 
 
 def first_problem(parts: Iterable[Checked]) -> Column | None:
-    """Of several places, in their order; None where nothing can be wrong at any of them."""
+    """The first problem among several checks, in their order; None if no value can be wrong."""
     problems = [part.problem for part in parts if part.problem is not None]
     return f.coalesce(*problems) if problems else None
 

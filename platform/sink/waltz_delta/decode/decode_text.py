@@ -1,10 +1,10 @@
-r"""Tells JSON text that Spark's parser must not see, because it would not fail but read on for minutes, or read something else.
+r"""Finds JSON text that Spark's parser must not read, because it would not fail but run for minutes, or read something else.
 
-To bring `1e99999999` to the scale of a DECIMAL, the parser makes a number of as many digits: minutes and gigabytes for ten bytes of data, and the
+To bring `1e99999999` to the scale of a DECIMAL, the parser builds a number of as many digits: minutes and gigabytes for ten bytes of data, and the
 same again at every restart. `"\ud800"`, half of a surrogate pair, is no character, and becomes a question mark. And a DECIMAL is read from a string
-as well, whatever was declared of numeric strings: which texts may hold one is told here, what then stands for a DECIMAL `decode_json` looks at.
+as well, whatever `numeric_strings` says: this module finds texts that may hold such a string, and `decode_json` then checks the strings.
 
-Most texts are passed by regular expressions of one pass. None of them makes Java's matcher call itself once more for each character.
+Most texts are checked by regular expressions in one pass. None of them makes Java's matcher recurse once per character.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pyspark.sql import functions as f
 __all__ = ["endless_number", "half_of_a_pair", "may_hold_exponent_string", "may_hold_numeric_string"]
 
 _ENDLESS: Final = r"[0-9][eE][+-]?[0-9]{4}"
-"""Sees every such number, and now and then something that is none."""
+"""Matches every such number, and sometimes a text without one."""
 _NUMBER: Final = r"[0-9][eE][+-]?0*[1-9][0-9]{3}"
 _ANY_ESCAPE: Final = r"(?s)\\."
 _STRING: Final = r'"[^"]*+"'
-"""Where no escapes are left."""
+"""A string in text from which escapes were removed."""
 
 _DIGIT: Final = r"\p{Nd}|\\u[0-9a-fA-F]{4}"
-"""As the parser's own numbers take them: of any script, and escaped."""
+"""The digits that the parser accepts in numbers: of any script, and escaped."""
 _NUMERIC_STRING: Final = rf'"(?:[-+.eE]|{_DIGIT})++"(?!\s*:)'
 _EXPONENT_STRING: Final = r'"[-+.\p{Nd}]*+(?:[eE]|\\u[0-9a-fA-F]{4})'
-"""Too many by far: asked only where a text cannot be read otherwise."""
+"""Matches far too often, so it is used only for a text that cannot be parsed otherwise."""
 
 _HALF: Final = r"\\u[dD][89a-fA-F]"
 _OTHER_ESCAPE: Final = r"(?s)\\[^u]"
@@ -41,16 +41,16 @@ def endless_number(text: Column) -> Column:
 
 
 def may_hold_numeric_string(text: Column) -> Column:
-    """False where no value of JSON text is a string that a DECIMAL could be read from."""
+    """False if no value of JSON text is a string that a DECIMAL could be read from."""
     return f.coalesce(text.rlike(_NUMERIC_STRING), f.lit(False))
 
 
 def may_hold_exponent_string(text: Column) -> Column:
-    """False where no string of JSON text is a number with an exponent."""
+    """False if no string of JSON text is a number with an exponent."""
     return f.coalesce(text.rlike(_EXPONENT_STRING), f.lit(False))
 
 
 def half_of_a_pair(text: Column) -> Column:
-    """Whether JSON text holds an escaped surrogate without the other one beside it, in a key or a string."""
+    """Whether JSON text holds an escaped surrogate without its other half beside it, in a key or a string."""
     unpaired = f.regexp_replace(f.regexp_replace(text, _OTHER_ESCAPE, " "), _PAIR, " ")
     return f.coalesce(text.rlike(_HALF) & unpaired.rlike(_HALF), f.lit(False))

@@ -1,8 +1,8 @@
-"""What a timestamp may be: numbers in the declared unit, and no moment that nobody means. Plans only.
+"""Which timestamps are valid: numbers in the declared unit, within the declared bounds. Plans only.
 
 Spark reads a number as seconds and multiplies it without a check: milliseconds become the year 55840, nanoseconds any year at all. It reads a text
-without a date (`12:30`) as a time of the day on which the query runs, another day at each replay. And its dates go on to the year 5881580. None of
-that is an error to Spark; it is one here, and says which setting to look at. A DATE may be from year 1 to year 9999, whatever is set of timestamps.
+without a date (`12:30`) as a time of the day on which the query runs, another day at each replay. And its dates reach the year 5881580. Spark accepts
+all of that; here it is an error that names the setting to check. A DATE may be from year 1 to year 9999, whatever the bounds of timestamps are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from waltz_log.errors import InvalidSetting
 __all__ = ["MICROSECONDS", "TypedTimes", "bounds_text", "check_units", "micros_of", "outside", "timestamp_of_number", "timestamp_of_text"]
 
 MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
-"""Of one unit."""
+"""Microseconds in one unit."""
 
 _FROM_NUMBER = {"s": f.timestamp_seconds, "ms": f.timestamp_millis, "us": f.timestamp_micros}
 _BEGINS_WITH_A_DATE = r"^\s*[+-]?[0-9]{4,}-[0-9]"
@@ -32,7 +32,7 @@ def micros_of(moment: datetime) -> int:
 
 
 def check_units(settings: DecodeSettings, columns: DataType) -> None:
-    """`InvalidSetting` where a unit is declared of what is no TIMESTAMP."""
+    """Raises `InvalidSetting` if a unit is declared for a column that is no TIMESTAMP."""
     known = paths_of(columns, lambda kind: isinstance(kind, TimestampType))
     for path in settings.timestamp_units:
         if path not in known:
@@ -47,12 +47,12 @@ def timestamp_of_number(number: Column, unit: str, settings: DecodeSettings) -> 
 
 
 def timestamp_of_text(text: Column) -> Column:
-    """As Spark casts it, in the session's time zone where it names none; null where it is none or begins with no date."""
+    """As Spark casts it, in the session's time zone if the text names none; null if it is no timestamp or does not begin with a date."""
     return f.when(text.rlike(_BEGINS_WITH_A_DATE), text.try_cast("timestamp"))
 
 
 def outside(moment: Column, settings: DecodeSettings, kind: str = "TIMESTAMP") -> Column:
-    """Whether a timestamp is outside of the bounds; one without a time zone is taken as UTC."""
+    """Whether a timestamp is outside of the bounds; one without a time zone counts as UTC."""
     zone = "" if kind == "TIMESTAMP_NTZ" else " UTC"
     earliest, latest = (
         f.expr(f"{kind} '{each.replace(tzinfo=None).isoformat(sep=' ')}{zone}'") for each in (settings.earliest_timestamp, settings.latest_timestamp)
@@ -61,7 +61,7 @@ def outside(moment: Column, settings: DecodeSettings, kind: str = "TIMESTAMP") -
 
 
 def bounds_text(settings: DecodeSettings) -> str:
-    """The bounds as facts of a message."""
+    """The bounds as `key=value` facts of a message."""
     return f"earliest_timestamp={_shown(settings.earliest_timestamp)} latest_timestamp={_shown(settings.latest_timestamp)}"
 
 
@@ -70,7 +70,7 @@ def _shown(moment: datetime) -> str:
 
 
 class TypedTimes:
-    """For values that are timestamps and dates already: whether they are within bounds."""
+    """For values that are timestamps and dates already: checks that they are within bounds."""
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._settings = settings
@@ -87,5 +87,5 @@ class TypedTimes:
             wrong = ~read.between(f.expr(f"DATE '{EARLIEST.date()}'"), f.expr(f"DATE '{LATEST.date()}'"))
             return Checked(read, f.when(wrong, f.concat(shown, f.lit(f", not a date from {EARLIEST.date()} to {LATEST.date()}"))))
         wrong = outside(read, self._settings, "TIMESTAMP_NTZ" if isinstance(kind, TimestampNTZType) else "TIMESTAMP")
-        told = f", out of bounds: its producer may count in another unit than it says: {bounds_text(self._settings)}"
-        return Checked(read, f.when(wrong, f.concat(shown, f.lit(told))))
+        reason = f", out of bounds: its producer may count in another unit than it says: {bounds_text(self._settings)}"
+        return Checked(read, f.when(wrong, f.concat(shown, f.lit(reason))))

@@ -1,6 +1,6 @@
-"""The command line of the streaming jobs: which arguments there are, and one clear sentence for each that is wrong. Starts nothing.
+"""The command line of the streaming jobs: their arguments, and one clear sentence for each wrong one. Starts nothing.
 
-Whatever is given becomes pipelines, so that a job from arguments and one from files are the same."""
+The arguments become pipelines, so that a job from arguments and one from files run the same code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _OF_A_FILE = (
     "subscriber",
     "restart_attempts",
 )
-"""What a pipeline file says itself."""
+"""Arguments whose settings are in a pipeline file."""
 _OF_A_SCHEMA = ("timestamp_unit", "earliest_timestamp", "latest_timestamp", "numeric_strings")
 
 
@@ -73,12 +73,12 @@ class JobParser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
-        told = re.fullmatch(r"argument ([^:]+): (.*)", message, re.DOTALL)
-        raise InvalidSetting(name=told[1] if told else self.prog, reason=told[2] if told else message, nearest=None)
+        matched = re.fullmatch(r"argument ([^:]+): (.*)", message, re.DOTALL)
+        raise InvalidSetting(name=matched[1] if matched else self.prog, reason=matched[2] if matched else message, nearest=None)
 
 
 def parse_arguments(job: str, arguments: Sequence[str], *, upsert: bool) -> JobArguments:
-    """Raises `InvalidSetting`; prints help and leaves with 0 for `--help`."""
+    """Raises `InvalidSetting`; for `--help` prints help and exits with 0."""
     found = _parser(job, upsert).parse(arguments)
     files = [] if upsert else [Path(name) for name in found.pipeline]
     pipelines = _from_files(files, found) if files else (_from_arguments(job, found, upsert=upsert),)

@@ -1,14 +1,14 @@
-"""Compares the log with a pipeline's tables, transaction by transaction, and names what differs.
+"""Compares the log with a pipeline's tables, transaction by transaction, and names the differences.
 
-Two things are held to be true. The log itself is dense: each partition has every id from the first to the last once (count, sum, least, greatest).
-And each table holds of it exactly what its declaration makes: as many rows for each range of ids, with the same sum of ids and the same sum of their
-columns' hashes; for a table with keys, the newest row of each. Ranges that differ are then compared row by row.
+Two properties are checked. The log itself is dense: each partition has every id from the first to the last once (count, sum, least, greatest). And
+each table holds exactly what its declaration makes of the log: for each range of ids the same number of rows, the same sum of ids and the same sum of
+their columns' hashes; for a table with keys, the newest row of each. Ranges that differ are then compared row by row.
 
-Expected rows come from the log by the decoding, filter and projection of the pipeline (`landing_way`), and by a plain fold over keys; nothing of what
-the sink remembers is asked, but for its marks, which bound the range. So it finds what a faulty landing did, what a user changed, what RESTORE took
-away. It does not find what the declaration itself leaves out, nor rows of an older declaration: those differ, and are named.
+Expected rows come from the log by the decoding, filter and projection of the pipeline (`landing_way`), and by a plain fold over keys. Of what the
+sink records, only its marks are used, to bound the range. So the audit finds faults of the landing, changes by users, and rows that a RESTORE
+removed. It cannot find what the declaration itself leaves out. Rows of an older declaration differ and are reported.
 
-Only reads. Needs the log of the range: what was trimmed cannot be audited and is said so.
+Only reads. Needs the log of the range: trimmed transactions cannot be audited, and the report says so.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from waltz_log.exit_codes import FAILED
 __all__ = ["audit", "audit_pipeline"]
 
 TRANSACTIONS_PER_PIECE = 5_000_000
-"""Of one step of the bar; bounds what is aggregated at once."""
+"""One step of the progress bar; bounds what is aggregated at once."""
 
 SHOWN = 20
 
 
 def audit(arguments: Sequence[str]) -> int:
-    """The exit code: 1 where something differs."""
+    """Returns the exit code: 1 if something differs."""
     return run_job("audit", arguments, _run)
 
 
@@ -97,7 +97,8 @@ def audit_pipeline(
     source: str = "waltz",
     per_piece: int = TRANSACTIONS_PER_PIECE,
 ) -> Iterator[Audited]:
-    """`extents`: gives first and last id of each partition in the log. Asked after a table's marks were read: streams may go on meanwhile."""
+    """`extents`: returns the first and last id of each partition in the log. It is called after a table's marks were read, because streams may run
+    meanwhile."""
     log_reads = _LogReads(spark, settings, source)
     for output in settings.outputs:
         audited = Audited(output.target.table, output.target.mode)
@@ -116,8 +117,8 @@ def audit_pipeline(
             starts[partition] = max(lowest, (first or {}).get(partition, lowest))
             ends[partition] = min(marks.get(partition, -1), highest, until.get(partition, highest)) + 1
             if marks.get(partition, -1) > highest:
-                told = f"the table's mark {marks[partition]} is above the log's {highest}: another log, or one that was reset"
-                audited.differences.append(Difference("mark", partition, None, None, told))
+                reason = f"the table's mark {marks[partition]} is above the log's {highest}: another log, or one that was reset"
+                audited.differences.append(Difference("mark", partition, None, None, reason))
             if lowest > 0:
                 audited.notes.append(f"partition {partition}: ids below {lowest} were trimmed from the log and cannot be audited")
         table = spark.read.format("delta").option("versionAsOf", version).load(output.target.table)
@@ -128,7 +129,7 @@ def audit_pipeline(
 
 
 def _settled(log: TableLog, cluster_key: str) -> tuple[int, dict[int, int]]:
-    """The newest version whose rows and marks are of the same position: between a MERGE and the marks after it there is one that is not."""
+    """The newest version whose rows and marks agree: between a MERGE and the commit of its marks they do not."""
     for version, identifiers in log.newest_first():
         marks = marks_among(identifiers, cluster_key)
         settled = identifiers.get(merged_app_id(cluster_key), position(marks))  # early tables counted by position
@@ -168,7 +169,7 @@ def _audit_output(
 
 
 class _LogReads:
-    """Pieces of the log as DataFrames, and their density: once for all tables that are equally far."""
+    """Pieces of the log as DataFrames, and their density: computed once for all tables with the same range."""
 
     def __init__(self, spark: SparkSession, settings: PipelineSettings, source: str) -> None:
         self._spark, self._source, self._options = spark, source, batch_options(settings.source)

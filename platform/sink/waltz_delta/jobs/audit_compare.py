@@ -1,7 +1,7 @@
 """The comparisons of an audit, as Spark plans: the log with itself, with a table that keeps every transaction, and with one that keeps the newest.
 
-Rows are compared by 64-bit hashes of their columns, summed where there are many: sums differ whenever one row does, but for one chance in 2^64. A
-column that the table has and the log's rows do not (a user added it) is not looked at.
+Rows are compared by 64-bit hashes of their columns, summed over many rows: if one row differs, the sums differ except for one chance in 2^64. A
+column that the table has and the log's rows do not (a user added it) is not compared.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from waltz_delta.settings import TargetSettings
 __all__ = ["Counted", "Density", "Difference", "PieceOfLog", "compare_appended", "compare_keyed", "density"]
 
 BUCKET = 65_536
-"""Ids that are compared by their sums; row by row only where these differ."""
+"""Ids that are compared by their sums first, and row by row only if these differ."""
 
 _EXACT = "decimal(38,0)"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`kind`: log, missing, extra, repeated, changed, column, mark or table. Ids `first` to `last` of a partition, or what is told."""
+    """`kind`: log, missing, extra, repeated, changed, column, mark or table. Ids `first` to `last` of a partition, or a `detail` in words."""
 
     kind: str
     partition: int | None
     first: int | None
     last: int | None
-    told: str = ""
+    detail: str = ""
 
     def __str__(self) -> str:
         place = "" if self.partition is None else f" partition={self.partition}"
         ids = "" if self.first is None else f" transaction_id={self.first}" + (f"-{self.last}" if self.last != self.first else "")
-        return f"{self.kind}:{place}{ids}" + (f" {self.told}" if self.told else "")
+        return f"{self.kind}:{place}{ids}" + (f" {self.detail}" if self.detail else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PieceOfLog:
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """What the log gave of one partition."""
+    """How many ids of one partition the log has."""
 
     partition: int
     first: int
@@ -67,7 +67,7 @@ class Density:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of one partition: rows expected and found, and whether the sums agree."""
+    """For one partition: rows expected and found, and whether the sums agree."""
 
     partition: int
     expected: int
@@ -152,7 +152,7 @@ def _appended_rows(
 
 
 def _runs(found: Sequence[tuple[str, int, int]]) -> Iterator[Difference]:
-    """Neighbouring ids with the same fault as one."""
+    """Joins neighboring ids with the same difference."""
     start = 0
     for at in range(1, len(found) + 1):
         kind, partition, last = found[at - 1]
@@ -162,8 +162,8 @@ def _runs(found: Sequence[tuple[str, int, int]]) -> Iterator[Difference]:
 
 
 def compare_keyed(rows: DataFrame, table: DataFrame, target: TargetSettings, shown: int, *, whole: bool) -> Iterator[Difference]:
-    """A table that keeps the newest row of each key (or, as a history, marks it): against a plain fold of all rows. Where the log is not `whole`,
-    keys that it does not tell of cannot be judged."""
+    """Compares a table that keeps the newest row of each key (or, as a history, marks it) with a plain fold of all rows. If the log is not `whole`,
+    keys that it does not contain cannot be checked."""
     order = f.struct(*dict.fromkeys([target.sequence, *(name for name in (TRANSACTION_ID, PARTITION) if name in rows.columns)]))
     newest = rows.groupBy(*target.keys).agg(f.max_by(f.struct(*rows.columns), order).alias("newest")).select("newest.*")
     if DELETED in rows.columns:
@@ -208,8 +208,8 @@ def _columns(expected: StructType, found: StructType) -> tuple[list[str], list[D
     held = {name.lower() for name in found.fieldNames()}
     own = [name for name in expected.fieldNames() if name not in (DELETED, AT)]
     lacking = [name for name in own if name.lower() not in held]
-    told = [Difference("column", None, None, None, f"{name} is not in the table") for name in lacking]
-    return [name for name in own if name not in lacking], told
+    different = [Difference("column", None, None, None, f"{name} is not in the table") for name in lacking]
+    return [name for name in own if name not in lacking], different
 
 
 def _hash(schema: StructType, columns: Sequence[str]) -> Column:

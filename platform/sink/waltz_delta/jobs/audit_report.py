@@ -1,4 +1,4 @@
-"""What an audit found of one table, added up over its pieces, and how it is told."""
+"""The result of an audit for one table, added up over its pieces, and its printed report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Partition:
 
 @dataclass(slots=True)
 class Audited:
-    """Every `Difference` is a fault; `notes` say what could not be looked at."""
+    """Every `Difference` is a fault; `notes` name what could not be checked."""
 
     table: str
     mode: str

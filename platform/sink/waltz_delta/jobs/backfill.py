@@ -1,10 +1,10 @@
-"""Fills a pipeline's tables from the whole log with every core, in commits of bounded size; the streaming job takes over from the marks.
+"""Fills a pipeline's tables from the whole log with every core, in commits of bounded size; the streaming job continues from the marks.
 
-A stream reads a log in the order of its offsets, one batch after the other, each as small as its limits; a batch job may take large pieces at once.
-Every piece is landed as a micro-batch is, with the range of the log it covers, so all that is said of those holds: killed anywhere and started again
-it goes on at the tables' marks, and a stream that runs already, or starts meanwhile, neither repeats nor loses a row.
+A stream reads a log in the order of its offsets, in sequential batches that are as small as its limits; a batch job can read large pieces at once.
+Every piece is landed like a micro-batch, with the range of the log that it covers, so the same guarantees hold: after a kill and a restart it
+continues at the tables' marks, and a stream that runs already, or starts meanwhile, neither repeats nor loses a row.
 
-Pieces follow each other without gaps in every partition. The end is fixed at the start: what is appended meanwhile is the stream's.
+Pieces follow each other without gaps in every partition. The end is fixed at the start: the stream lands what is appended meanwhile.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from waltz_log.errors import InvalidSetting
 __all__ = ["Piece", "backfill", "fill", "pieces"]
 
 TRANSACTIONS_PER_COMMIT = 5_000_000
-"""A gigabyte or two of rows: large enough that a commit costs nothing beside it, small enough to be lost to a kill and to be sorted in memory."""
+"""One or two gigabytes of rows: large enough that the time of a commit does not matter, small enough to sort in memory and to repeat after a kill."""
 
 TASKS_PER_CORE = 3
-"""So that the cores stay busy to the end of a commit though tasks differ."""
+"""Keeps all cores busy to the end of a commit although tasks differ in length."""
 
 
 class Piece(NamedTuple):
-    """Partition to the first id, and to the one after the last."""
+    """From partition to the first id, and to one after the last id."""
 
     starts: dict[int, int]
     ends: dict[int, int]
@@ -48,8 +48,8 @@ class Piece(NamedTuple):
 
 
 def pieces(starts: Mapping[int, int], ends: Mapping[int, int], most: int) -> Iterator[Piece]:
-    """The ranges between `starts` and `ends` in pieces of `most` transactions, at least one of each partition: all get on in proportion to what is
-    left of it, so that all of them end together."""
+    """The ranges between `starts` and `ends` in pieces of `most` transactions, at least one of each partition. Partitions advance in proportion to
+    their remaining transactions, so that all of them end together."""
     at = {partition: start for partition, start in sorted(starts.items()) if ends.get(partition, start) > start}
     while at:
         left = {partition: ends[partition] - start for partition, start in at.items()}
@@ -68,7 +68,7 @@ def fill(
     source: str = "waltz",
     done: Callable[[Piece], bool] = lambda piece: True,
 ) -> None:
-    """Lands the pieces one after the other, until `done` says false after one."""
+    """Lands the pieces in order, until `done` returns False after one."""
     options = batch_options(settings.source)
     origins = todo[0].starts if todo else {}
     tasks = str(spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
@@ -85,7 +85,7 @@ def fill(
 
 
 def backfill(arguments: Sequence[str]) -> int:
-    """The exit code."""
+    """Returns the exit code."""
     return run_job("backfill", arguments, _run)
 
 
@@ -126,7 +126,7 @@ def _run(arguments: Sequence[str]) -> int | None:
 
 
 def where_to_begin(spark: SparkSession, landing: Landing, earliest: Mapping[int, int], *, dry_run: bool = False) -> dict[int, int]:
-    """After what the tables hold, else at the beginning of the log. A pipeline's own start is for its stream."""
+    """After what the tables hold, else at the beginning of the log. The start that a pipeline declares applies only to its stream."""
     found = json.loads(landing.starting_transaction_ids(spark, earliest, dry_run=dry_run))
     return {int(partition): at if at >= 0 else earliest[int(partition)] for partition, at in found.items()}
 

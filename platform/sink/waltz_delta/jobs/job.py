@@ -12,12 +12,12 @@ __all__ = ["ingest", "upsert"]
 
 
 def ingest(arguments: Sequence[str]) -> int:
-    """Appends, or runs pipelines. The exit code."""
+    """Appends, or runs pipelines. Returns the exit code."""
     return _run("ingest", arguments, upsert=False)
 
 
 def upsert(arguments: Sequence[str]) -> int:
-    """Merges by key. The exit code."""
+    """Merges by key. Returns the exit code."""
     return _run("upsert", arguments, upsert=True)
 
 

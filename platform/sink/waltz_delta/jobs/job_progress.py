@@ -1,4 +1,4 @@
-"""How far a job is: a bar with rate and time left in a terminal, a line every ten seconds elsewhere."""
+"""Shows the progress of a job: in a terminal a bar with rate and remaining time, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Progress(Protocol):
 
 @contextmanager
 def progress(what: str, total: int, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """Of `total` things, counted by `advance`; told on standard error."""
+    """Shows on standard error how many of `total` are done, as counted by `advance`."""
     out = stream if stream is not None else sys.stderr
     if not out.isatty():
         yield _Lines(what, total, out, clock)
@@ -44,12 +44,12 @@ class _Lines:
     def __init__(self, what: str, total: int, stream: TextIO, clock: Callable[[], float]) -> None:
         self._what, self._total, self._stream, self._clock = what, total, stream, clock
         self._done = 0
-        self._began_s = self._told_s = clock()
+        self._began_s = self._reported_s = clock()
 
     def advance(self, count: int) -> None:
         self._done += count
         now_s = self._clock()
-        if now_s - self._told_s >= LINE_INTERVAL_S or self._done >= self._total:
-            self._told_s = now_s
+        if now_s - self._reported_s >= LINE_INTERVAL_S or self._done >= self._total:
+            self._reported_s = now_s
             rate = self._done / max(now_s - self._began_s, 1e-6)
             print(f"{self._what}: {self._done:,} of {self._total:,}, {rate:,.0f}/s", file=self._stream, flush=True)

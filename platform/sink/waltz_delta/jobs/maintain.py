@@ -1,11 +1,11 @@
-"""Keeps a pipeline's tables in order: small files into large ones, clustering, and VACUUM that no reader suffers from.
+"""Maintains a pipeline's tables: compacts small files, clusters, and runs VACUUM without breaking a reader.
 
-Compaction never changes a row, and a table's marks live in its log, which neither of them touches; a landing that meets a compaction tries again.
-What can hurt is VACUUM: it takes the data files of old versions. So nothing is removed that a named need reaches: a version, a log position
-(`positions`), or a stream that reads the table (its checkpoint says how far it is). A need makes the retention longer, never shorter; less than the
-table's own retention (a week, unless it says otherwise) is kept only where that is asked for explicitly.
+Compaction and VACUUM never change a row or the log that holds a table's marks; a landing that conflicts with a compaction tries again. Only VACUUM
+can do harm, because it removes the data files of old versions. So it keeps what a declared need requires: a version, a log position (`positions`), or
+a stream that reads the table (its checkpoint holds its position). A need makes the retention longer, never shorter. A retention below the table's own
+(a week, unless a property changes it) is used only if it is requested explicitly.
 
-Tells what would make the table lose marks or old versions before they are needed: those settings are the user's to change.
+Reports properties that would make the table lose marks or old versions before they are needed. The user must change those.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from waltz_log.exit_codes import FAILED
 __all__ = ["Maintained", "Needs", "maintain", "maintain_table", "needs_of"]
 
 HOURS_DEFAULT = 168.0
-"""Delta's own `delta.deletedFileRetentionDuration` where the table says nothing."""
+"""Delta's own `delta.deletedFileRetentionDuration` if the table has no such property."""
 
 MARGIN_HOURS = 1.0
-"""Clocks of writers and this machine may differ by so much."""
+"""Largest difference between the clocks of writers and of this machine."""
 
 ATTEMPTS = 5
-"""OPTIMIZE against a stream that merges meanwhile."""
+"""For OPTIMIZE, while a stream merges."""
 
 STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What must stay readable. `hours`: asked for explicitly, where it may be below the table's own."""
+    """What must stay readable. `hours`: requested explicitly, and may be below the table's own retention."""
 
     hours: float | None = None
     versions: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class Maintained:
 
 
 def maintain(arguments: Sequence[str]) -> int:
-    """The exit code: 1 where a table needs its owner's attention."""
+    """Returns the exit code: 1 if a table needs attention."""
     return run_job("maintain", arguments, _run)
 
 
@@ -114,7 +114,7 @@ def _run(arguments: Sequence[str]) -> int | None:
         beside = _there(spark, _beside(settings)) if settings is not None else []
         plain = Needs(found.retain_hours, tuple(found.keep_version))
         needs = needs_of(spark, plain, holding, beside, positions, found.reader)
-        for table, need in needs.items():  # what cannot be kept is told before anything is changed
+        for table, need in needs.items():  # report what cannot be kept before anything is changed
             retention(spark, table, need)
         done = []
         with progress("maintain", STEPS * len(needs)) as bar:
@@ -137,19 +137,19 @@ def _run(arguments: Sequence[str]) -> int | None:
     finally:
         spark.stop()
     for each in done:
-        _tell(each, dry_run=found.dry_run)
+        _print_report(each, dry_run=found.dry_run)
     return FAILED if any(each.warnings for each in done) else None
 
 
 def _beside(settings: PipelineSettings) -> list[str]:
-    """What a pipeline writes besides its tables: dead letters and remembered deletes. They tell no position of the log."""
+    """What a pipeline writes besides its tables: dead letters and remembered deletes. They hold no log position."""
     letters = [settings.dead_letters.table] if settings.dead_letters is not None else []
     sinks = [sink_for(output, "", dead_letters=settings.dead_letters is not None) for output in settings.outputs]
     return [*letters, *(path for sink in sinks if isinstance(sink, DeltaUpsert) and (path := sink.tombstones) is not None)]
 
 
 def _there(spark: SparkSession, paths: Sequence[str]) -> list[str]:
-    """Those of a pipeline's tables that it has made so far."""
+    """Those of a pipeline's tables that exist."""
     found = [path for path in paths if is_table(spark, path)]
     for path in paths:
         if path not in found:
@@ -165,7 +165,8 @@ def needs_of(
     positions: Sequence[dict[int, int]],
     readers: Sequence[str],
 ) -> dict[str, Needs]:
-    """What each table must keep. A reader's need is that of the tables it reads, a position's that of the tables that are `holding` the log."""
+    """What each table must keep. The need of a reader applies to the tables that it reads, and that of a position to the tables that are `holding`
+    the log."""
     found = {path: replace(plain, positions=tuple(positions)) for path in holding} | dict.fromkeys(beside, plain)
     for reader in readers:
         versions = _reader_versions(spark, reader)
@@ -188,7 +189,7 @@ def maintain_table(
     vacuum: bool = True,
     dry_run: bool = False,
 ) -> Maintained:
-    """Raises `NotADeltaTable`, `UnsafeTable`; `PositionForgotten` and `PositionNotReached` for a position that cannot be kept any more, or not
+    """Raises `NotADeltaTable`, `UnsafeTable`; `PositionForgotten` and `PositionNotReached` for a position that is no longer kept, or not reached
     yet."""
     if not is_table(spark, path):
         raise NotADeltaTable(path=path, reason="no table there")
@@ -204,7 +205,7 @@ def maintain_table(
 
 
 def retention(spark: SparkSession, path: str, needs: Needs) -> tuple[float, str]:
-    """Hours to keep removed files, and why so many."""
+    """Hours to keep removed files, and the reason."""
     properties = _properties(spark, path)
     own = _hours(properties.get("delta.deletedFileRetentionDuration"), HOURS_DEFAULT)
     hours, because = (needs.hours, "asked for") if needs.hours is not None else (own, "the table's own")
@@ -222,7 +223,7 @@ def retention(spark: SparkSession, path: str, needs: Needs) -> tuple[float, str]
 
 
 def reader_version(spark: SparkSession, checkpoint: str, path: str) -> int:
-    """The version of the table that a Spark stream is at."""
+    """The version of the table that a Spark stream has reached."""
     found = _reader_versions(spark, checkpoint).get(_table_id(spark, path))
     if found is None:
         raise InvalidSetting(name="--reader", reason=f"{checkpoint} is not of a stream that reads {path}", nearest=None)
@@ -234,7 +235,8 @@ def _table_id(spark: SparkSession, path: str) -> str:
 
 
 def _reader_versions(spark: SparkSession, checkpoint: str) -> dict[str, int]:
-    """Of each Delta table that a Spark stream reads, by its id, the version that it is at, from the last offsets in its checkpoint."""
+    """For each Delta table that a Spark stream reads, by table id, the version that the stream has reached. From the last offsets in its
+    checkpoint."""
     place = checkpoint.rstrip("/")
     try:
         lines = spark.read.text(f"{place}/offsets").selectExpr("value", "_metadata.file_name AS name").collect()
@@ -245,7 +247,7 @@ def _reader_versions(spark: SparkSession, checkpoint: str) -> dict[str, int]:
         if row["name"].isdecimal():
             batches.setdefault(int(row["name"]), []).append(row["value"])
     found: dict[str, int] = {}
-    for batch in sorted(batches)[-2:]:  # the last may not be done: the one before it tells what is read again
+    for batch in sorted(batches)[-2:]:  # the last batch may be unfinished: the one before it shows what is read again
         for text in batches[batch]:
             try:
                 offset = json.loads(text)
@@ -269,13 +271,13 @@ def _optimize(spark: SparkSession, path: str, *, full: bool) -> None:
 
 
 def _vacuum(spark: SparkSession, path: str, hours: float, *, dry_run: bool) -> int:
-    """How many files were, or would be, removed."""
+    """The number of files that were, or would be, removed."""
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
     before = spark.conf.get(check, None)
     spark.conf.set(check, "false")  # the retention was decided above
     try:
-        told = spark.sql(f"VACUUM delta.`{path}` RETAIN {hours:.4f} HOURS{' DRY RUN' if dry_run else ''}")
-        return told.count() if dry_run else 0
+        removed = spark.sql(f"VACUUM delta.`{path}` RETAIN {hours:.4f} HOURS{' DRY RUN' if dry_run else ''}")
+        return removed.count() if dry_run else 0
     finally:
         if before is None:
             spark.conf.unset(check)
@@ -285,15 +287,15 @@ def _vacuum(spark: SparkSession, path: str, hours: float, *, dry_run: bool) -> i
 
 def _warnings(spark: SparkSession, path: str, hours: float) -> list[str]:
     properties = _properties(spark, path)
-    told = []
+    warnings = []
     if "delta.setTransactionRetentionDuration" in properties:
         kept = properties["delta.setTransactionRetentionDuration"]
         if cluster_key_among(TableLog(path).identifiers, path) is not None:
-            told.append(f"delta.setTransactionRetentionDuration={kept} lets the table forget its marks: ALTER TABLE … UNSET it")
+            warnings.append(f"delta.setTransactionRetentionDuration={kept} lets the table forget its marks: ALTER TABLE … UNSET it")
     log_hours = _hours(properties.get("delta.logRetentionDuration"), 30 * 24.0)
     if log_hours < hours:
-        told.append(f"delta.logRetentionDuration keeps versions {log_hours:g} h, files are kept {hours:g} h: old versions end with their log")
-    return told
+        warnings.append(f"delta.logRetentionDuration keeps versions {log_hours:g} h, files are kept {hours:g} h: old versions end with their log")
+    return warnings
 
 
 def _properties(spark: SparkSession, path: str) -> dict[str, str]:
@@ -310,7 +312,7 @@ def _age_hours(spark: SparkSession, path: str, version: int) -> float:
 
 
 def _hours(text: str | None, otherwise: float) -> float:
-    """`interval 7 days` and the like."""
+    """Parses `interval 7 days` and similar texts."""
     if text is None:
         return otherwise
     units = {"second": 1 / 3600, "minute": 1 / 60, "hour": 1.0, "day": 24.0, "week": 168.0}
@@ -321,7 +323,7 @@ def _hours(text: str | None, otherwise: float) -> float:
     return total
 
 
-def _tell(done: Maintained, *, dry_run: bool) -> None:
+def _print_report(done: Maintained, *, dry_run: bool) -> None:
     for when, report in (("before", done.before), ("after", done.after)):
         if report is not None:
             print(f"{done.table}: {when}: {report}", flush=True)

@@ -1,4 +1,4 @@
-"""How many small files a table has, and where, from its log alone: no JVM, and no data file is opened."""
+"""How many small files a table has, and in which partitions, from its log alone: no JVM, and no data file is opened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORST = 5
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """`worst`: the values of the partition columns with the most small files, and how many these are."""
+    """`worst`: the values of the partition columns with the most small files, and the number of those files."""
 
     files: int
     bytes: int

@@ -1,8 +1,7 @@
-"""Appends micro-batches to a Delta table exactly once, whatever was lost: driver, executor, checkpoint.
+"""Appends micro-batches to a Delta table exactly once, even after the loss of a driver, an executor or the checkpoint.
 
-The rows and one transaction identifier per log partition stand in one commit. Before it, the marks are read through the same optimistic
-transaction, so that a second writer of the same partitions cannot slip in between: the loser's commit fails, it reads the marks again and drops
-what is there by now.
+One commit holds the rows and one transaction identifier per log partition. The marks are read before it through the same optimistic transaction. If a
+second writer of the same partitions commits first, our commit fails; we read the marks again and drop the rows that the table now holds.
 
 Invariant: a row of partition p is in the table exactly if its id is at or below the table's mark of p (and no filter dropped it).
 """
@@ -19,7 +18,7 @@ from pyspark.sql.types import StructType
 from waltz_delta.base import internal
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID, LostRace, Rows, Staged, land, require_columns
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, overlap, refuse_gaps
-from waltz_delta.marks.restored import follow_restore, told_by
+from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.tables.evolution import Evolution, fit
 from waltz_delta.tables.table import check_layout, create_empty, is_table, reserve
 from waltz_delta.tables.table_watch import TableWatch
@@ -27,14 +26,14 @@ from waltz_delta.tables.table_watch import TableWatch
 __all__ = ["ATTEMPTS", "DeltaAppend"]
 
 ATTEMPTS = 8
-"""Each lost race means that another writer committed; two drivers on one table settle in two."""
+"""Each lost race means that another writer committed; two drivers on one table finish in two attempts."""
 
 
 class DeltaAppend:
     """For `foreachBatch`: `rows.writeStream.foreachBatch(DeltaAppend(path, cluster_key)).start()`. Also `write(rows)` for a batch DataFrame.
 
-    The rows keep `partition` and `transaction_id` as the source gave them. `partition_by`, `cluster_by` and `properties` shape the table when the
-    first batch makes it."""
+    The rows keep the source's columns `partition` and `transaction_id`. `partition_by`, `cluster_by` and `properties` apply when the first batch
+    creates the table."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class DeltaAppend:
         self.watch = TableWatch(path)
 
     def prepare(self, spark: SparkSession, schema: StructType) -> None:
-        """Refuses what can never work, before the first batch: `UnsupportedDelta`, `NotADeltaTable`, `SchemaMismatch`, `InvalidRequest`."""
+        """Raises before the first batch if the sink can never work here: `UnsupportedDelta`, `NotADeltaTable`, `SchemaMismatch`, `InvalidRequest`."""
         require_columns(schema.fieldNames())
         internal.check_versions(spark)
         check_layout(schema, self._partition_by, self._cluster_by)
@@ -73,14 +72,14 @@ class DeltaAppend:
         self._prepared = True
 
     def table_schema(self, schema: StructType) -> StructType:
-        """The columns of the table that rows of `schema` make: the same."""
+        """The columns of a table for rows of `schema`: the same ones."""
         return schema
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self._land(batch, batch_id)
 
     def write(self, rows: DataFrame) -> None:
-        """A batch DataFrame, by the same rule; nothing that the table holds is written again."""
+        """Writes a batch DataFrame by the same rule; no row that the table holds is written again."""
         self._land(rows, None)
 
     def _land(self, batch: DataFrame, batch_id: int | None) -> None:
@@ -89,7 +88,7 @@ class DeltaAppend:
         land(self, batch, batch_id, self._attempts)
 
     def stage(self, spark: SparkSession, covered: BatchRange, rows: Rows, batch_id: int | None) -> Staged | None:
-        """Writes the files of what the table lacks; `commit` makes them part of it."""
+        """Writes the files of the rows that the table lacks; `commit` adds them to the table."""
         ends = covered.marks()
         if not ends:
             return None
@@ -111,11 +110,11 @@ class DeltaAppend:
                 raise
             raise LostRace from error
         batch = -1 if batch_id is None else batch_id
-        return _StagedAppend(spark, self.watch, transaction, written, versions, batch, told_by(self.cluster_key))
+        return _StagedAppend(spark, self.watch, transaction, written, versions, batch, commit_metadata(self.cluster_key))
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged | None:
-        """Rows from below the marks, which are put through again: of each transaction only what is not there. None where all is there. Moves no mark;
-        a second replay at the same time loses the race."""
+        """Stages rows from below the marks, which are replayed: of each transaction only the rows that the table lacks. None if it lacks none.
+        Changes no mark; a second replay at the same time loses the race."""
         transaction = internal.TableTransaction(spark, self.path)
         number = transaction.version(f"waltz:{self.cluster_key}:replayed") or 0
         there = spark.read.format("delta").load(self.path).select(PARTITION, TRANSACTION_ID).distinct()
@@ -124,15 +123,15 @@ class DeltaAppend:
             return None
         written = transaction.write(missing, partition_by=self._partition_by, properties={})
         versions = {f"waltz:{self.cluster_key}:replayed": number + 1}
-        return _StagedAppend(spark, self.watch, transaction, written, versions, -1, told_by(self.cluster_key))
+        return _StagedAppend(spark, self.watch, transaction, written, versions, -1, commit_metadata(self.cluster_key))
 
     def _columns(self, spark: SparkSession, transaction: internal.TableTransaction, schema: StructType) -> list[str]:
-        """Looks at the table's columns again only when they changed since the last batch, as by a user."""
+        """Reads the table's columns again only if they changed since the last batch, for example by a user."""
         text = transaction.schema_text()
         if self._fitted is None or self._fitted[:2] != (text, schema):
             columns = fit(spark, self.path, schema, self._evolution, needed=(PARTITION, TRANSACTION_ID))
             if internal.TableTransaction(spark, self.path).schema_text() != text:
-                raise LostRace  # columns were added, here or by another; this transaction does not see them
+                raise LostRace  # columns were added, here or by another writer; this transaction does not see them
             self._fitted = (text, schema, columns)
         return self._fitted[2]
 
@@ -161,4 +160,4 @@ class _StagedAppend:
             self.watch.check_overtaken(internal.TableTransaction(self.spark, self.watch.path), seen, committed)
 
     def release(self) -> None:
-        """Files of a lost race are nobody's; VACUUM removes them."""
+        """No commit names the files of a lost race; VACUUM removes them."""

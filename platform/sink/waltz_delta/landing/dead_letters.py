@@ -1,12 +1,12 @@
-"""The table of dead letters: what did not decode, with its place in the log, the reason, and its data as it was.
+"""The table of dead letters: transactions that did not decode, with their position in the log, the reason, and the unchanged data.
 
-Exactly once in the same way as any table: one transaction identifier per log partition in the commit that adds the rows. The identifiers are those of
-one target (`waltz:<cluster key>:<partition>@<target>`), since several landings may share the table and each considers the log at its own pace.
-What no route takes has marks for each table of its landing, of which the highest counts: so a landing is known though its outputs change.
-A batch without dead letters commits nothing, so these marks may lag; what lies between is known to hold none.
+Exactly once in the same way as any table: one transaction identifier per log partition in the commit that adds the rows. The identifiers belong to
+one target (`waltz:<cluster key>:<partition>@<target>`), since several landings may share the table and each advances at its own pace. Transactions
+without a route have marks for each table of their landing, of which the highest counts: so the landing is recognized although its outputs change. A
+batch without dead letters commits nothing, so these marks may lag; the transactions between hold no dead letter.
 
-Order: the dead letters of a batch are committed before the table that moves past them. A driver that dies between the two has told of letters whose
-batch comes again, and the marks drop them then. The other way round a lost checkpoint would lose them.
+Order: the dead letters of a batch are committed before the table whose mark covers them. If a driver dies between the two commits, the batch runs
+again, and the marks drop its dead letters then. In the other order, a lost checkpoint would lose them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from waltz_delta.decode.decode import DATA, PROBLEM
 from waltz_delta.errors import WriteContended
 from waltz_delta.landing.append import ATTEMPTS
 from waltz_delta.marks.batch import PARTITION, TRANSACTION_ID
-from waltz_delta.marks.restored import follow_restore, told_by
+from waltz_delta.marks.restored import commit_metadata, follow_restore
 from waltz_delta.tables.evolution import fitting_columns
 from waltz_delta.tables.table import create_empty, is_table
 from waltz_delta.tables.table_watch import TableWatch
@@ -45,17 +45,17 @@ SCHEMA = StructType(
         StructField("replayed_at", TimestampType()),
     ]
 )
-"""`target`: path of the table they were meant for, empty for what no route takes. `replayed_at`: when it was put through after all."""
+"""`target`: path of the table they were meant for, empty if no route accepts them. `replayed_at`: when a replay landed it."""
 
 NOWHERE = ""
-"""The target of what no route takes."""
+"""The target of transactions that no route accepts."""
 
 Letters = Callable[[Mapping[int, int]], DataFrame]
-"""What did not decode of a batch on the way to one target, above the given marks."""
+"""Returns the dead letters of a batch for one target, above the given marks."""
 
 
 class DeadLetters:
-    """`tables`: all those that the landing fills."""
+    """`tables`: all tables that the landing fills."""
 
     def __init__(self, path: str, cluster_key: str, tables: Sequence[str] = ()) -> None:
         self.path = path
@@ -70,8 +70,8 @@ class DeadLetters:
         fitting_columns(self.path, held, SCHEMA, "fail")
 
     def follow_restore(self, spark: SparkSession) -> None:
-        """Where this table was restored together with those that its letters were meant for, the log comes again, and its letters must. From now on
-        `write` compares the table's id with the present one and inspects the commits since."""
+        """If this table was restored together with the tables that its dead letters were meant for, the log is read again, and the dead letters must
+        come again too. From now on `write` compares the table's id with the present one and inspects the commits since."""
         self._watch.begin(follow_restore(spark, self.path, self.cluster_key))
         self._watch.check(spark, internal.TableTransaction(spark, self.path), None)
 
@@ -79,8 +79,9 @@ class DeadLetters:
         return f"waltz:{self.cluster_key}:{partition}@{hashlib.sha256(target.encode()).hexdigest()[:16]}"
 
     def write(self, spark: SparkSession, ends: Mapping[int, int], letters: Mapping[str, Letters], batch_id: int | None) -> set[str]:
-        """The letters of each target, those below its marks left out, in one commit with the marks at `ends`. Gives the targets that had not got
-        so far. Raises `TableReplaced`, `TableRestored`, `RestoreOvertaken`: without the last commits of letters, the marks that go with them are
+        """Writes the dead letters of each target above its marks, in one commit with the marks at `ends`. Returns the targets whose marks advanced.
+
+        Raises `TableReplaced`, `TableRestored`, `RestoreOvertaken`: without the last commits of dead letters, the marks that belong to them are
         wrong."""
         batch = -1 if batch_id is None else batch_id
         for _ in range(ATTEMPTS):
@@ -101,7 +102,7 @@ class DeadLetters:
                 return set()
             try:
                 written = transaction.write(reduce(DataFrame.unionByName, frames.values()), partition_by=(), properties={})
-                committed = transaction.commit(written, versions, query="waltz dead letters", batch=batch, metadata=told_by(self.cluster_key))
+                committed = transaction.commit(written, versions, query="waltz dead letters", batch=batch, metadata=commit_metadata(self.cluster_key))
             except Exception as error:
                 if not transaction.lost_to_another(error):
                     raise
@@ -112,12 +113,12 @@ class DeadLetters:
         raise WriteContended(path=self.path, attempts=ATTEMPTS)
 
     def _names(self, target: str, partition: int) -> list[str]:
-        """Of the marks of a target."""
+        """The identifiers that may hold a mark of a target."""
         if target != NOWHERE or not self._tables:
             return [self.app_id(target, partition)]
         return [self.app_id(f"{NOWHERE}\n{table}", partition) for table in self._tables]
 
     def _rows(self, bad: DataFrame, target: str) -> DataFrame:
         never = f.lit(None).cast("timestamp")
-        told = {"cluster": f.lit(self.cluster_key), "target": f.lit(target), "failed_at": f.current_timestamp(), "replayed_at": never}
-        return bad.withColumnsRenamed({DATA: "data", PROBLEM: "reason"}).withColumns(told).select(*SCHEMA.fieldNames())
+        added = {"cluster": f.lit(self.cluster_key), "target": f.lit(target), "failed_at": f.current_timestamp(), "replayed_at": never}
+        return bad.withColumnsRenamed({DATA: "data", PROBLEM: "reason"}).withColumns(added).select(*SCHEMA.fieldNames())

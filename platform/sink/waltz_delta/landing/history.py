@@ -1,12 +1,13 @@
-"""Every version of a key with the range in which it held: a slowly changing dimension of type 2, the same whatever the order and the cut of batches.
+"""Every version of a key with the range in which it was valid: a slowly changing dimension of type 2, independent of the order and the boundaries of
+batches.
 
-A version holds from its own sequence (by default its transaction id) to that of what replaced or deleted it, exclusive. What a batch brings is put in
-between what is there, so a late row becomes a version of the past and ends where the next one began. A delete ends the version before it; one that
-ends nothing leaves a row that never held (`valid_to` equals `valid_from`), so that an older row which comes later is not taken for the current one.
-Every transaction is a version, also one that changes nothing.
+A version is valid from its own sequence (by default its transaction id) to that of the version or delete that replaced it, exclusive. The rows of a
+batch are inserted between the existing versions, so a late row becomes a past version and ends where the next one begins. A delete ends the version
+before it. A delete that ends nothing leaves a row that was never valid (`valid_to` equals `valid_from`), so that an older row that arrives later does
+not count as the current one. Every transaction is a version, also one that changes nothing.
 
-Invariant: of a key, versions never overlap, and at most one is current. Which of two rows of one key and sequence stays is told by their place in
-the log.
+Invariant: versions of a key never overlap, and at most one is current. Of two rows with one key and sequence, the one with the higher position in the
+log stays.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["DeltaHistory"]
 
 
 class DeltaHistory(MergeSink):
-    """For `foreachBatch`, and `write(rows)` for a batch DataFrame; as `DeltaUpsert`, but every version stays."""
+    """For `foreachBatch`, and `write(rows)` for a batch DataFrame; like `DeltaUpsert`, but keeps every version."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class HistoryRule:
         self._names = names
 
     def prepare(self, spark: SparkSession, visible: StructType) -> None:
-        """Nothing stands beside a history."""
+        """A history needs no second table."""
 
     def table_schema(self, visible: StructType) -> StructType:
         kind = visible[self._sequence].dataType
@@ -63,7 +64,7 @@ class HistoryRule:
         return mark_deletes(rows, self._deletes)
 
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
-        """Nothing: what a delete must keep out stands in the history itself."""
+        """Does nothing: the history itself holds the deletes that exclude older rows."""
 
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
         table = DeltaTable.forPath(spark, path)
@@ -80,7 +81,7 @@ class HistoryRule:
         return merge.whenNotMatchedInsert(values={**values, **begin, **ends}).execute()
 
     def changes(self, table: DataFrame, source: DataFrame, columns: Sequence[str]) -> DataFrame:
-        """The rows of the table that change and those that are new, one per key and beginning."""
+        """The table's rows that change and the new rows, one per key and start."""
         events = self._events(table, source, columns)
         place = [name for name in (TRANSACTION_ID, PARTITION, ROW) if name in columns]
         order = f.struct("_waltz_weight", *place, (~f.col("_waltz_new")).alias("stays"))
@@ -94,8 +95,8 @@ class HistoryRule:
             whole = Window.partitionBy(*self._keys)
             lowest, highest = f.min(f.col(f"won.{PARTITION}")).over(whole), f.max(f.col(f"won.{PARTITION}")).over(whole)
             each = each.withColumns({"lowest": lowest, "highest": highest})
-            told = moved(f.col("lowest"), f.col("highest"), f.col(f"won.{TRANSACTION_ID}")).cast("boolean")
-            version = f.when(f.col("lowest") != f.col("highest"), told).otherwise(version)
+            checked = moved(f.col("lowest"), f.col("highest"), f.col(f"won.{TRANSACTION_ID}")).cast("boolean")
+            version = f.when(f.col("lowest") != f.col("highest"), checked).otherwise(version)
         found = each.where(version | f.col("held") | ~f.col("after")).select(
             *[f.col(f"`{name}`") if name in self._keys else f.col(f"won.`{name}`").alias(name) for name in columns],
             "_waltz_from",
@@ -108,7 +109,7 @@ class HistoryRule:
         return found.where(f.col("_waltz_new") | ~same).drop("held", "was_to", "was_current")
 
     def _events(self, table: DataFrame, source: DataFrame, columns: Sequence[str]) -> DataFrame:
-        """What begins or ends something: the table's versions that the batch may touch, their ends, and the batch."""
+        """Everything that starts or ends a version: the table's versions that the batch may change, their ends, and the batch."""
         since = source.groupBy(*self._keys).agg(f.min(self._sequence).alias("_waltz_since")).alias("s")
         begin, end = f.col(f"t.`{self._names.valid_from}`"), f.col(f"t.`{self._names.valid_to}`")
         reached = f.coalesce(end >= f.col("s._waltz_since"), f.lit(True)) | f.coalesce(begin >= f.col("s._waltz_since"), f.lit(True))

@@ -1,8 +1,8 @@
-"""One query over the log into one or several tables: what goes where, and in which order it is committed.
+"""One query over the log into one or several tables: which rows go to which table, and in which order the tables commit.
 
-Every table is judged by its own marks, so a batch that was cut off between two tables' commits is finished by whoever comes next: the tables that
-hold it drop it. The dead letters of a batch are committed before the first table that moves past them. A batch is first made ready for every table
-(files written, rows reduced and held), which tells whether there are dead letters; then come the commits.
+Each table decides by its own marks. If a driver dies between the commits of two tables, the next run of the batch finishes it: the tables that hold
+the batch drop it. The dead letters of a batch are committed before the first table whose mark covers them. A batch is first staged for every table
+(files written, rows reduced and held), which shows whether there are dead letters; then come the commits.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from waltz_log.statistics import Summed, snapshot
 __all__ = ["Landing", "LandingStatistics", "resulting_schemas", "sink_for"]
 
 REASON_MAX = 500
-"""Characters of what a query over undecodable data raises; reasons are shorter, Spark's rest of the line is cut."""
+"""Most characters in the error of a query over undecodable data. Reasons are shorter; the rest of Spark's line is cut."""
 
 
 @snapshot
 @dataclass(frozen=True, slots=True)
 class LandingStatistics:
-    """Since this `Landing` was made."""
+    """Counted since this `Landing` was created."""
 
     batches: Summed[int] = 0
-    """Batches that are in every table."""
+    """Batches that every table holds."""
     dead_letters: Summed[int] = 0
-    """Transactions that went to the table of dead letters, once for each table they were meant for."""
+    """Transactions written to the table of dead letters, once for each table they were meant for."""
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """A batch on its way into one table. `raw`: what the table lacks of it, as the log gave it: the letters of what it holds were told before. `bad`:
-    how many of that do not decode, None where that is not known."""
+    """A batch staged for one table. `raw`: the undecoded rows that the table lacks; the dead letters of the other rows were written before. `bad`:
+    how many of `raw` do not decode, None if that is not known."""
 
     staged: Staged
     raw: DataFrame
@@ -63,7 +63,7 @@ class _Prepared:
 
 
 class Landing:
-    """For `foreachBatch`; `write(rows)` lands a batch DataFrame by the same rules. Not for two queries at once: each has its own."""
+    """For `foreachBatch`; `write(rows)` lands a batch DataFrame by the same rules. Not for two queries at the same time: create one for each."""
 
     def __init__(self, settings: LandingSettings, cluster_key: str) -> None:
         self.settings = settings
@@ -78,8 +78,9 @@ class Landing:
         self._prepared = False
 
     def prepare(self, spark: SparkSession, schema: StructType, checkpoint: str | None = None) -> None:
-        """Refuses what can never work, before the first batch. `schema` is that of the source's rows. Makes the tables that merges need, the table of
-        dead letters, and columns that are to be added. With the query's `checkpoint` it also refuses tables that another query filled there."""
+        """Raises before the first batch if the landing can never work. `schema` is that of the source's rows. Creates the tables that merges need,
+        the table of dead letters, and columns that are to be added. With the query's `checkpoint` it also refuses tables that another query filled
+        there."""
         for way, sink in zip(self._ways, self._sinks, strict=True):
             sink.prepare(spark, way.good(spark.createDataFrame([], schema)).schema)
             transaction = internal.TableTransaction(spark, sink.path)
@@ -94,7 +95,8 @@ class Landing:
         self._land(batch, batch_id)
 
     def write(self, rows: DataFrame, covered: BatchRange | None = None) -> None:
-        """`covered`: the range of the log that the rows were read from, where it is known; the rows tell otherwise, which costs a pass over them."""
+        """`covered`: the range of the log that the rows were read from, if it is known. Otherwise the range of the rows' ids is used, which costs a
+        pass over them."""
         self._land(rows, None, covered)
 
     @property
@@ -107,8 +109,8 @@ class Landing:
     def starting_transaction_ids(
         self, spark: SparkSession, partitions: Iterable[int], *, otherwise: Positions = FROM_THE_EARLIEST, dry_run: bool = False
     ) -> str:
-        """The source's `startingTransactionIds`: after the mark of the table that is furthest behind; `otherwise` for partitions that some table
-        holds nothing of. After a RESTORE the marks are brought back first, with `dry_run` only in what is told."""
+        """The source's `startingTransactionIds`: after the mark of the table that is furthest behind; `otherwise` for partitions of which some table
+        holds nothing. After a RESTORE the marks are restored first; with `dry_run` only in the result."""
         found: dict[int, int] = {}
         if not dry_run:
             for sink in self._sinks:
@@ -147,7 +149,7 @@ class Landing:
                 found.staged.commit()
 
     def _stage(self, spark: SparkSession, batch: DataFrame, covered: BatchRange, batch_id: int | None, number: int) -> _Prepared | None:
-        """The first output also counts what no route takes: it reads every row."""
+        """The first output also counts the rows that no route accepts, because it reads every row."""
         way, sink = self._ways[number], self._sinks[number]
         counts, astray = Observation(), Observation()
         lacking = batch
@@ -172,10 +174,10 @@ class Landing:
         return _Prepared(staged, lacking, _count(counts) if counted else 0, _count(astray) if routed else 0)
 
     def _watched(self, raw: DataFrame) -> DataFrame:
-        """The raw rows with a problem where no route takes them."""
+        """The raw rows, with a problem for each row that no route accepts."""
         assert self._astray is not None
-        told = raw.withColumn(PROBLEM, f.when(self._astray, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
-        return refuse(told) if self.settings.unrouted == "fail" else told
+        written = raw.withColumn(PROBLEM, f.when(self._astray, f.concat(f.lit("no route takes header "), f.col("header").cast("string"))))
+        return refuse(written) if self.settings.unrouted == "fail" else written
 
     def _bury(self, spark: SparkSession, covered: BatchRange, batch_id: int | None, ready: Mapping[int, _Prepared]) -> None:
         if self._dead_letters is None:
@@ -190,8 +192,8 @@ class Landing:
             if number == 0 and self.settings.unrouted == "dead_letter" and found.astray != 0:
                 letters[NOWHERE], counts[NOWHERE] = self._letters_astray(found.raw), found.astray or 0
         if letters:
-            told = self._dead_letters.write(spark, covered.marks(), letters, batch_id)
-            count = sum(counts[target] for target in told)
+            written = self._dead_letters.write(spark, covered.marks(), letters, batch_id)
+            count = sum(counts[target] for target in written)
             self._statistics = replace(self._statistics, dead_letters=self._statistics.dead_letters + count)
 
     def _letters_astray(self, batch: DataFrame) -> Letters:
@@ -208,8 +210,8 @@ def _count(observation: Observation) -> int | None:
 
 
 def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: StructType | None = None) -> dict[str, StructType]:
-    """The columns of each table by its path, without any data: what Spark makes of decoding, filter and projection, and what the mode adds. `schema`:
-    of the source's rows, where it is asked for more than its usual columns."""
+    """The columns of each table by its path, without any data: those that Spark derives from decoding, filter and projection, and those that the mode
+    adds. `schema`: of the source's rows, if the source is asked for more than its usual columns."""
     from pyspark_waltz.source import SCHEMA
 
     empty = spark.createDataFrame([], schema if schema is not None else SCHEMA)
@@ -222,7 +224,7 @@ def resulting_schemas(spark: SparkSession, settings: LandingSettings, schema: St
 
 
 def sink_for(output: OutputSettings, cluster_key: str, *, dead_letters: bool) -> DeltaAppend | MergeSink:
-    """The sink of an output. Where there are dead letters, something older than a delete may be put through again, so deletes are remembered."""
+    """The sink of an output. With dead letters, a replay may land something older than a delete, so deletes are remembered."""
     target = output.target
     layout, evolution, properties = target.layout, target.evolution, target.properties
     if target.mode == "append":

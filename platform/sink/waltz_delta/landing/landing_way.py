@@ -1,7 +1,7 @@
 """One output of a landing as a plan: the raw rows of the log, routed, decoded, marked as deletes, filtered, projected; and those that do not decode.
 
-What goes wrong is counted while the good rows are read (`Observation`), so a batch without dead letters is decoded once. The counting has a second
-effect that is relied on: Spark moves no filter below it, which would decode every row twice.
+Rows that do not decode are counted while the good rows are read (`Observation`), so a batch without dead letters is decoded once. The sink also
+relies on a side effect of the count: Spark moves no filter below it, which would decode every row twice.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ BAD = "bad"
 
 
 class Way:
-    """`undecodable` is settled here: what the output says, otherwise dead letters where there are any."""
+    """`undecodable` is resolved here: the output's own setting, otherwise dead letters if there is a table for them."""
 
     def __init__(self, output: OutputSettings, *, dead_letters: bool) -> None:
         self.output = output
         self.undecodable = output.decode.undecodable or ("dead_letter" if dead_letters else "fail")
 
     def good(self, raw: DataFrame, observation: Observation | None = None) -> DataFrame:
-        """What lands. `observation` counts what does not decode."""
+        """The rows to land. `observation` counts those that do not decode."""
         rows = self._decoded(raw)
         if self.undecodable == "fail":
             rows = refuse(rows)
@@ -40,7 +40,8 @@ class Way:
         return self._projected(rows)
 
     def bad(self, raw: DataFrame) -> DataFrame:
-        """What does not decode: place, timestamp and header, data and reason; a transaction once, however many rows it would have been."""
+        """The rows that do not decode: position, timestamp and header, data and reason; each transaction once, however many rows it would have
+        been."""
         rows = self._decoded(raw).where(f.col(PROBLEM).isNotNull())
         first = [f.first(name).alias(name) for name in ("timestamp", "header", DATA, PROBLEM)]
         return rows.groupBy(PARTITION, TRANSACTION_ID).agg(*first)
@@ -50,8 +51,8 @@ class Way:
         rows = decode(routed(raw, self.output.route), settings)
         missing = required(settings, raw.sparkSession)
         if deletes is not None:
-            told = f.expr(f"({deletes.where})") if deletes.where is not None else f.col("header").isin(list(deletes.headers))
-            rows = rows.withColumns({DELETED: f.coalesce(told, f.lit(False)), AT: f.col("timestamp")})
+            deleted = f.expr(f"({deletes.where})") if deletes.where is not None else f.col("header").isin(list(deletes.headers))
+            rows = rows.withColumns({DELETED: f.coalesce(deleted, f.lit(False)), AT: f.col("timestamp")})
             if missing is not None:
                 keys = required(settings, raw.sparkSession, only=self.output.target.keys)
                 missing = f.when(~f.col(DELETED), missing).otherwise(keys if keys is not None else f.lit(None).cast("string"))

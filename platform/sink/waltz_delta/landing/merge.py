@@ -1,10 +1,10 @@
-"""MERGE with marks: what upsert and history share. Decides nothing about rows.
+"""MERGE with marks: the shared part of upsert and history. Decides nothing about rows.
 
-MERGE carries one transaction identifier only. Its version is a number that rises by one with each MERGE of this cluster, and Delta skips a MERGE
-whose number was used: that makes it a compare-and-set. Whoever read the state before another's MERGE loses, and reads again. The marks stand in the
-metadata of the MERGE's own commit; a second commit right after sets them as identifiers, one per log partition, as append does, together with the
-number they belong to. A driver that dies between the two leaves a MERGE whose number has no marks: whoever comes next sets them from the metadata
-before anything else, so nobody ever merges by marks that lag behind the rows.
+MERGE can set only one transaction identifier. Its version is a number that rises by one with each MERGE of this cluster, and Delta skips a MERGE
+whose number was used: this makes it a compare-and-set. A writer that read the state before another writer's MERGE loses, and reads again. The
+metadata of the MERGE's own commit holds the marks. A second commit right after it sets them as identifiers, one per log partition, as append does,
+together with the number they belong to. If a driver dies between the two commits, the table has a MERGE whose number has no marks. The next writer
+sets them from the metadata before anything else, so no MERGE is ever decided by marks that lag behind the rows.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from waltz_delta.base import internal
 from waltz_delta.errors import KeyMoved
 from waltz_delta.marks.batch import LostRace
 from waltz_delta.marks.marks import app_id, marks_among, merge_app_id, merged_app_id, position
-from waltz_delta.marks.restored import told_by
+from waltz_delta.marks.restored import commit_metadata
 
 __all__ = ["MOVED", "MergeState", "MergedTable"]
 
 MOVED = "waltz_delta: a key is in two log partitions: "
-"""What a MERGE condition raises begins with this."""
+"""Prefix of the error that a MERGE condition raises."""
 
 HISTORY_SEARCHED = (20, 1000, None)
-"""Commits looked through for an unfinished MERGE: it is the last of ours, with at most others' (OPTIMIZE, user writes) above it. Then all."""
+"""Numbers of commits to search for an unfinished MERGE. It is our last commit, with only other writers' commits (OPTIMIZE, users) above it. None:
+all."""
 
 _SETTINGS = "spark.databricks.delta."
 
 
 @dataclass(frozen=True, slots=True)
 class MergeState:
-    """`number`: of the last MERGE that is in the table, 0 before the first."""
+    """`number`: of the last MERGE in the table, 0 before the first."""
 
     marks: Mapping[int, int]
     number: int
     version: int
-    """Of the table, as of which the marks were read."""
+    """The table version at which the marks were read."""
 
 
 class MergedTable:
@@ -51,7 +52,7 @@ class MergedTable:
         self._done = merged_app_id(cluster_key)
 
     def state(self, spark: SparkSession) -> MergeState:
-        """The marks, after finishing what a dead driver left."""
+        """The marks, after finishing the MERGE of a driver that died."""
         transaction = internal.TableTransaction(spark, self.path)
         versions = transaction.versions()
         if versions.get(merge_app_id(self.cluster_key), 0) > versions.get(self._done, 0):
@@ -63,14 +64,14 @@ class MergedTable:
 
     def merge(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], execute: Callable[[], Any]) -> int:
         """Runs the MERGE that `execute` builds as the one after `state`, then sets the marks. Returns the version of the commit that set them, or a
-        later one where another driver set them first. `LostRace` where another writer came first."""
+        later one if another driver set them first. Raises `LostRace` if another writer committed first."""
         number = state.number + 1
         marks = {str(p): mark for p, mark in sorted({**state.marks, **new}.items())}
-        told = {"cluster": self.cluster_key, "merge": number, "marks": marks, "read": state.version}
+        record = {"cluster": self.cluster_key, "merge": number, "marks": marks, "read": state.version}
         settings = {
             "write.txnAppId": merge_app_id(self.cluster_key),
             "write.txnVersion": str(number),
-            "commitInfo.userMetadata": json.dumps({"waltz": told}),
+            "commitInfo.userMetadata": json.dumps({"waltz": record}),
         }
         try:
             for name, value in settings.items():
@@ -86,7 +87,7 @@ class MergedTable:
             for name in settings:
                 spark.conf.unset(_SETTINGS + name)
         if not merged:
-            raise LostRace  # Delta gives no result row for what it skips
+            raise LostRace  # Delta returns no row for a MERGE that it skips
         return self._mark(spark, new, number, state.version)
 
     def _mark(self, spark: SparkSession, marks: Mapping[int, int], number: int, read: int) -> int:
@@ -96,25 +97,25 @@ class MergedTable:
         if not ahead:
             return transaction.read_version
         try:
-            return transaction.mark(ahead, query="waltz", batch=-1, metadata=told_by(self.cluster_key, read=read))
+            return transaction.mark(ahead, query="waltz", batch=-1, metadata=commit_metadata(self.cluster_key, read=read))
         except Exception as error:
             if not internal.is_conflict(error):
                 raise
-            raise LostRace from error  # it is in; whoever looks next finishes it
+            raise LostRace from error  # the MERGE is committed; the next writer sets its marks
 
     def _finish(self, spark: SparkSession, number: int) -> None:
         for depth in HISTORY_SEARCHED:
             table = DeltaTable.forPath(spark, self.path)
             for row in (table.history(depth) if depth is not None else table.history()).select("userMetadata").collect():
-                found = _told(row[0], self.cluster_key)
+                found = _merge_record(row[0], self.cluster_key)
                 if found is not None and found[0] == number:
                     self._mark(spark, found[1], number, found[2])
                     return
 
 
-def _told(metadata: str | None, cluster_key: str) -> tuple[int, dict[int, int], int] | None:
-    """Number, marks and the version they were decided by, as a MERGE's commit tells. Early tables counted by position and tell no number, and none
-    tells a version but those of now: nothing is known to have come in between then."""
+def _merge_record(metadata: str | None, cluster_key: str) -> tuple[int, dict[int, int], int] | None:
+    """Number, marks and the version that they were decided by, from the metadata of a MERGE's commit. Early tables counted by position and record no
+    number, and only newer ones record the version; without it, no commit is known to have come in between."""
     try:
         found = json.loads(metadata or "")["waltz"]
         marks = {int(partition): int(mark) for partition, mark in found["marks"].items()}

@@ -1,4 +1,4 @@
-"""A keyed table that batches are merged into exactly once: what upsert and history do alike. How rows become a MERGE is their rule's."""
+"""A keyed table that batches are merged into exactly once: the shared part of upsert and history. A `MergeRule` turns rows into a MERGE."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ __all__ = ["MergeRule", "MergeSink"]
 
 
 class MergeRule(Protocol):
-    """How rows of some keys become a MERGE."""
+    """How rows with the same keys become a MERGE."""
 
     def prepare(self, spark: SparkSession, visible: StructType) -> None:
-        """Makes what stands beside the table."""
+        """Creates what the rule needs besides the table."""
 
     def table_schema(self, visible: StructType) -> StructType:
         """The table's columns: those of the rows, then the rule's own."""
 
     def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
-        """The rows reduced to what the MERGE looks at. `late`: they come from below the marks."""
+        """The rows reduced to those that the MERGE needs. `late`: they come from below the marks."""
 
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
-        """Writes what must stand beside the table before the MERGE of `source`. Doing it again changes nothing. May raise `LostRace`."""
+        """Writes what must be stored outside of the table before the MERGE of `source`. Idempotent. May raise `LostRace`."""
 
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
-        """Runs the MERGE of `source`, which is held, into these columns of the table. What Delta tells of it; may raise `LostRace`."""
+        """Runs the MERGE of `source`, which is held, into these columns of the table. Returns Delta's result; may raise `LostRace`."""
 
 
 class MergeSink:
@@ -75,7 +75,7 @@ class MergeSink:
         self.watch = TableWatch(path)
 
     def prepare(self, spark: SparkSession, schema: StructType) -> None:
-        """As `DeltaAppend.prepare`; and the table is made here, since MERGE needs one."""
+        """Like `DeltaAppend.prepare`, but also creates the table, since MERGE needs one."""
         visible = _visible(schema)
         require_columns(visible.fieldNames())
         for name in (*self._keys, self._sequence):
@@ -97,14 +97,14 @@ class MergeSink:
         self._prepared = True
 
     def table_schema(self, schema: StructType) -> StructType:
-        """The columns of the table that rows of `schema` make."""
+        """The columns of a table for rows of `schema`."""
         return self.rule.table_schema(_visible(schema))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self._land(batch, batch_id)
 
     def write(self, rows: DataFrame) -> None:
-        """A batch DataFrame, by the same rule."""
+        """Merges a batch DataFrame by the same rule."""
         self._land(rows, None)
 
     def _land(self, batch: DataFrame, batch_id: int | None) -> None:
@@ -113,7 +113,7 @@ class MergeSink:
         land(self, batch, batch_id, self._attempts)
 
     def stage(self, spark: SparkSession, covered: BatchRange, rows: Rows, batch_id: int | None) -> Staged | None:
-        """Reads and reduces what the table lacks; `commit` merges it."""
+        """Reads and reduces the rows that the table lacks; `commit` merges them."""
         if not covered.marks():
             return None
         state = self._table.state(spark)
@@ -123,7 +123,7 @@ class MergeSink:
         return self._staged(spark, state, new, rows(overlap(covered, state.marks)), late=False) if new else None
 
     def stage_late(self, spark: SparkSession, rows: DataFrame) -> Staged:
-        """Rows from below the marks, which are put through again: nothing newer gives way to them. Moves no mark."""
+        """Stages rows from below the marks, which are replayed: they never replace newer rows. Changes no mark."""
         return self._staged(spark, self._table.state(spark), {}, rows, late=True)
 
     def marks(self, spark: SparkSession) -> Mapping[int, int]:
@@ -134,7 +134,7 @@ class MergeSink:
         return _StagedMerge(self, spark, state, new, hold(self.rule.source(spark, rows, late=late)), columns)
 
     def _columns(self, spark: SparkSession, visible: StructType) -> list[str]:
-        """Looks at the table's columns again only when they changed since the last batch, as by a user."""
+        """Reads the table's columns again only if they changed since the last batch, for example by a user."""
         text = internal.TableTransaction(spark, self.path).schema_text()
         if self._fitted is None or self._fitted[:2] != (text, visible):
             made = self.rule.table_schema(visible)
@@ -159,8 +159,8 @@ class _StagedMerge:
     columns: Sequence[str]
 
     def commit(self) -> None:
-        """Beside the table first, and outside of `MergedTable.merge`: what runs within carries the number, and Delta would skip what another driver,
-        or one that died, wrote there under the same number."""
+        """Writes the tombstones first, outside of `MergedTable.merge`: each commit within it carries the number, and Delta would skip tombstones if
+        another driver, or one that died, had written some under the same number."""
         self.sink.rule.remember(self.spark, self.source)
 
         def execute() -> Any:

@@ -1,6 +1,6 @@
-"""What a MERGE gets from a batch: one row per key, by the sequence and then by the place in the log, and whether it deletes.
+"""The source rows of a MERGE: one row per key, the newest by sequence and then by position in the log, with a flag for deletes.
 
-Pure plans but for `hold`, which runs the job: the rows are read and reduced once, and stay in memory or on local disk until the MERGE is done."""
+Pure plans except `hold`, which runs the job: the rows are read and reduced once, and stay in memory or on local disk until the MERGE is done."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["AT", "DELETED", "HIDDEN", "VALUES_AT", "hold", "latest_rows", "mark_
 DELETED = "_waltz_deleted"
 """Whether the row deletes its key."""
 AT = "_waltz_at"
-"""When the log took the transaction."""
+"""The append time of the transaction."""
 VALUES_AT = "_waltz_values_at"
-"""The order of the row that the values are of, which for a delete is the last row before it; null where the batch has none."""
+"""The order of the row that the values come from. For a delete that is the last row before it; null if the batch has none."""
 HIDDEN = (DELETED, AT, VALUES_AT)
 
 
 def order_of(alias: str | None, sequence: str, place: Sequence[str]) -> Column:
-    """What rows of one key are ordered by. Nulls come first, so rows that a user wrote without a place in the log give way."""
+    """The order of rows with the same key. Nulls come first, so rows that a user wrote without a position in the log are the oldest."""
     start = f"{alias}." if alias else ""
     return f.struct(*[f.col(f"{start}`{name}`").alias(name) for name in dict.fromkeys([sequence, TRANSACTION_ID, PARTITION, *place])])
 
@@ -53,7 +53,7 @@ def same_key(keys: Sequence[str]) -> Column:
 
 
 def newer(sequence: str, place: Sequence[str]) -> Column:
-    """Whether the source's row is newer than the table's. Raises where only the partitions' own order could tell and they differ."""
+    """Whether the source's row is newer than the table's. Raises if only their ids could decide that and their partitions differ."""
     later = order_of("s", sequence, place) > order_of("t", sequence, place)
     if sequence != TRANSACTION_ID:
         return later
@@ -62,16 +62,16 @@ def newer(sequence: str, place: Sequence[str]) -> Column:
 
 
 def latest_rows(rows: DataFrame, keys: Sequence[str], sequence: str, *, soft: bool = False) -> DataFrame:
-    """One row per key. With `soft`, a delete has the values of the last row before it, as far as the batch has one."""
+    """One row per key. With `soft`, a delete has the values of the last row before it, if the batch has one."""
     place = [name for name in (ROW,) if name in rows.columns]
     order = order_of(None, sequence, place)
-    told = [f.max_by(f.struct(*rows.columns), order).alias("newest")]
+    aggregates = [f.max_by(f.struct(*rows.columns), order).alias("newest")]
     if soft:
         lives = ~f.col(DELETED)
-        told.append(f.max_by(f.when(lives, f.struct(*rows.columns, order.alias(VALUES_AT))), f.when(lives, order)).alias("living"))
+        aggregates.append(f.max_by(f.when(lives, f.struct(*rows.columns, order.alias(VALUES_AT))), f.when(lives, order)).alias("living"))
     if sequence == TRANSACTION_ID:
-        told += [f.min(PARTITION).alias("lowest"), f.max(PARTITION).alias("highest")]
-    grouped = rows.groupBy(*keys).agg(*told)
+        aggregates += [f.min(PARTITION).alias("lowest"), f.max(PARTITION).alias("highest")]
+    grouped = rows.groupBy(*keys).agg(*aggregates)
     if sequence == TRANSACTION_ID:
         newest = f.col("newest")
         refused = moved(f.col("lowest"), f.col("highest"), newest.getField(TRANSACTION_ID)).cast(grouped.schema["newest"].dataType)
@@ -89,8 +89,8 @@ def latest_rows(rows: DataFrame, keys: Sequence[str], sequence: str, *, soft: bo
 
 
 def hold(source: DataFrame) -> DataFrame:
-    """Reads the rows once and keeps them. A part that is lost with an executor is read again, and is the same. (MERGE, which reads twice, makes a
-    copy of its own; telling it not to is refused over rows that are held.)"""
+    """Reads the rows once and caches them. If a part is lost with an executor, it is read again with the same result. (MERGE reads twice and makes
+    its own copy; Delta refuses to switch that off over cached rows.)"""
     held = source.persist(StorageLevel.MEMORY_AND_DISK)
     held.count()
     return held

@@ -1,9 +1,10 @@
-"""Deleted keys, remembered beside a table: per key the order of its last delete, so that an older row that comes later does not bring it back.
+"""Deleted keys, remembered in a table of their own: per key the order of its last delete, so that an older row that arrives later does not restore
+it.
 
-A tombstone is written before the MERGE that deletes, and read after the number that this MERGE must follow; so whoever merges has seen the tombstones
-of every delete before, or loses the race. It is a commit of its own, without that number: the same number may come with other deletes, from another
-driver or after one that died. Writing a tombstone twice changes nothing. They may be removed (`DELETE ... WHERE deleted_at < ...`) as soon as
-nothing older than them can come any more.
+A tombstone is written before the MERGE that deletes, and read after the number that this MERGE must follow. So each MERGE has seen the tombstones of
+every earlier delete, or loses the race. Tombstones have their own commit, without that number: the same number may come with other deletes, from
+another driver or after one that died. Writing a tombstone twice changes nothing. Tombstones may be removed (`DELETE ... WHERE deleted_at < ...`) as
+soon as nothing older than them can arrive.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class Tombstones:
             create_empty(spark, self.path, StructType([*fields, StructField(DELETED_AT, TimestampType())]), {})
 
     def without_deleted(self, spark: SparkSession, source: DataFrame) -> DataFrame:
-        """The rows that no later delete of their key has overtaken."""
+        """The rows without those whose key was deleted later."""
         place = [name for name in (ROW,) if name in source.columns]
         dead = spark.read.format("delta").load(self.path).alias("t")
         overtaken = same_key(self._keys) & (order_of("t", self._sequence, place) > order_of("s", self._sequence, place))
         return source.alias("s").join(dead, overtaken, "left_anti")
 
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
-        """The deletes among the rows, of which there is one per key."""
+        """Writes a tombstone for each delete among the rows, of which there is one per key."""
         deletes = source.where(f.col(DELETED))
         if deletes.isEmpty():
             return

@@ -1,4 +1,4 @@
-"""Which transactions take which way, by their header."""
+"""Selects the transactions of an output by their header."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["routed", "unrouted"]
 
 
 def routed(rows: DataFrame, route: RouteSettings | None) -> DataFrame:
-    """The rows of this route; without one, all."""
+    """The rows of this route; without a route, all rows."""
     return rows if route is None else rows.where(f.col("header").isin(list(route.headers)))
 
 
 def unrouted(routes: Iterable[RouteSettings | None]) -> Column | None:
-    """Whether no route takes a row; None where one takes all."""
+    """Whether no route accepts a row; None if one route accepts all."""
     headers: set[int] = set()
     for route in routes:
         if route is None:

@@ -1,16 +1,15 @@
-"""Merges micro-batches into a Delta table by key: one row per key, the one with the highest sequence; a replay or a late batch never moves a row
-back, nor brings back a key that was deleted after it.
+"""Merges micro-batches into a Delta table by key: one row per key, the one with the highest sequence. A replay or a late batch never replaces a newer
+row and never restores a key that was deleted later.
 
-Which of two rows of a key is newer is told by the sequence, then by their place in the log, so the table is the same however the log was cut into
-batches. The default sequence, `transaction_id`, orders the rows of one log partition; a key that is seen in two is refused (`KeyMoved`). A named
-sequence orders across partitions.
+Of two rows of a key, the one with the higher sequence is newer, then the one with the higher position in the log, so the table is the same however
+the log was cut into batches. The default sequence, `transaction_id`, orders the rows of one log partition; a key in two partitions is refused
+(`KeyMoved`). A named sequence orders across partitions.
 
-The rows carry the state of their key, not an increment: an increment merged twice with other batch boundaries would count twice. An application that
+A row holds the state of its key, not an increment: an increment merged twice with other batch boundaries would count twice. An application that
 appends under a lock on the key knows the state.
 
-After a hard delete there is no row left to compare with. With the default sequence nothing older can come: the marks keep out what lies before
-them. Where something older can come (a named sequence, dead letters that are put through again) deletes are remembered as tombstones beside
-the table.
+After a hard delete there is no row left to compare with. With the default sequence no older row can arrive, because the marks exclude it. Otherwise
+(a named sequence, replayed dead letters) deletes are remembered as tombstones in another table.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ __all__ = ["DeltaUpsert"]
 
 
 class DeltaUpsert(MergeSink):
-    """For `foreachBatch`, and `write(rows)` for a batch DataFrame. `keys` name the columns that identify a row; nulls are a key value like any
-    other.
+    """For `foreachBatch`, and `write(rows)` for a batch DataFrame. `keys` name the columns that identify a row; nulls are a key value like any other.
 
-    `remember_deletes` keeps tombstones where the sequence alone would not ask for them. The rest (`partition_by`, `cluster_by`, `properties`,
-    `evolution`, `attempts`) as in `DeltaAppend`. `tombstones`: path of that table, None where there is none."""
+    `remember_deletes` keeps tombstones even if the sequence alone does not require them. The other arguments (`partition_by`, `cluster_by`,
+    `properties`, `evolution`, `attempts`) are those of `DeltaAppend`. `tombstones`: path of that table, None if there is none."""
 
     def __init__(
         self,
@@ -76,7 +74,7 @@ class UpsertRule:
         return StructType([*visible.fields, *own])
 
     def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
-        """One row per key. Tombstones are asked only where something older than them can be among the rows."""
+        """One row per key. Reads tombstones only if the rows may include some that are older than them."""
         found = latest_rows(mark_deletes(rows, self._deletes), self._keys, self._sequence, soft=self._soft)
         if self._tombstones is not None and (late or self._sequence != TRANSACTION_ID):
             return self._tombstones.without_deleted(spark, found)

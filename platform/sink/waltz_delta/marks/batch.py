@@ -34,41 +34,41 @@ __all__ = [
 PARTITION = "partition"
 TRANSACTION_ID = "transaction_id"
 ROW = "row"
-"""The place of a row within its transaction, where a transaction holds several."""
+"""Index of a row within its transaction, if a transaction holds several."""
 DATA = "_waltz_data"
-"""Beside decoded columns: the data as it was."""
+"""The undecoded data, beside the decoded columns."""
 PROBLEM = "_waltz_problem"
-"""Beside decoded columns: why the transaction did not decode; null where it did."""
+"""Why the transaction did not decode, beside the decoded columns; null if it did."""
 
 Rows = Callable[[Mapping[int, int]], DataFrame]
-"""A batch's rows as a table gets them, without those at or below the given marks."""
+"""Returns a batch's rows as a table gets them, without those at or below the given marks."""
 
 
 class LostRace(Exception):
-    """Another writer committed to the table first: nothing of this attempt is in it; look at the marks again. Never leaves this package."""
+    """Another writer committed to the table first, and nothing of this attempt is in it. Read the marks again. Internal to this package."""
 
 
 class Staged(Protocol):
     """A batch that is ready to be committed to one table."""
 
     def commit(self) -> None:
-        """`LostRace` where another one came first."""
+        """Raises `LostRace` if another commit came first."""
 
     def release(self) -> None:
-        """Gives back what it held. Called once, whether it was committed or not."""
+        """Frees what it held. Called once, whether it was committed or not."""
 
 
 class Sink(Protocol):
-    """One table, judged by its own marks."""
+    """One table, which decides by its own marks."""
 
     path: str
 
     def stage(self, spark: SparkSession, covered: BatchRange, rows: Rows, batch_id: int | None) -> Staged | None:
-        """What the table lacks of the batch, ready to be committed. None where it holds all of it. May raise `LostRace`."""
+        """The part of the batch that the table lacks, ready to be committed. None if the table holds all of it. May raise `LostRace`."""
 
 
 def land(sink: Sink, batch: DataFrame, batch_id: int | None, attempts: int) -> None:
-    """The batch into one table. `WriteContended` where others came first each time."""
+    """Writes the batch to one table. Raises `WriteContended` if other commits came first at each attempt."""
     covered = batch_range(batch, batch_id)
     for _ in range(attempts):
         try:
@@ -85,14 +85,14 @@ def land(sink: Sink, batch: DataFrame, batch_id: int | None, attempts: int) -> N
 
 
 def require_columns(columns: list[str]) -> None:
-    """The two columns that tell a row's place in the log must come through every transformation."""
+    """Raises if a transformation dropped one of the two columns that hold a row's position in the log."""
     for name in (PARTITION, TRANSACTION_ID):
         if name not in columns:
             raise InvalidRequest(reason=f"the rows must keep the column {name}, they have {', '.join(columns)}")
 
 
 def batch_range(batch: DataFrame, batch_id: int | None) -> BatchRange:
-    """From the query's offset log, where a query over the source runs the batch; otherwise from the rows, which costs a pass over them."""
+    """From the query's offset log if a query over the source runs the batch; otherwise from the rows, which costs a pass over them."""
     offsets = internal.batch_offsets(batch, batch_id) if batch_id is not None else None
     if offsets is not None:
         start, end = offsets
@@ -102,13 +102,13 @@ def batch_range(batch: DataFrame, batch_id: int | None) -> BatchRange:
             checkpoint = internal.checkpoint_of(batch)
             return BatchRange(ends=until.next, starts=starts, exact=True, origins=until.origin, checkpoint=checkpoint)
         except InvalidSetting:
-            pass  # another source's offsets: the rows tell
+            pass  # another source's offsets: use the ids in the rows
     rows = batch.groupBy(PARTITION).agg(f.min(TRANSACTION_ID), f.max(TRANSACTION_ID)).collect()
     return BatchRange(ends={row[0]: row[2] + 1 for row in rows}, starts={row[0]: row[1] for row in rows}, exact=False)
 
 
 def above(batch: DataFrame, marks: Mapping[int, int]) -> DataFrame:
-    """The rows above the given marks; partitions not named pass whole."""
-    # As one text: every operation on a column is a question to the JVM or several, and there may be hundreds of partitions.
+    """The rows above the given marks. A partition without a mark keeps all of its rows."""
+    # As one text: every operation on a column calls the JVM at least once, and there may be hundreds of partitions.
     known = [f"NOT (`{PARTITION}` = {partition} AND `{TRANSACTION_ID}` <= {mark})" for partition, mark in sorted(marks.items())]
     return batch.where(" AND ".join(known)) if known else batch

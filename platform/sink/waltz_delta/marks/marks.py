@@ -1,8 +1,8 @@
 """A Delta table states its own high-water marks: per log partition the last transaction id whose rows it holds.
 
-Each mark is a Delta transaction identifier, `waltz:<cluster key>:<partition>`, set in the very commit that adds the rows, so the marks and the rows
-can never disagree. A batch, a replay, a second driver and the start after a lost checkpoint are all judged by them. Reading them needs no JVM
-(`high_water_marks`). Here stand the names and the arithmetic; committing is `append` and `upsert`."""
+Each mark is a Delta transaction identifier, `waltz:<cluster key>:<partition>`, set in the same commit that adds the rows, so the marks and the rows
+cannot disagree. They decide what a batch, a replay, a second driver or a start after a lost checkpoint still has to write. Reading them needs no JVM
+(`high_water_marks`). This module holds the names and the arithmetic; `append` and `upsert` commit."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ _MARK = re.compile(r"waltz:(.+):(?:\d+|merge)")
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """What a batch covers: per partition the ids from `starts` up to and without `ends`. `starts` None: not known, only the rows' own least ids.
-
-    A row that a filter dropped is covered all the same: the marks tell how far the log was considered."""
+    """What a batch covers: per partition the ids from `starts` up to and without `ends`. `starts` is None if only the least ids of the rows are
+    known. A row that a filter dropped is covered too: the marks state how far the log was processed."""
 
     ends: Mapping[int, int]
     starts: Mapping[int, int]
     exact: bool
     origins: Mapping[int, int] | None = None
-    """Where the reading of each partition began, before this batch or with it; a partition that is left out began at 0. None: not known."""
+    """The id at which reading of each partition began, before this batch or with it; a partition without an entry began at 0. None: not known."""
     checkpoint: str | None = None
     """The checkpoint directory of the query that runs the batch; None outside of a query."""
 
     def marks(self) -> dict[int, int]:
-        """The marks a table has when it holds this batch, of the partitions that got further."""
+        """The table's marks after this batch, of the partitions in which the batch advanced."""
         return {partition: end - 1 for partition, end in self.ends.items() if end > self.starts[partition]}
 
 
@@ -53,7 +52,7 @@ def app_id(cluster_key: str, partition: int) -> str:
 
 
 def merge_app_id(cluster_key: str) -> str:
-    """MERGE can carry one identifier only; its version is `position` of the marks."""
+    """MERGE can set only one identifier; its version is `position` of the marks."""
     return f"waltz:{cluster_key}:merge"
 
 
@@ -63,8 +62,8 @@ def merged_app_id(cluster_key: str) -> str:
 
 
 def marks_among(versions: Mapping[str, int], cluster_key: str) -> dict[int, int]:
-    """The marks among all transaction identifiers of a table. A version below 0 is none: a RESTORE to before the first batch of a partition leaves
-    it, since an identifier can be changed and not removed (`restored`)."""
+    """The marks among all transaction identifiers of a table. A version below 0 is no mark: a RESTORE to before the first batch of a partition leaves
+    one, since an identifier can be changed and not removed (`restored`)."""
     start = app_id(cluster_key, 0)[:-1]
     return {
         int(name.removeprefix(start)): version
@@ -74,18 +73,18 @@ def marks_among(versions: Mapping[str, int], cluster_key: str) -> dict[int, int]
 
 
 def position(marks: Mapping[int, int]) -> int:
-    """How many transactions lie at or below the marks. It rises with every batch, whatever its partitions."""
+    """The number of transactions at or below the marks. It rises with every batch, whatever its partitions."""
     return sum(mark + 1 for mark in marks.values())
 
 
 def overlap(batch: BatchRange, marks: Mapping[int, int]) -> dict[int, int]:
-    """Partitions whose first rows of the batch the table may hold already, with the mark above which a row is new."""
+    """Partitions in which the table may already hold the first rows of the batch, with the mark above which a row is new."""
     return {p: marks[p] for p, end in batch.ends.items() if p in marks and batch.starts[p] <= marks[p] and end > batch.starts[p]}
 
 
 def refuse_gaps(path: str, batch: BatchRange, marks: Mapping[int, int]) -> None:
-    """`GapInTable` where the table would miss transactions between its mark and the batch. Without a mark the table holds nothing of the partition,
-    so the batch must be the first of it."""
+    """Raises `GapInTable` if the table would miss transactions between its mark and the batch. Without a mark the table holds nothing of the
+    partition, so the batch must start at its beginning."""
     if not batch.exact:
         return
     for partition, first in batch.starts.items():
@@ -99,7 +98,8 @@ def refuse_gaps(path: str, batch: BatchRange, marks: Mapping[int, int]) -> None:
 
 
 def cluster_key_among(versions: Iterable[str], path: str) -> str | None:
-    """The key of the cluster that the identifiers name; None where none does. A table that holds two logs is asked with a key: `InvalidRequest`."""
+    """The key of the cluster that the identifiers name; None if none does. Raises `InvalidRequest` for a table that holds the logs of two clusters:
+    pass a key."""
     keys = sorted({found[1] for name in versions if (found := _MARK.fullmatch(name))})
     if len(keys) > 1:
         raise InvalidRequest(reason=f"the table {path} holds the logs of {len(keys)} clusters, say which: cluster_key={' or '.join(keys)}")
@@ -107,10 +107,10 @@ def cluster_key_among(versions: Iterable[str], path: str) -> str | None:
 
 
 def high_water_marks(path: str, cluster_key: str | None = None, *, storage_options: dict[str, str] | None = None) -> dict[int, int]:
-    """The marks of the table at `path`, read without a JVM. Empty for a table that no batch reached; `NotADeltaTable` where there is none. After a
+    """The marks of the table at `path`, read without a JVM. Empty for a table without a batch; raises `NotADeltaTable` if there is no table. After a
     RESTORE they are those of the restored version, whether or not a query has set them already.
 
-    `cluster_key` need be given only for a table that is filled from several clusters."""
+    `cluster_key` is needed only for a table that is filled from several clusters."""
     from waltz_delta.marks.positions_log import TableLog
     from waltz_delta.marks.positions_restored import current_identifiers
 

@@ -1,12 +1,12 @@
-"""A log position is a table version: which version first held it, the table as of it, and a cut that is consistent over several tables.
+"""A log position corresponds to a table version: which version first held it, the table as of it, and a cut that is consistent over several tables.
 
-A position gives the last transaction id of each log partition, as `high_water_marks` does; a partition that it leaves out is at its beginning. A
-table holds a position when its marks are at or above it. Between two commits a table moves by a whole batch, so the version that first holds a
-position may hold more; a table that keeps every transaction (append) is then read up to the position exactly, by its columns `partition` and
-`transaction_id`. A merged table has forgotten earlier states: it is exact only at positions where one of its batches ended.
+A position gives the last transaction id of each log partition, as `high_water_marks` does; a partition without an entry is at its beginning. A table
+holds a position when its marks are at or above it. Each commit advances a table by a whole batch, so the version that first holds a position may hold
+more. A table that keeps every transaction (append) can still be read up to the position exactly, by its columns `partition` and `transaction_id`. A
+merged table no longer holds earlier states: it is exact only at positions where one of its batches ended.
 
-Reads logs and marks alone, and writes nothing (`positions_log`). A version that the log tells may have lost data files to VACUUM: reading it then
-fails, which `maintain` prevents for positions named to it.
+Reads only logs and marks, and writes nothing (`positions_log`). VACUUM may have removed data files of a version that the log still lists. Reading
+that version fails; `maintain` prevents this for the positions that it is given.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Cut", "consistent_cut", "dataframe_at", "dataset_at", "reached", "version_at"]
 
 CUT_VERSIONS_SEARCHED = 1000
-"""Back from the newest one, for a position that several merged tables have in common."""
+"""Versions to search back from the newest one, for a position that several merged tables have in common."""
 
 
 def reached(marks: Mapping[int, int], position: Mapping[int, int]) -> bool:
@@ -64,7 +64,7 @@ class _Table:
         return version
 
     def exact_version_at(self, position: Mapping[int, int]) -> int:
-        """As `version_at`, for a merged table only where it ends there."""
+        """Like `version_at`, but for a merged table only if a batch ends at the position."""
         version = self.version_at(position)
         if self.merged:
             held = next(self.marks(found) for at, found in self.log.newest_first() if at == version)
@@ -75,9 +75,10 @@ class _Table:
 
 
 def version_at(path: str, position: Position, *, cluster_key: str | None = None, storage_options: dict[str, str] | None = None) -> int:
-    """The first version of the table that holds the position. `PositionNotReached` where none does yet; `PositionForgotten` where older versions,
-    which may have held it already, were cleaned from the table's log; `InvalidRequest` where there is no table (`NotADeltaTable`), or it holds
-    nothing of a partition that the position names."""
+    """The first version of the table that holds the position.
+
+    Raises `PositionNotReached` if none does yet; `PositionForgotten` if older versions, which may have held it already, were cleaned from the table's
+    log; `InvalidRequest` if there is no table (`NotADeltaTable`) or it holds nothing of a partition that the position names."""
     last = checked_position(position)
     return _Table(path, cluster_key, storage_options).version_at(last)
 
@@ -90,10 +91,10 @@ def dataset_at(
     cluster_key: str | None = None,
     storage_options: dict[str, str] | None = None,
 ) -> Any:
-    """The table as of a log position as a `pyarrow.dataset.Dataset`, without a JVM; nothing is read yet.
+    """The table as of a log position as a `pyarrow.dataset.Dataset`, without a JVM; no data is read yet.
 
-    `exact`: no row above the position; `InvalidRequest` where a merged table cannot give that. Otherwise all rows of the first version that holds the
-    position. Errors of `version_at`."""
+    `exact`: no row above the position; raises `InvalidRequest` if a merged table cannot give that. Otherwise all rows of the first version that holds
+    the position. Raises the errors of `version_at`."""
     import pyarrow.compute as pc
     import pyarrow.dataset as datasets
     from deltalake import DeltaTable
@@ -101,7 +102,7 @@ def dataset_at(
     last_ids = checked_position(position)
     table = _Table(path, cluster_key, storage_options)
     version = table.exact_version_at(last_ids) if exact else table.version_at(last_ids)
-    # Tables that were written before the sink set the type of timestamps hold INT96; in nanoseconds, a date after 2262 could not be read.
+    # Tables written before the sink set the timestamp type hold INT96; read as nanoseconds, a date after 2262 would fail.
     options = datasets.ParquetReadOptions(coerce_int96_timestamp_unit="us")
     dataset = DeltaTable(path, version=version, storage_options=storage_options).to_pyarrow_dataset(parquet_read_options=options)
     if not exact or table.merged:
@@ -113,7 +114,7 @@ def dataset_at(
 
 
 def dataframe_at(spark: SparkSession, path: str, position: Position, *, exact: bool = True, cluster_key: str | None = None) -> DataFrame:
-    """As `dataset_at`, for Spark."""
+    """Like `dataset_at`, for Spark."""
     from pyspark.sql import functions as f
 
     last_ids = checked_position(position)
@@ -132,8 +133,8 @@ def dataframe_at(spark: SparkSession, path: str, position: Position, *, exact: b
 class Cut:
     """A position that every table holds, and each table's version for it.
 
-    `exact`: read through `dataset_at` or `dataframe_at` with `exact`, all tables tell of the same transactions. False where merged tables have no
-    common position; they are then up to one batch ahead of it, each by itself."""
+    `exact`: read through `dataset_at` or `dataframe_at` with `exact`, all tables show the same transactions. False if merged tables have no common
+    position; each of them is then ahead of it by at most one batch."""
 
     position: dict[int, int]
     versions: dict[str, int]
@@ -141,8 +142,8 @@ class Cut:
 
 
 def consistent_cut(paths: Iterable[str], *, cluster_key: str | None = None, storage_options: dict[str, str] | None = None) -> Cut:
-    """The newest position that all tables hold. Among merged tables the newest that is exact for each of them, where the last thousand versions have
-    one. Tables of one cluster's log; `NotADeltaTable` where a path holds none."""
+    """The newest position that all tables hold. Among merged tables it is the newest that is exact for each of them, if the last thousand versions
+    have one. All tables are filled from one cluster's log. Raises `NotADeltaTable` for a path without a table."""
     tables = [_Table(path, cluster_key, storage_options) for path in dict.fromkeys(paths)]
     if not tables:
         raise InvalidRequest(reason="a cut needs at least one table")
@@ -163,7 +164,7 @@ def _least(marks: list[dict[int, int]]) -> dict[int, int]:
 
 
 def _newest_common(tables: list[_Table], bound: Mapping[int, int]) -> dict[int, int] | None:
-    """The newest marks that every one of the tables stood at, within the bound."""
+    """The newest marks, within the bound, that every one of the tables had."""
     shared: dict[tuple[tuple[int, int], ...], None] | None = None
     for table in tables:
         stood: dict[tuple[tuple[int, int], ...], None] = {}

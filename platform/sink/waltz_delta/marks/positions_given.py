@@ -1,7 +1,7 @@
-"""A log position as a caller gives it: checked before anything is read or waited for, so that a mistake is reported at once. Pure.
+"""Checks a log position that a caller gives, before anything is read or waited for, so that a mistake is reported at once. Pure.
 
 A position names the last transaction id of each log partition. Keys may be strings, because JSON has no others: `{"0": 41}` is `{0: 41}`. Spark's
-offsets of a query have the same keys, but they name the next id, so they are refused where they can be recognized.
+offsets of a query have the same keys but name the next id, so they are refused if they can be recognized.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def checked_position(position: Position) -> dict[int, int]:
 
 
 def expect_partitions(path: str, position: Mapping[int, int], marks: Mapping[int, int]) -> None:
-    """`InvalidRequest` where the table is filled from the log, but holds nothing of a partition that the position names."""
+    """Raises `InvalidRequest` if the table is filled from the log but holds nothing of a partition that the position names."""
     unknown = [partition for partition, last in sorted(position.items()) if last >= 0 and partition not in marks]
     if marks and unknown:
         held = ",".join(str(partition) for partition in sorted(marks))

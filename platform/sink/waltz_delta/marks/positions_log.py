@@ -1,11 +1,11 @@
 """A Delta table's transaction identifiers, version by version, read from its log files alone: no JVM, and no list of its data files.
 
-Delta's PROTOCOL.md, "Delta Log Entries", "Checkpoints" and "Transaction Identifiers": an identifier is set by a `txn` action in a commit
+Source: Delta's PROTOCOL.md, "Delta Log Entries", "Checkpoints" and "Transaction Identifiers". An identifier is set by a `txn` action in a commit
 (`<version>.json`) and kept by every checkpoint, in its main file or one of its parts, never in a sidecar. So the identifiers at a version are those
-of the newest checkpoint at or below it and of the commits after that. What costs in reading a table's state is its data files, which are not read
-here: looking for the next commit is one request.
+of the newest checkpoint at or below it and of the commits after that. The costly part of a table's state is the list of its data files, which is not
+read here: polling for the next commit costs one request.
 
-Writes nothing. Knows nothing of what an identifier means.
+Writes nothing. Does not interpret identifiers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
 
 CLEANED_MEANWHILE = 5
-"""Times that the log is listed again because a file was gone when it was to be read: whoever cleans up does so once in a while, not all the time."""
+"""How often the log is listed again because a file was removed before it could be read. A cleanup runs now and then, not all the time."""
 
 
 class TableLog:
-    """Looks when it is made, and again at `refresh`. `NotADeltaTable` where the path holds no log."""
+    """Reads the log when it is created, and again at `refresh`. Raises `NotADeltaTable` if the path holds no log."""
 
     def __init__(self, path: str, storage_options: dict[str, str] | None = None) -> None:
         with explain_missing("a table's log position", "spark"):
@@ -45,15 +45,16 @@ class TableLog:
         except TableNotFoundError:
             raise NotADeltaTable(path=path, reason="no table there") from None
         self._selector = files.FileSelector(_LOG, allow_not_found=True)
-        self._newest_told: tuple[int, dict[str, Any]] = (-1, {})
-        """Of the commit that was read last, which most often is the newest: asked for next, without another request."""
+        self._newest_info: tuple[int, dict[str, Any]] = (-1, {})
+        """Version and `commitInfo` of the commit that was read last. That is mostly the newest, which is asked for next; the cache saves a request.
+        """
         self._commits: set[int] = set()
         self._checkpoints: dict[int, list[str]] = {}
-        self._version, self._identifiers = self._again(self._load)
+        self._version, self._identifiers = self._retry(self._load)
 
     @property
     def version(self) -> int:
-        """The newest version, as last looked."""
+        """The newest version at the last `refresh`."""
         return self._version
 
     @property
@@ -62,7 +63,7 @@ class TableLog:
         return dict(self._identifiers)
 
     def refresh(self) -> bool:
-        """Reads the commits made since; whether there were any. One request where there were none."""
+        """Reads the commits made since, and returns whether there were any. One request if there were none."""
         before = self._version
         while (found := self._commit(self._version + 1)) is not None:
             self._identifiers |= found
@@ -71,12 +72,12 @@ class TableLog:
         return self._version > before
 
     def first_version(self, reached: Callable[[dict[str, int]], bool]) -> tuple[int, bool]:
-        """The first version whose identifiers satisfy `reached`, which once true stays so. False beside it where that is the oldest version that the
-        log still tells, so that an older, cleaned one may have satisfied it already. The newest version must satisfy it."""
-        return self._again(lambda: self._first_version(reached))
+        """The first version whose identifiers satisfy `reached`, which must stay true once it is. Also returns False if that is the oldest version in
+        the log, because an older one that was cleaned up may have satisfied it already. The newest version must satisfy it."""
+        return self._retry(lambda: self._first_version(reached))
 
     def newest_first(self) -> Iterator[tuple[int, dict[str, int]]]:
-        """Versions with their identifiers, from the newest back to the oldest that the log tells."""
+        """Versions with their identifiers, from the newest back to the oldest in the log."""
         starts = self._starts()
         end = self._version
         for start in reversed(starts):
@@ -85,15 +86,15 @@ class TableLog:
             end = start - 1
 
     def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Version and `commitInfo` of the newest commits, from the newest back, as far as the log's files tell."""
+        """Version and `commitInfo` of the newest commits, newest first, as far back as the log's files reach."""
         for version in range(self._version, max(-1, self._version - count), -1):
-            found = self._told(version)
+            found = self._info_of(version)
             if found is None:
                 return
             yield version, found
 
     def identifiers_at(self, version: int) -> dict[str, int]:
-        """Of an older version. `NotADeltaTable` where the log does not reach back so far."""
+        """The identifiers of an older version. Raises `NotADeltaTable` if the log does not reach back that far."""
         for start in reversed(self._starts()):
             if start <= version:
                 *_, (_, found) = self._from(start, version)
@@ -101,30 +102,30 @@ class TableLog:
         raise NotADeltaTable(path=self.path, reason=f"the log that held version {version} was cleaned up")
 
     def version_until(self, before: int, time_ms: int) -> int:
-        """The last version below `before` that was committed at a time or earlier; the oldest that the log tells where none was."""
+        """The last version below `before` that was committed at `time_ms` or earlier; the oldest in the log if there is none."""
         for version in range(before - 1, -1, -1):
-            told = self._told(version)
-            if told is None:
+            info = self._info_of(version)
+            if info is None:
                 return version + 1
-            # As Delta has it: what the commit says where that is switched on, else when its file was written.
-            at_ms = told.get("inCommitTimestamp")
+            # As in Delta: the in-commit timestamp if that is enabled, else the modification time of the file.
+            at_ms = info.get("inCommitTimestamp")
             if at_ms is None:
                 written = self._files.get_file_info(f"{_LOG}/{version:020d}.json").mtime_ns
-                at_ms = told.get("timestamp", 0) if written is None else written // 1_000_000
+                at_ms = info.get("timestamp", 0) if written is None else written // 1_000_000
             if at_ms <= time_ms:
                 return version
         return 0
 
-    def _told(self, version: int) -> dict[str, Any] | None:
-        """The `commitInfo` of a commit, its first line; None where there is no such file."""
-        if self._newest_told[0] != version:
+    def _info_of(self, version: int) -> dict[str, Any] | None:
+        """The `commitInfo` of a commit, its first line; None if there is no such file."""
+        if self._newest_info[0] != version:
             try:
                 with self._files.open_input_file(f"{_LOG}/{version:020d}.json") as file:
                     text: bytes = file.read()
             except FileNotFoundError:
                 return None
             return _commit_info(text)
-        return self._newest_told[1]
+        return self._newest_info[1]
 
     def _first_version(self, reached: Callable[[dict[str, int]], bool]) -> tuple[int, bool]:
         starts = self._starts()
@@ -141,7 +142,7 @@ class TableLog:
         return next(version for version, identifiers in self._from(starts[low - 1], end) if reached(identifiers)), True
 
     def _starts(self) -> list[int]:
-        """Versions that can be told without any older file, checkpoints and the very first, as far back as no commit is missing."""
+        """Versions whose identifiers need no older file: checkpoints and the very first version, as far back as no commit is missing."""
         starts = sorted({*self._checkpoints, *(version for version in (0,) if version in self._commits)})
         kept: list[int] = []
         until = self._version
@@ -199,23 +200,23 @@ class TableLog:
             if len(self._checkpoints[version]) < parts:
                 del self._checkpoints[version]  # being written
 
-    def _again(self, look: Callable[[], T]) -> T:
-        """What `look` finds, listing anew where the log was cleaned up under it."""
+    def _retry(self, read: Callable[[], T]) -> T:
+        """Returns the result of `read`. Lists the log and runs it again if a cleanup removed a file meanwhile."""
         for _ in range(CLEANED_MEANWHILE):
             try:
-                return look()
+                return read()
             except FileNotFoundError:
                 self._list()
-        return look()
+        return read()
 
     def _commit(self, version: int) -> dict[str, int] | None:
-        """The identifiers that a commit sets; None where there is no such commit."""
+        """The identifiers that a commit sets; None if there is no such commit."""
         try:
             with self._files.open_input_file(f"{_LOG}/{version:020d}.json") as file:
                 text: bytes = file.read()
         except FileNotFoundError:
             return None
-        self._newest_told = (version, _commit_info(text))
+        self._newest_info = (version, _commit_info(text))
         return _identifiers(json.loads(line) for line in text.splitlines() if b'"txn"' in line)
 
     def _checkpoint(self, version: int) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""A table's identifiers as its rows bear them out: after a RESTORE, the marks of the restored version, read without a JVM.
+"""A table's identifiers that match its rows: after a RESTORE, the marks of the restored version, read without a JVM.
 
-A query that starts on the table sets them so itself (`restored`); until one does, the table's log has those from before the RESTORE.
+A query that starts on the table sets these marks itself (`restored`). Until then the table's log still has those from before the RESTORE.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from waltz_delta.marks.restores import standing_restore
 __all__ = ["current_identifiers"]
 
 COMMITS_SEARCHED: Final = 1000
-"""Back to the sink's last commit, which most often is the newest. A query that starts searches as many as the log has."""
+"""How many commits to search back for the sink's last one, which is mostly the newest. A query that starts searches the whole log."""
 
 _MARK: Final = re.compile(r"waltz:(.+):\d+(?:@.*)?")
 
 
 def current_identifiers(log: TableLog) -> dict[str, int]:
-    """Application id to its version. Raises `RestoreOvertaken` where a batch was committed over a RESTORE: no position describes that."""
+    """Application id to its version. Raises `RestoreOvertaken` if a batch was committed over a RESTORE: no position describes that."""
     found = log.identifiers
     for key in sorted({match[1] for name in found if (match := _MARK.fullmatch(name))}):
         restored = standing_restore(log.path, log.commits(COMMITS_SEARCHED), key, lambda version, given: _target(log, version, given))
@@ -38,7 +38,7 @@ def _is_of(name: str, cluster_key: str) -> bool:
 
 
 def _target(log: TableLog, version: int, given: Mapping[str, Any]) -> int:
-    """The version that a RESTORE names. One that names a time means the last version until then; a time without a zone is UTC."""
+    """The version that a RESTORE names. If it names a time, that is the last version until then; a time without a zone is UTC."""
     if given.get("version") is not None:
         return int(given["version"])
     if given.get("datetime") is not None:

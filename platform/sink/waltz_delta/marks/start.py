@@ -1,4 +1,4 @@
-"""Where a query starts: the table knows. A deleted checkpoint neither loses nor repeats a row, and a new one needs no configuration."""
+"""The start of a query comes from the table. A deleted checkpoint neither loses nor repeats a row, and a new one needs no configuration."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FROM_THE_EARLIEST = Positions(EARLIEST)
 def starting_transaction_ids(
     spark: SparkSession, path: str, cluster_key: str, *, partitions: Iterable[int] | None = None, otherwise: Positions = FROM_THE_EARLIEST
 ) -> str:
-    """The source's `startingTransactionIds` for the table at `path`: after its marks; `otherwise` for `partitions` that it has no mark of (without
-    `partitions`: the earliest). A path without a table has no marks.
+    """The source's `startingTransactionIds` for the table at `path`: after its marks; `otherwise` for those of `partitions` that have no mark
+    (without `partitions`: the earliest). A path without a table has no marks.
 
-    Spark looks at it only when the checkpoint is new; an older checkpoint replays batches, which the sink drops. After a RESTORE the marks are
-    brought back first."""
+    Spark reads it only when the checkpoint is new; an older checkpoint replays batches, which the sink drops. After a RESTORE the marks are restored
+    first."""
     follow_restore(spark, path, cluster_key)
     marks = marks_among(internal.transaction_versions(spark, path), cluster_key)
     if partitions is not None:

@@ -1,9 +1,8 @@
-"""Waits until a Delta table holds a transaction: how an application reads its own write there. No JVM, no Spark, no question to any job.
+"""Waits until a Delta table holds a transaction, so that an application can read its own write there. Needs no JVM, no Spark and no request to a job.
 
-The table's own marks decide (`marks`), so a transaction that the pipeline filtered out counts as held as soon as its place in the log was considered.
-A path without a table, and a partition of which the table holds nothing, are refused at once: no time brings them, unless a job is about to begin
-with them (`expect_new`). Looking costs one request for the next commit, often enough to notice a commit within a tenth of the time already waited, at
-most `PAUSE_MAX_S` late.
+The table's own marks decide (`marks`). A transaction that the pipeline filtered out counts as held as soon as a batch has covered it. If there is no
+table, or the table holds nothing of the partition, waiting would be useless, so this is refused at once, unless a job is about to create them
+(`expect_new`). A poll for the next commit costs one request. The poll interval is a tenth of the time already waited, at most `PAUSE_MAX_S`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TIMEOUT_S = 30.0
 
 @runtime_checkable
 class Appended(Protocol):
-    """A `Receipt` of `append`, or anything else that says which transaction it is."""
+    """A `Receipt` of `append`, or any other object that names a transaction."""
 
     @property
     def partition(self) -> int: ...
@@ -61,8 +60,8 @@ class IntendedBlocking(Protocol):
     def outcome(self, timeout_s: float | None = None) -> _Outcome: ...
 
 
-class _Looking:
-    """One wait: the table as far as it was looked at, and when to look again."""
+class _Poller:
+    """One wait: the state of the table at the last poll, and the time of the next one."""
 
     def __init__(
         self,
@@ -84,9 +83,9 @@ class _Looking:
         self._timeout_s = timeout_s
         self._log: TableLog | None = None
 
-    def look(self) -> int | None:
-        """The table's version if it holds the position by now. `PositionNotReached` where it is time to give up; `InvalidRequest` where the table or
-        a partition is not there and is not expected to begin."""
+    def poll(self) -> int | None:
+        """The table's version if it holds the position. Raises `PositionNotReached` when the time is over; `InvalidRequest` if the table or a
+        partition is missing and not expected to appear."""
         try:
             if self._log is None:
                 self._log = TableLog(self._path, self._storage_options)
@@ -107,8 +106,8 @@ class _Looking:
         waited_s = time.monotonic() - self._began_s
         if waited_s >= self._timeout_s:
             partition, last = next((p, last) for p, last in sorted(self._position.items()) if marks.get(p, -1) < last)
-            told = round(waited_s, 3)
-            raise PositionNotReached(path=self._path, partition=partition, transaction_id=last, mark=marks.get(partition, -1), waited_s=told)
+            rounded_s = round(waited_s, 3)
+            raise PositionNotReached(path=self._path, partition=partition, transaction_id=last, mark=marks.get(partition, -1), waited_s=rounded_s)
         return None
 
     @property
@@ -118,15 +117,15 @@ class _Looking:
         return max(0.0, min(wanted, self._timeout_s - waited_s))
 
 
-def _wait(looking: _Looking) -> int:
-    while (version := looking.look()) is None:
-        time.sleep(looking.pause_s)
+def _wait(poller: _Poller) -> int:
+    while (version := poller.poll()) is None:
+        time.sleep(poller.pause_s)
     return version
 
 
-async def _wait_async(looking: _Looking) -> int:
-    while (version := await asyncio.to_thread(looking.look)) is None:
-        await asyncio.sleep(looking.pause_s)
+async def _wait_async(poller: _Poller) -> int:
+    while (version := await asyncio.to_thread(poller.poll)) is None:
+        await asyncio.sleep(poller.pause_s)
     return version
 
 
@@ -139,11 +138,11 @@ def wait_reached(
     cluster_key: str | None = None,
     storage_options: dict[str, str] | None = None,
 ) -> int:
-    """Returns when the table holds the log position, with a table version that does. `PositionNotReached` after `timeout_s`; 0 looks once.
+    """Returns when the table holds the log position, with a table version that does. Raises `PositionNotReached` after `timeout_s`; 0 polls once.
 
-    `InvalidRequest` at once where there is no table (`NotADeltaTable`), or it holds nothing of a partition that the position names. With `expect_new`
-    both are waited for."""
-    return _wait(_Looking(path, position, timeout_s, cluster_key, storage_options, new_table=expect_new, new_partition=expect_new))
+    Raises `InvalidRequest` at once if there is no table (`NotADeltaTable`) or it holds nothing of a partition that the position names. With
+    `expect_new` it waits for both."""
+    return _wait(_Poller(path, position, timeout_s, cluster_key, storage_options, new_table=expect_new, new_partition=expect_new))
 
 
 async def wait_reached_async(
@@ -156,7 +155,7 @@ async def wait_reached_async(
     storage_options: dict[str, str] | None = None,
 ) -> int:
     """`wait_reached` without blocking the event loop: files are read in a thread."""
-    return await _wait_async(_Looking(path, position, timeout_s, cluster_key, storage_options, new_table=expect_new, new_partition=expect_new))
+    return await _wait_async(_Poller(path, position, timeout_s, cluster_key, storage_options, new_table=expect_new, new_partition=expect_new))
 
 
 @overload
@@ -194,18 +193,19 @@ def wait_visible(
 ) -> int | None:
     """Returns when the table at `path` holds what was appended, with a table version that does: `deltalake.DeltaTable(path, version=...)` shows it.
 
-    Also takes the receipt of an outbox's intent and waits for its outcome within the same time: `NotAppended` where it became a dead letter, None
-    where its handler appended nothing. `PositionNotReached` after `timeout_s`, `TimeoutError` where the outbox itself did not get there.
+    Also accepts the receipt of an outbox's intent and waits for its outcome within the same time: raises `NotAppended` if it became a dead letter,
+    and returns None if its handler appended nothing. Raises `PositionNotReached` after `timeout_s`, and `TimeoutError` if the outbox itself did not
+    finish in time.
 
-    `NotADeltaTable`, an `InvalidRequest`, at once where there is no table; with `expect_new` it is waited for. A partition of which the table holds
-    nothing is waited for in any case: the receipt shows that the log has it."""
+    Raises `NotADeltaTable`, an `InvalidRequest`, at once if there is no table; with `expect_new` it waits for one. If the table holds nothing of the
+    partition, it waits in any case: the receipt shows that the log has the transaction."""
     began_s = time.monotonic()
     last = receipt.transaction_id if isinstance(receipt, Appended) else _settled(receipt.partition, receipt.outcome(timeout_s))
     if last is None:
         return None
     left_s = max(0.0, timeout_s - (time.monotonic() - began_s))
     position = {receipt.partition: last}
-    return _wait(_Looking(path, position, left_s, cluster_key, storage_options, new_table=expect_new, new_partition=True))
+    return _wait(_Poller(path, position, left_s, cluster_key, storage_options, new_table=expect_new, new_partition=True))
 
 
 @overload
@@ -249,7 +249,7 @@ async def wait_visible_async(
         return None
     left_s = max(0.0, timeout_s - (time.monotonic() - began_s))
     position = {receipt.partition: last}
-    return await _wait_async(_Looking(path, position, left_s, cluster_key, storage_options, new_table=expect_new, new_partition=True))
+    return await _wait_async(_Poller(path, position, left_s, cluster_key, storage_options, new_table=expect_new, new_partition=True))
 
 
 def _settled(partition: int, outcome: _Outcome) -> int | None:

@@ -1,4 +1,4 @@
-"""From a lag in transactions to one in seconds: by remembering when the log was seen to hold how many. Pure; the caller brings the time."""
+"""Converts a lag in transactions into seconds, by samples of the log's size over time. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import deque
 __all__ = ["LagClock"]
 
 SAMPLES_MAX = 4_000
-"""More than an hour at a sample a second; of a longer lag it is known that it is at least so old."""
+"""More than an hour at one sample per second. Of a longer lag only a lower bound is known."""
 
 
 class LagClock:
-    """Remembers when the log had how many transactions. Counts never fall. Several tables may be asked for by one clock."""
+    """Records how many transactions the log had at which time. Counts never fall. One clock serves several tables."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
@@ -21,7 +21,7 @@ class LagClock:
             self._samples.append((now_s, count))
 
     def behind_s(self, now_s: float, table_count: int) -> float:
-        """The age of the oldest transaction that the table lacks, as exact as the samples are frequent; 0 where it lacks none."""
+        """The age of the oldest transaction that the table lacks, as exact as the samples are frequent; 0 if it lacks none."""
         for at, count in self._samples:
             if count > table_count:
                 return now_s - at

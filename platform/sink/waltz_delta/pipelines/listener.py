@@ -1,7 +1,7 @@
-"""Hears from Spark how far each query is, and keeps the last word of every pipeline: for metrics, for a live line, for whoever asks.
+"""Receives the progress of each query from Spark and keeps the latest status of every pipeline, for metrics and for the live line.
 
-What a query has landed and what the log holds come from its progress (`endOffset`, `latestOffset`: the source fills both), so no table and no cluster
-is asked. Spark tells after each batch, and now and then where there is nothing to do; in between the lag in seconds grows by the clock.
+A query's progress (`endOffset`, `latestOffset`: the source fills both) states what it has landed and what the log holds, so no request goes to a
+table or a cluster. Spark reports after each batch, and now and then while a query is idle; in between the lag in seconds grows with the clock.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ __all__ = ["PipelineListener", "PipelineStatus", "StatusBoard"]
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """A pipeline as last heard of. Counts are since the job began."""
+    """The last reported status of a pipeline. Counts start when the job starts."""
 
     running: bool = False
     batches: int = 0
     rows: int = 0
     """Transactions read for its batches."""
     rows_per_s: float = 0.0
-    """In the last batch that had any, from its trigger to its end."""
+    """In the last batch that had any rows, from its trigger to its end."""
     batch_s: float = 0.0
     phases_s: Mapping[str, float] = field(default_factory=dict)
-    """What the last batch spent on what, as Spark names it (`addBatch` is the landing)."""
+    """Durations in the last batch by Spark's names (`addBatch` is the landing)."""
     landed: Mapping[int, int] = field(default_factory=dict)
     """Log partition to the first transaction id that is not landed."""
     log: Mapping[int, int] = field(default_factory=dict)
@@ -42,11 +42,11 @@ class PipelineStatus:
     dead_letters: int = 0
     failures: int = 0
     heard_s: float = 0.0
-    """When, by the clock of the board."""
+    """Time of the last report, by the clock of the board."""
 
 
 class StatusBoard:
-    """Every pipeline's status. Any thread may ask or tell. `batch` observers hear of each batch, one at a time; they must be quick."""
+    """The status of every pipeline. Safe to use from any thread. Observers are called for each batch, one at a time; they must be quick."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -68,21 +68,21 @@ class StatusBoard:
                 self._dead_before[name] = self._dead_before.get(name, 0) + self._dead_letters[name]()
             self._dead_letters[name] = dead_letters
             self._statuses[name] = replace(self._statuses.get(name, PipelineStatus()), running=True, heard_s=self._clock())
-        self._tell(name, False)
+        self._notify(name, False)
 
     def ended(self, name: str, *, failed: bool) -> None:
         with self._lock:
             status = self._statuses.get(name, PipelineStatus())
             self._statuses[name] = replace(status, running=False, failures=status.failures + failed, heard_s=self._clock())
-        self._tell(name, False)
+        self._notify(name, False)
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """A progress of Spark, as JSON."""
+        """Accepts a progress report of Spark, as JSON."""
         name = progress.get("name")
         with self._lock:
             before = self._statuses.get(name) if name is not None else None
             if name is None or before is None:
-                return  # a query of somebody else's
+                return  # a query of another application
             now_s = self._clock()
             landed, log = _offsets(progress)
             clock = self._clocks.setdefault(name, LagClock())
@@ -109,10 +109,10 @@ class StatusBoard:
             behind = sum(max(0, end - status.landed.get(partition, end)) for partition, end in status.log.items())
             reached = sum(status.log.values()) - behind
             self._statuses[name] = replace(status, lag_transactions=behind, lag_s=clock.behind_s(now_s, reached) if behind else 0.0)
-        self._tell(name, bool(rows))
+        self._notify(name, bool(rows))
 
     def statuses(self) -> dict[str, PipelineStatus]:
-        """As of now: a lag grows while nothing is heard."""
+        """The statuses now: a lag grows while no report arrives."""
         with self._lock:
             now_s = self._clock()
             return {
@@ -120,7 +120,7 @@ class StatusBoard:
                 for name, status in self._statuses.items()
             }
 
-    def _tell(self, name: str, batch: bool) -> None:
+    def _notify(self, name: str, batch: bool) -> None:
         status = self.statuses()[name]
         for observer in self._observers:
             observer(name, status, batch)
@@ -133,20 +133,20 @@ class PipelineListener(StreamingQueryListener):
         self._board = board
 
     def onQueryStarted(self, event: Any) -> None:
-        """The job says so itself, before Spark does."""
+        """Ignored: the job reports its start itself, before Spark does."""
 
     def onQueryProgress(self, event: Any) -> None:
         self._board.progressed(json.loads(event.progress.json))
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing new."""
+        """Ignored: no news."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """The job says so itself, and knows why."""
+        """Ignored: the job reports the end itself, with the reason."""
 
 
 def _offsets(progress: Mapping[str, Any]) -> tuple[dict[int, int], dict[int, int]]:
-    """What is landed and what the log holds, of the one source; both empty where it has not said."""
+    """What is landed and what the log holds, of the one source; both empty if the progress does not state them."""
     sources = progress.get("sources") or [{}]
     found: list[dict[int, int]] = []
     for name in ("endOffset", "latestOffset"):

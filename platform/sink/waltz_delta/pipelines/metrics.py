@@ -1,7 +1,7 @@
 """The status of pipelines for Prometheus, on a port or in a file, and as a line for people at a terminal.
 
-`prometheus_client` comes with the extra `metrics`; without it the line alone is there. The file is for Prometheus' node exporter (textfile collector)
-or anything else that reads the text format; it is replaced whole.
+`prometheus_client` is installed by the extra `metrics`; without it only the line is available. The file is for Prometheus' node exporter (textfile
+collector) or any other reader of the text format; it is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from waltz_log.extras import install_command
 __all__ = ["METRICS", "METRICS_HOST", "LiveLine", "Metric", "PrometheusMetrics", "status_line"]
 
 METRICS_HOST = "127.0.0.1"
-"""The metrics name pipelines and partitions and are served without authentication: to other machines only where somebody asks for it."""
+"""The metrics name pipelines and partitions and are served without authentication, so other machines can read them only if the operator asks for it.
+"""
 
 FILE_INTERVAL_S = 5.0
 LINE_INTERVAL_S = 0.5
@@ -47,11 +48,11 @@ METRICS = (
     Metric("waltz_pipeline_dead_letters_total", "counter", "transactions written to the table of dead letters"),
     Metric("waltz_pipeline_next_transaction_id", "gauge", "first id that is not in the tables; label `partition` of the log"),
 )
-"""All have the label `pipeline`. Counters count since the job began."""
+"""All have the label `pipeline`. Counters start when the job starts."""
 
 
 class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
-    """Serves the board's metrics from entering to leaving: at `http://<host>:<port>/metrics`, or in `file`."""
+    """Serves the board's metrics within the context: at `http://<host>:<port>/metrics`, or in `file`."""
 
     def __init__(self, board: StatusBoard, *, port: int | None = None, file: Path | None = None, host: str = METRICS_HOST) -> None:
         try:
@@ -99,7 +100,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
 
     @property
     def port(self) -> int:
-        """Where it listens, also where 0 was asked for."""
+        """The port it listens on, also if 0 was requested."""
         return int(self._server.server_port)
 
     def _observe(self, name: str, status: PipelineStatus, batch: bool) -> None:
@@ -115,7 +116,7 @@ class PrometheusMetrics(AbstractContextManager["PrometheusMetrics"]):
 
 
 class _Collector:
-    """Everything but the histogram, as the board has it when asked."""
+    """Collects all metrics except the histogram from the board, at each scrape."""
 
     def __init__(self, board: StatusBoard) -> None:
         self._board = board
@@ -167,7 +168,7 @@ def status_line(statuses: Mapping[str, PipelineStatus]) -> str:
 
 
 class LiveLine(AbstractContextManager["LiveLine"]):
-    """One line that follows the pipelines, where `stream` is a terminal; nothing otherwise."""
+    """A status line of the pipelines that updates itself if `stream` is a terminal; otherwise nothing."""
 
     def __init__(self, board: StatusBoard, stream: TextIO = sys.stderr) -> None:
         self._board = board

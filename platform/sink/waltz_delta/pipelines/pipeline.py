@@ -1,4 +1,4 @@
-"""What a pipeline is: a place in the log, a landing, and how often. Values only; `pipeline_file` reads them, `pipeline_run` runs them."""
+"""The settings of a pipeline: where it reads the log, a landing, and a trigger. Values only; `pipeline_file` reads them, `pipeline_run` runs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTERVAL = re.compile(r"\d+ *(milliseconds?|ms|seconds?|s|minutes?|m|hours?|h|d
 
 
 def checked_trigger(given: str) -> str:
-    """Raises `ValueError`, which pydantic and argparse tell each in their way."""
+    """Raises `ValueError`, which pydantic and argparse each report in their form."""
     text = " ".join(given.split())
     if text != AVAILABLE_NOW and not _INTERVAL.fullmatch(text):
         raise ValueError(f"wants {AVAILABLE_NOW} or an interval such as '2 seconds', got {given!r}")
@@ -29,7 +29,7 @@ def checked_trigger(given: str) -> str:
 
 
 def _texts(given: Any) -> Any:
-    """YAML's numbers, truths and mappings as the texts that Spark's options are."""
+    """Numbers, booleans and mappings of YAML as texts, because Spark's options are texts."""
     if not isinstance(given, dict):
         return given
     return {name: _text(value) for name, value in given.items()}
@@ -38,7 +38,7 @@ def _texts(given: Any) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, date):  # and a time: YAML reads what looks like one
+    if isinstance(value, date):  # or a datetime: YAML parses text that looks like one
         return value.isoformat()
     try:
         return json.dumps(value)
@@ -52,7 +52,8 @@ def _stream_options(given: dict[str, str]) -> dict[str, str]:
 
 
 class RestartSettings(Settings):
-    """What happens when the query fails for a reason that may pass. One that cannot pass (a table of another schema) ends the pipeline at once."""
+    """What happens when the query fails for a reason that may pass. A failure that cannot pass (a table of another schema) ends the pipeline at
+    once."""
 
     attempts_max: int = Field(
         default=10, ge=0, description="Starts again so often in a row before the pipeline is given up. 0 where a supervisor restarts the whole job."
@@ -110,7 +111,7 @@ class PipelineSettings(LandingSettings):
 
 
 def batch_options(source: dict[str, str]) -> dict[str, str]:
-    """Those of a stream's options that mean something to a batch read: without limits of a trigger, starts and ends."""
+    """The stream's options that apply to a batch read: no trigger limits, starts and ends."""
     kept = {name: value for name, value in source.items() if not name.lower().startswith(("starting", "ending"))}
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The arguments of `waltz pipeline`. What it does stands in `pipeline_check`; imports next to nothing, like the command line of the log."""
+"""The arguments of `waltz pipeline`. `pipeline_check` implements it; like the command line of the log, this module imports next to nothing."""
 
 from __future__ import annotations
 

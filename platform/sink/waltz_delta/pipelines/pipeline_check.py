@@ -1,7 +1,7 @@
-"""`waltz pipeline check`: what is wrong in pipeline files, or which tables they fill with which columns. Reads the files alone.
+"""`waltz pipeline check`: the errors in pipeline files, or which tables they fill with which columns. Reads only the files.
 
-The columns of a table follow from the declaration as far as no SQL is in it; those that come from a select list, from Avro or from Protobuf only
-Spark can tell (`--spark`). A table that exists, a cluster, a checkpoint: none of them is looked at here; `ingest` refuses what does not fit them.
+A table's columns follow from the declaration unless SQL is in it; only Spark can derive the columns of a select list, of Avro or of Protobuf
+(`--spark`). Existing tables, clusters and checkpoints are not inspected here; `ingest` refuses a declaration that does not fit them.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ def _declared(settings: PipelineSettings) -> dict[str, Columns | None]:
 
 
 def declared_columns(output: OutputSettings) -> Columns | None:
-    """Name and type as declared; None where only Spark can tell."""
+    """Names and types as declared; None if only Spark can derive them."""
     if output.projection.select is not None or output.decode.format in ("avro", "protobuf"):
         return None
     if output.target.mode != "append":
-        return None  # what deletes and history add is theirs to say
+        return None  # deletes and history add columns of their own
     if output.decode.columns is None:
         return [*LOG_COLUMNS, ("data", "BINARY")]
     return [*LOG_COLUMNS, *_fields(output.decode.columns)]
 
 
 def _fields(ddl: str) -> Iterator[tuple[str, str]]:
-    """`a INT NOT NULL, b STRUCT<c: INT, d: STRING>` as pairs."""
+    """Parses `a INT NOT NULL, b STRUCT<c: INT, d: STRING>` into pairs of name and type."""
     depth, start = 0, 0
     for at, letter in enumerate([*ddl, ","]):
         depth += (letter in "<(") - (letter in ">)")
@@ -74,11 +74,11 @@ def _fields(ddl: str) -> Iterator[tuple[str, str]]:
 
 
 def _refuse_shared(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]]) -> None:
-    """One job may run them all: no name, checkpoint or table twice."""
-    taken: dict[tuple[str, str], Path] = {}
+    """One job may run all of the files, so no name, checkpoint or table may appear twice."""
+    used: dict[tuple[str, str], Path] = {}
     for path, settings in pipelines.items():
         for what, value in (("name", settings.name), ("checkpoint", settings.checkpoint), *(("table", table) for table in settings.tables)):
-            other = taken.setdefault((what, value.rstrip("/")), path)
+            other = used.setdefault((what, value.rstrip("/")), path)
             if other != path:
                 problems[path].append(Problem(1, what, f"{value} is that of {other} too; every pipeline has its own"))
 
@@ -114,8 +114,8 @@ def _asked_of_spark(
 def _rows(settings: LandingSettings, schemas: dict[str, Columns | None]) -> Iterator[tuple[str, str, str]]:
     for output in settings.outputs:
         columns = schemas.get(output.target.table)
-        told = ", ".join(f"{name} {kind}" for name, kind in columns) if columns is not None else "only Spark can tell: --spark"
-        yield output.target.table, output.target.mode, told
+        shown = ", ".join(f"{name} {kind}" for name, kind in columns) if columns is not None else "needs Spark: --spark"
+        yield output.target.table, output.target.mode, shown
     if settings.dead_letters is not None:
         yield settings.dead_letters.table, "dead letters", ""
 
@@ -139,10 +139,10 @@ def _print_table(
 
 
 def _print_json(pipelines: dict[Path, PipelineSettings], problems: dict[Path, list[Problem]], schemas: dict[Path, dict[str, Columns | None]]) -> None:
-    told = []
+    shown = []
     for path, wrong in problems.items():
         settings = pipelines.get(path)
-        told.append(
+        shown.append(
             {
                 "file": str(path),
                 "problems": [{"line": p.line, "where": p.where, "reason": p.reason, "nearest": p.nearest} for p in wrong],
@@ -150,4 +150,4 @@ def _print_json(pipelines: dict[Path, PipelineSettings], problems: dict[Path, li
                 "tables": {name: columns and dict(columns) for name, columns in schemas.get(path, {}).items()},
             }
         )
-    print(json.dumps(told, indent=2))
+    print(json.dumps(shown, indent=2))

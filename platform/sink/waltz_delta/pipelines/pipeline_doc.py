@@ -1,5 +1,5 @@
-"""Every setting of a pipeline file as a row of a table, for `docs/guides/pipelines.md`: `python -m waltz_delta.pipelines.pipeline_doc` prints it, a
-test compares."""
+"""Every setting of a pipeline file as a row of a table, for `docs/guides/pipelines.md`: `python -m waltz_delta.pipelines.pipeline_doc` prints it, and
+a test compares both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waltz_log.settings import Settings
 __all__ = ["metrics_table", "settings_table"]
 
 ORDER = ("name", "source", "checkpoint", "trigger", "outputs", "dead_letters", "unrouted", "restart")
-"""As one writes a file; what is not named here comes last."""
+"""The order in which a file is usually written; other settings come last."""
 
 
 def settings_table() -> str:
@@ -54,17 +54,17 @@ def _settings_in(annotation: Any) -> tuple[type[Settings] | None, bool]:
 
 def _values(annotation: Any) -> str:
     kinds = [kind for kind in (get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)) if kind is not NoneType]
-    told = []
+    parts = []
     for kind in kinds:
         if get_origin(kind) is Literal:
-            told.append(", ".join(f"`{value}`" for value in get_args(kind)))
+            parts.append(", ".join(f"`{value}`" for value in get_args(kind)))
         elif get_origin(kind) is tuple:
-            told.append("list" if _settings_in(kind)[0] is not None else f"list of {_name(get_args(kind)[0])}")
+            parts.append("list" if _settings_in(kind)[0] is not None else f"list of {_name(get_args(kind)[0])}")
         elif get_origin(kind) is dict:
-            told.append("mapping")
+            parts.append("mapping")
         else:
-            told.append("settings" if isinstance(kind, type) and issubclass(kind, Settings) else _name(kind))
-    return " or ".join(told)
+            parts.append("settings" if isinstance(kind, type) and issubclass(kind, Settings) else _name(kind))
+    return " or ".join(parts)
 
 
 def _name(kind: Any) -> str:

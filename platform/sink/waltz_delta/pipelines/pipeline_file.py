@@ -1,8 +1,7 @@
-"""A pipeline file: YAML in, `PipelineSettings` or a list of what is wrong out, each with its line and the nearest known name.
+"""Reads a pipeline file: from YAML to `PipelineSettings` or a list of errors, each with its line and the nearest known name.
 
-`${NAME}` stands for a variable of the environment, `${NAME:-default}` with a default, `$$` for a dollar: one file for a laptop and a cluster. All
-problems of a file are found at once, not one at a time; what can be known of a field is looked at even where another one is wrong. Starts nothing
-and asks nobody.
+`${NAME}` is replaced by a variable of the environment, `${NAME:-default}` with a default, `$$` by a dollar: one file serves a laptop and a cluster.
+All errors of a file are found at once; each field is checked as far as possible even if another one is wrong. Starts nothing and sends no request.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Problem:
 
 
 def pipeline_files(paths: list[Path]) -> list[Path]:
-    """The files, and those ending in .yaml of every directory among them."""
+    """The files, and the .yaml files of every directory among them."""
     found: list[Path] = []
     for path in paths:
         found += sorted(path.glob("*.yaml")) if path.is_dir() else [path]
@@ -51,7 +50,7 @@ def pipeline_files(paths: list[Path]) -> list[Path]:
 
 
 def load_pipeline(path: Path, environment: Mapping[str, str] = os.environ) -> PipelineSettings:
-    """`InvalidSetting` with the first problem; `check_pipeline_file` tells all."""
+    """Raises `InvalidSetting` with the first problem; `check_pipeline_file` returns all."""
     settings, problems = check_pipeline_file(path, environment)
     if problems or settings is None:
         first = problems[0]
@@ -60,7 +59,7 @@ def load_pipeline(path: Path, environment: Mapping[str, str] = os.environ) -> Pi
 
 
 def load_job_pipeline(given: str | None) -> PipelineSettings:
-    """Of a job that works on one pipeline: `--pipeline` is required."""
+    """For a job that works on one pipeline: `--pipeline` is required."""
     if not given:
         raise InvalidSetting(name="--pipeline", reason="is required", nearest=None)
     return load_pipeline(Path(given))
@@ -113,7 +112,7 @@ class _Reading:
         self.problems.append(Problem(node.start_mark.line + 1 if node is not None else 1, ".".join(where), reason, nearest))
 
     def _substitute(self, node: yaml.Node, seen: set[int]) -> None:
-        """Puts the environment's values in place; a plain scalar is then a number or a truth again where it looks like one."""
+        """Inserts the environment's values; a plain scalar is then parsed again as a number or boolean."""
         if id(node) in seen:  # an alias: once is enough
             return
         seen.add(id(node))
@@ -136,7 +135,7 @@ class _Reading:
                 node.tag = resolve(yaml.ScalarNode, node.value, (True, False))
 
     def _model(self, model: type[Settings], node: yaml.Node, where: tuple[str, ...]) -> Any:
-        """An instance, or None with problems told."""
+        """An instance, or None with its problems recorded."""
         if not isinstance(node, yaml.MappingNode):
             self._wrong(node, where, f"wants settings, as in {next(iter(model.model_fields))}: …")
             return None
@@ -182,9 +181,9 @@ class _Reading:
             return TypeAdapter(checked).validate_python(value)
         except ValidationError as error:
             for found in error.errors(include_url=False):
-                told = validation_reason(found["msg"])
-                given = "" if "got" in told else f", got {_shown(found['input'])}"
-                self._wrong(node, (*where, *(str(part) for part in found["loc"])), f"{told}{given}")
+                reason = validation_reason(found["msg"])
+                given = "" if "got" in reason else f", got {_shown(found['input'])}"
+                self._wrong(node, (*where, *(str(part) for part in found["loc"])), f"{reason}{given}")
         except InvalidSetting as error:  # an option of the source
             keys = {str(key.value).lower(): key for key, _ in node.value} if isinstance(node, yaml.MappingNode) else {}
             self._wrong(keys.get(error.name.lower(), node), (*where, error.name), error.reason, error.nearest)

@@ -1,10 +1,10 @@
-"""Runs pipelines in one Spark application, each in a thread with a query of its own: what fails is started again, and stops none of the others.
+"""Runs pipelines in one Spark application, each in a thread with its own query: a failed one is restarted, and stops none of the others.
 
-A failure that starting again cannot mend (a table of another schema, a checkpoint ahead of its table) ends its pipeline at once, any other one after
-the attempts that its settings allow. The application ends when every pipeline has: as asked by a signal, at the end of the log with the trigger
-`available-now`, or given up. It does not even begin where nobody answers at the address of any pipeline.
+If a restart cannot help (a table of another schema, a checkpoint ahead of its table), the pipeline ends at once, otherwise after the attempts that
+its settings allow. The application ends when every pipeline has ended: after a stop signal, at the end of the log with the trigger `available-now`,
+or after giving up. It does not start at all if no server answers at the address of any pipeline.
 
-What is committed when and how often is the landing's to say (`landing`); here is nothing that could lose or repeat a row.
+`landing` decides what is committed when and how often; nothing in this module could lose or repeat a row.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from waltz_log.exit_codes import FAILED, OK
 __all__ = ["PipelineRun", "contact", "run_pipelines", "start_options"]
 
 BATCH_PATIENCE_S = 15.0
-"""A batch that runs when a stop is asked for may end; beyond this it is broken off, and its rows land at the next start."""
+"""How long a running batch may continue after a stop request. Then it is aborted, and its rows land at the next start."""
 
 CHECKPOINTS_PATIENCE_S = 30.0
-"""A checkpoint of a table's log that is being written may end before the session does."""
+"""How long the session waits at its end for a checkpoint of a table's log that is being written."""
 
 
 class Stopping(Protocol):
-    """A `StopRequest`."""
+    """The part of `StopRequest` that is used here."""
 
     @property
     def asked(self) -> bool: ...
@@ -62,8 +62,8 @@ def run_pipelines(
     metrics_file: Path | None = None,
     metrics_host: str = METRICS_HOST,
 ) -> int:
-    """The exit code: 0 where every pipeline ended well, that of the failures where they agree, 1 otherwise. Raises what ended a pipeline that runs
-    alone, and what keeps all of them from starting."""
+    """Returns the exit code: 0 if every pipeline ended without a failure, that of the failures if they agree, 1 otherwise. Raises the error of a
+    pipeline that runs alone, and errors that prevent the start of all."""
     _refuse_shared(pipelines)
     _contact_one(pipelines)
     board = StatusBoard()
@@ -80,11 +80,11 @@ def run_pipelines(
         stack.enter_context(LiveLine(board))
         alone = len(pipelines) == 1
 
-        def tell(name: str, line: str) -> None:
+        def notify(name: str, line: str) -> None:
             print(f"{job}: {line}" if alone else f"{job}: {name}: {line}", file=sys.stderr, flush=True)
 
-        stack.enter_context(Subscribing(board, pipelines, tell))
-        runs = [PipelineRun(spark, settings, board, stop, tell, ready=_print_ready, done=_print_line) for settings in pipelines]
+        stack.enter_context(Subscribing(board, pipelines, notify))
+        runs = [PipelineRun(spark, settings, board, stop, notify, ready=_print_ready, done=_print_line) for settings in pipelines]
         for run in runs:
             run.start()
         while any(run.is_alive() for run in runs):
@@ -96,23 +96,24 @@ def run_pipelines(
     codes = {run.failure.code for run in failed if run.failure is not None}
     for run in failed:
         assert run.failure is not None
-        tell(run.name, f"given up: {run.failure.line}")
+        notify(run.name, f"given up: {run.failure.line}")
     return OK if not codes else codes.pop() if len(codes) == 1 else FAILED
 
 
 def contact(options: SourceOptions) -> tuple[str, tuple[int, ...]]:
-    """Key of the cluster, and the partitions of the log that the options ask for."""
+    """Key of the cluster, and the partitions of the log that the options select."""
     with ClusterInspector(options.cluster, timeout_s=connect_timeout_s(options)) as inspector:
         wanted = options.wanted_partitions(inspector.catalogue)
         return str(inspector.parameters.key), tuple(range(inspector.parameters.partitions)) if wanted is None else wanted
 
 
 class PipelineRun(threading.Thread):
-    """One pipeline from its start to its end. After that, `failure` says why it was given up, `error` with what; both None where it ended well."""
+    """One pipeline from its start to its end. Then `failure` says why it was given up, and `error` is the exception; both are None if it ended
+    without a failure."""
 
     source = "waltz"
     contact = staticmethod(contact)
-    """How the log is read, and its cluster reached. A subclass may bring other ways (tests do)."""
+    """How the cluster is reached. A subclass may replace it (tests do)."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class PipelineRun(threading.Thread):
         settings: PipelineSettings,
         board: StatusBoard,
         stop: Stopping,
-        tell: Callable[[str, str], None],
+        notify: Callable[[str, str], None],
         *,
         ready: Callable[[PipelineSettings], None] = lambda settings: None,
         done: Callable[[str], None] = lambda line: None,
@@ -131,7 +132,7 @@ class PipelineRun(threading.Thread):
         self._settings = settings
         self._board = board
         self._stop_request = stop
-        self._tell = tell
+        self._notify = notify
         self._ready = ready
         self._done = done
         self._before: dict[str, dict[int, int]] = {}
@@ -154,7 +155,7 @@ class PipelineRun(threading.Thread):
                     self.failure, self.error = failure, error
                     return
                 pause_s = self._settings.restart.pause_after(failures)
-                self._tell(self.name, f"{failure.line} (starting again in {pause_s:g} s)")
+                self._notify(self.name, f"{failure.line} (starting again in {pause_s:g} s)")
                 self._stop_request.wait(pause_s)
             else:
                 self._board.ended(self.name, failed=False)
@@ -164,7 +165,7 @@ class PipelineRun(threading.Thread):
         settings = self._settings
         key, partitions = self.contact(settings.options)
         landing = Landing(settings, key)
-        if not self._before:  # a query that starts again goes on with the same run
+        if not self._before:  # a restarted query continues the same run
             self._before = {table: marks_as_restored(self._spark, table, key) for table in settings.tables}
         starting = json.loads(landing.starting_transaction_ids(self._spark, partitions, otherwise=settings.options.starting))
         rows = self._spark.readStream.format(self.source).options(**start_options(settings, starting)).load()
@@ -181,7 +182,7 @@ class PipelineRun(threading.Thread):
             self._done(table_outcome(self._spark, table, key, self._before[table]).line(self.name, self._dead_letters))
 
     def _follow(self, query: StreamingQuery) -> None:
-        """Until the query ends, which raises where it failed, or a stop is asked for."""
+        """Returns when the query ends or a stop is requested. Raises if the query failed."""
         while not query.awaitTermination(1):
             if self._stop_request.asked:
                 deadline = self._clock() + BATCH_PATIENCE_S
@@ -192,7 +193,7 @@ class PipelineRun(threading.Thread):
 
 
 def _session_ended(spark: SparkSession) -> bool:
-    """Whether the JVM is gone, so that no query can be started any more."""
+    """Whether the JVM has ended, so that no query can start any more."""
     try:
         list(spark.streams.active)
     except Exception:
@@ -201,7 +202,8 @@ def _session_ended(spark: SparkSession) -> bool:
 
 
 def start_options(settings: PipelineSettings, starting: Mapping[str, int]) -> dict[str, str]:
-    """The source's options with the start that the tables ask for. A partition they hold nothing of begins as the pipeline says, by time also."""
+    """The source's options with the start that follows from the tables. A partition of which they hold nothing begins as the pipeline declares,
+    possibly by time."""
     source = {name: value for name, value in settings.source.items() if name.lower() != "startingtransactionids"}
     options = settings.options
     by_topic = options.starting.topics
@@ -220,16 +222,16 @@ def _print_line(line: str) -> None:
 
 
 def _refuse_shared(pipelines: Sequence[PipelineSettings]) -> None:
-    taken: dict[tuple[str, str], str] = {}
+    used: dict[tuple[str, str], str] = {}
     for settings in pipelines:
         for what, value in (("name", settings.name), ("checkpoint", settings.checkpoint), *(("table", table) for table in settings.tables)):
-            other = taken.setdefault((what, value.rstrip("/")), settings.name)
+            other = used.setdefault((what, value.rstrip("/")), settings.name)
             if other != settings.name or (what == "name" and sum(each.name == value for each in pipelines) > 1):
                 raise InvalidSetting(name=what, reason=f"is {value} in two pipelines, {other} and {settings.name}", nearest=None)
 
 
 def _contact_one(pipelines: Sequence[PipelineSettings]) -> None:
-    """Before a JVM is started: raises the first error where no pipeline's cluster answers."""
+    """Before a JVM is started: raises the first error if no pipeline's cluster answers."""
     errors: list[WaltzError] = []
     for options in {settings.options.cluster: settings.options for settings in pipelines}.values():
         try:

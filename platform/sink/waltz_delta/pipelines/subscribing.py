@@ -1,8 +1,8 @@
-"""Tells the log how far pipelines have landed, so that nothing is trimmed that their tables do not hold yet (docs/guides/topics.md, Subscribers).
+"""Reports to the log how far pipelines have landed, so that retention keeps what their tables do not hold yet (docs/guides/topics.md, Subscribers).
 
-A pipeline with a `subscriber` registers under that name with its first progress, and reports after batches from then on, at most every few seconds.
-What it reports is landed: its tables' own marks are at least as high. The registration stays when the job ends: one that is gone for good is removed
-with `waltz subscribers remove`. Never holds up a batch; where the cluster does not answer it is tried again.
+A pipeline with a `subscriber` registers under that name with its first progress, and then reports after batches, at most every few seconds. What it
+reports is landed: its tables' own marks are at least as high. The registration remains when the job ends; `waltz subscribers remove` removes one that
+is no longer needed. Reports never delay a batch; if the cluster does not answer, they are retried.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from waltz_log.errors import InvalidRequest, OutOfRange, WaltzError
 __all__ = ["Subscribing"]
 
 PAUSE_S = 5.0
-"""Between two reports: what is kept a little longer than it must be costs less than a write for each batch."""
+"""Between two reports: to keep some transactions a little longer costs less than a write for each batch."""
 
 
 class Registry(Protocol):
-    """`SyncSubscribers`, as far as it is needed."""
+    """The part of `SyncSubscribers` that is used here."""
 
     def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Any: ...
     def report(self, name: str, marks: Mapping[int, int]) -> Any: ...
@@ -31,19 +31,19 @@ class Registry(Protocol):
 
 
 class Subscribing:
-    """A context, for the life of a job. `tell` is given what an operator should know, with the pipeline's name."""
+    """A context for the life of a job. `notify` receives messages for the operator, with the pipeline's name."""
 
     def __init__(
         self,
         board: StatusBoard,
         pipelines: Sequence[PipelineSettings],
-        tell: Callable[[str, str], None],
+        notify: Callable[[str, str], None],
         *,
         connect: Callable[[str], Registry] = SyncSubscribers,
         pause_s: float = PAUSE_S,
     ) -> None:
         self._pipelines = {settings.name: settings for settings in pipelines if settings.subscriber is not None}
-        self._tell = tell
+        self._notify = notify
         self._connect = connect
         self._pause_s = pause_s
         self._registries: dict[str, Registry] = {}
@@ -61,7 +61,7 @@ class Subscribing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Reports what has landed since."""
+        """Reports what has landed since the last report."""
         self._ended.set()
         if self._pipelines:
             self._thread.join(2 * self._pause_s)
@@ -79,7 +79,7 @@ class Subscribing:
             self.report()
 
     def report(self) -> None:
-        """What every pipeline has landed, where it is more than was reported."""
+        """Reports the marks of every pipeline that has landed more than it reported."""
         with self._lock:
             landed = dict(self._landed)
         for name, marks in landed.items():
@@ -87,10 +87,10 @@ class Subscribing:
                 try:
                     self._report(self._pipelines[name], marks)
                 except OutOfRange as error:
-                    self._tell(name, f"is behind what the log still has, and nothing is kept for it: {error}")
+                    self._notify(name, f"is behind what the log still has, and nothing is kept for it: {error}")
                     self._registered[name] = marks
                 except WaltzError as error:
-                    self._tell(name, f"has not told the log how far it is: {error}")
+                    self._notify(name, f"could not report its progress to the log: {error}")
                 else:
                     self._registered[name] = marks
 
@@ -104,5 +104,5 @@ class Subscribing:
             registry.register(subscriber, marks, told)
         try:
             registry.report(subscriber, marks)
-        except InvalidRequest:  # somebody removed it
+        except InvalidRequest:  # the subscriber was removed
             registry.register(subscriber, marks, told)

@@ -1,7 +1,7 @@
-"""Whether rows fit a table, and what is done about columns that it lacks, as `evolution` declares: `fail`, `add_columns` or `off`.
+"""Decides whether rows fit a table, and what happens with columns that it lacks, as `evolution` declares: `fail`, `add_columns` or `off`.
 
-Columns are added in a commit of their own before the rows that need them. A column of another type is refused whatever is declared: nothing is cast,
-widened or dropped here. A table may have columns that the rows lack (a user added them); they stay null in new rows.
+Columns are added in their own commit before the rows that need them. A column of another type is always refused: nothing is cast, widened or dropped
+here. A table may have columns that the rows lack (a user added them); they are null in new rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ATTEMPTS = 4
 
 
 def fitting_columns(path: str, held: StructType, given: StructType, evolution: Evolution) -> tuple[list[str], list[StructField]]:
-    """The columns of the rows that are written, and those that the table must get first. Raises `SchemaMismatch`."""
+    """The columns of the rows that are written, and those that must be added to the table first. Raises `SchemaMismatch`."""
     there = {field.name.lower(): field for field in held.fields}
     kept, missing = [], []
     for field in given.fields:
@@ -46,8 +46,8 @@ def fitting_columns(path: str, held: StructType, given: StructType, evolution: E
 
 
 def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution, *, needed: Sequence[str] = ()) -> list[str]:
-    """The columns to write into the table at `path`, which gets what it lacks where that is declared. `needed` are columns that cannot be left out,
-    such as keys."""
+    """The columns to write into the table at `path`, after adding those that it lacks if `evolution` allows it. `needed` are columns that cannot be
+    omitted, such as keys."""
     from delta.tables import DeltaTable
 
     for _ in range(ATTEMPTS):
@@ -72,7 +72,7 @@ def _quoted(name: str) -> str:
 
 
 def _sql(kind: DataType) -> str:
-    """The type in SQL, which `simpleString` is not where a field within has a name to be quoted."""
+    """The type in SQL. `simpleString` is not SQL if the name of an inner field needs quotes."""
     if isinstance(kind, StructType):
         return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_sql(field.dataType)}' for field in kind.fields)}>"
     if isinstance(kind, ArrayType):
@@ -83,5 +83,5 @@ def _sql(kind: DataType) -> str:
 
 
 def _shape(kind: Any) -> str:
-    """The type without what may differ between a table and its rows: whether nulls are allowed within."""
+    """The type without differences that are allowed between a table and its rows: whether inner values may be null."""
     return str(kind.simpleString()).lower()

@@ -1,4 +1,4 @@
-"""What a job says when a pipeline is done: for each table its version, its rows and its marks, and how far this run brought it."""
+"""The last line of a finished pipeline: for each table its version, its rows and its marks, and how many transactions this run added."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["TableOutcome", "table_outcome"]
 
 @dataclass(frozen=True, slots=True)
 class TableOutcome:
-    """`version` and `rows` None: there is no table. `transactions`: how many places of the log this run considered for the table."""
+    """`version` and `rows` are None if there is no table. `transactions`: how far this run advanced the table's marks, including filtered
+    transactions."""
 
     table: str
     version: int | None
@@ -33,7 +34,7 @@ class TableOutcome:
 
 
 def table_outcome(spark: SparkSession, path: str, cluster_key: str, before: Mapping[int, int]) -> TableOutcome:
-    """`before`: the marks with which the run began."""
+    """`before`: the marks when the run started."""
     if not is_table(spark, path):
         return TableOutcome(path, None, None, 0, {})
     marks = marks_as_restored(spark, path, cluster_key)

@@ -1,4 +1,4 @@
-"""The table at a path, looked at before the first batch: what is not a Delta table is refused before anything is written; and how one is made."""
+"""Inspects the path of a table before the first batch and refuses anything but a Delta table before writing; and creates a table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LOG = "_delta_log"
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
-    """Whether a table is there, for those who are to write it: `UnsafeTable` where that could lose rows. `NotADeltaTable` where the path holds
-    anything else, but what `reserve` and a first batch that died left behind."""
+    """Whether there is a table to write to. Raises `UnsafeTable` if writing could lose rows; `NotADeltaTable` if the path holds anything but a table,
+    except the remains of `reserve` and of a first batch that died."""
     from delta.tables import DeltaTable
 
     require_one_winner(spark, path)
     try:
         if DeltaTable.isDeltaTable(spark, path):
-            internal.TableTransaction(spark, path)  # which refuses a table whose log does not show all of its commits
+            internal.TableTransaction(spark, path)  # refuses a table whose log does not show all of its commits
             return True
     except Exception as error:
         refuse_catalog(path, error)
@@ -50,15 +50,15 @@ def is_table(spark: SparkSession, path: str) -> bool:
 
 
 def reserve(spark: SparkSession, path: str) -> None:
-    """Says whose the path is before there is a table: a driver that dies in the first batch leaves files that no commit names, and that the next one
-    would otherwise have to take for somebody else's."""
+    """Marks the path as ours before there is a table. A driver that dies in the first batch leaves files that no commit names, and the next driver
+    would otherwise have to treat them as another application's."""
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path, LOG)
     place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).mkdirs(place)
 
 
 def check_layout(schema: StructType, partition_by: Sequence[str], cluster_by: Sequence[str]) -> None:
-    """`InvalidSetting` where the layout names a column that the rows do not have."""
+    """Raises `InvalidSetting` if the layout names a column that the rows do not have."""
     for setting, names in (("partition_by", partition_by), ("cluster_by", cluster_by)):
         for name in names:
             if name.lower() not in {each.lower() for each in schema.fieldNames()}:
@@ -74,7 +74,7 @@ def create_empty(
     partition_by: Sequence[str] = (),
     cluster_by: Sequence[str] = (),
 ) -> None:
-    """The table with these columns and no rows, unless there is one."""
+    """Creates the table with these columns and no rows, unless it exists."""
     from delta.tables import DeltaTable
 
     require_own_commits(path, (), properties)

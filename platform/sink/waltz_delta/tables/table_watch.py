@@ -1,9 +1,9 @@
-"""Notices what others do to a table that its marks do not show: that it is another table now, or that a RESTORE took rows away.
+"""Detects changes to a table that its marks do not show: another table at the path, or rows that a RESTORE removed.
 
 Delta keeps a table's id for its life, and a RESTORE leaves every transaction identifier as it is (delta-io/delta issue 1813). So a query compares the
-id with the one that its checkpoint filled, and inspects each commit that was made since it last judged the table. A RESTORE while a query runs ends
-the query: going on by its marks would leave out what was taken away. Between the look and our commit there is a moment in which a RESTORE can slip in
-(Delta sees no conflict between it and an append); then the commit is made, is found to have overtaken the RESTORE, and says so.
+id with the one that its checkpoint filled, and inspects each commit since its last check. A RESTORE while a query runs ends the query: continuing
+from its marks would skip the removed transactions. A RESTORE can still come between the check and our commit (Delta sees no conflict between it and
+an append). Then the commit succeeds, is found to have overtaken the RESTORE, and the query fails with `RestoreOvertaken`.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ _TABLES: Final = "waltz/tables.json"
 
 
 def known_tables(spark: SparkSession, checkpoint: str) -> dict[str, str]:
-    """The table id that the query of this checkpoint fills, by path; empty for a new checkpoint."""
+    """The id of each table that the query of this checkpoint fills, by path; empty for a new checkpoint."""
     text = internal.read_text(spark, f"{checkpoint.rstrip('/')}/{_TABLES}")
     return {} if text is None else {str(path): str(found) for path, found in json.loads(text).items()}
 
 
 def remember_tables(spark: SparkSession, checkpoint: str, tables: Mapping[str, str]) -> None:
-    """Adds these to what `known_tables` gives."""
+    """Adds these tables to those that `known_tables` returns."""
     merged = known_tables(spark, checkpoint) | dict(tables)
     internal.write_text(spark, f"{checkpoint.rstrip('/')}/{_TABLES}", json.dumps(merged, sort_keys=True))
 
 
 class TableWatch:
-    """Of one table, for one run of a query. `judged` is the newest version of which nothing is left to find out."""
+    """Watches one table during one run of a query. `judged` is the newest version whose commits were all inspected."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._judged: int | None = None
         self._id = ""
-        """Of the table that this run fills; empty until there is one."""
+        """Id of the table that this run fills; empty until there is one."""
         self._checkpoint: str | None = None
         self._recorded = ""
-        """What the checkpoint says of the table."""
+        """The table id that the checkpoint records."""
 
     def begin(self, judged: int) -> None:
-        """The marks were brought in line with the table as of this version."""
+        """The marks were corrected to match the table as of this version."""
         self._judged = judged
 
     def check(self, spark: SparkSession, transaction: internal.TableTransaction, checkpoint: str | None) -> None:
-        """Before anything is written by what `transaction` sees. `checkpoint`: of the query, None outside of one. Raises `TableReplaced`,
-        `TableRestored`."""
+        """Checks the table as `transaction` sees it, before anything is written. `checkpoint`: that of the query, None outside of one. Raises
+        `TableReplaced`, `TableRestored`."""
         self._compare_id(spark, transaction, checkpoint)
         if self._judged is not None:
-            for _, told in transaction.commits(transaction.read_version - self._judged):
-                if restored_by(told) is not None:
-                    raise TableRestored(path=self.path, restored_version=_target(told))
+            for _, info in transaction.commits(transaction.read_version - self._judged):
+                if restored_by(info) is not None:
+                    raise TableRestored(path=self.path, restored_version=_target(info))
         self._judged = transaction.read_version
 
     def check_overtaken(self, transaction: internal.TableTransaction, seen: int, committed: int) -> None:
-        """After a commit as version `committed` that was decided by what version `seen` held; `transaction` sees it. Raises `RestoreOvertaken`."""
-        for version, told in transaction.commits(transaction.read_version - seen):
-            if version < committed and restored_by(told) is not None:
+        """Checks after a commit as version `committed` that was decided from version `seen`; `transaction` must see it. Raises `RestoreOvertaken`."""
+        for version, info in transaction.commits(transaction.read_version - seen):
+            if version < committed and restored_by(info) is not None:
                 raise RestoreOvertaken(path=self.path, version=version)
 
     def _compare_id(self, spark: SparkSession, transaction: internal.TableTransaction, checkpoint: str | None) -> None:
@@ -77,14 +77,14 @@ class TableWatch:
         self.record(spark, found)
 
     def record(self, spark: SparkSession, table_id: str) -> None:
-        """The checkpoint fills the table of this id from now on. Nothing happens where there is no table, or it says so already."""
+        """Records in the checkpoint that it fills the table of this id. Does nothing if there is no table, or it is recorded already."""
         self._id = table_id
         if self._checkpoint is not None and table_id and table_id != self._recorded:
             remember_tables(spark, self._checkpoint, {self.path: table_id})
             self._recorded = table_id
 
 
-def _target(told: Mapping[str, Any]) -> int:
-    """The version that a RESTORE names; -1 where it names a time."""
-    version = (restored_by(told) or {}).get("version")
+def _target(info: Mapping[str, Any]) -> int:
+    """The version that a RESTORE names; -1 if it names a time."""
+    version = (restored_by(info) or {}).get("version")
     return -1 if version is None else int(version)

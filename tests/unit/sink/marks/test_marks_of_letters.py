@@ -14,7 +14,7 @@ from waltz_delta.landing.dead_letters import NOWHERE, DeadLetters
 from waltz_delta.landing.merge import MergedTable
 from waltz_delta.landing.merge_sink import _StagedMerge
 from waltz_delta.marks.marks import BatchRange, app_id, marks_among, merge_app_id, merged_app_id, refuse_gaps
-from waltz_delta.marks.restored import follow_restore, marks_as_restored, told_by
+from waltz_delta.marks.restored import commit_metadata, follow_restore, marks_as_restored
 from waltz_delta.marks.start import starting_transaction_ids
 from waltz_delta.tables.table_watch import TableWatch
 
@@ -38,7 +38,7 @@ class Table:
         return self.commit((), versions, **told)
 
     def land(self, cluster: str, versions: Mapping[str, int]) -> int:
-        return self.commit((), versions, query="waltz", batch=0, metadata=told_by(cluster))
+        return self.commit((), versions, query="waltz", batch=0, metadata=commit_metadata(cluster))
 
     def restore(self, version: int) -> int:
         return self.add({"operation": "RESTORE", "operationParameters": {"version": version}})
@@ -234,7 +234,7 @@ def test_a_merge_overtakes_only_a_restore_before_its_own_marks(table: Table, mon
         return committed
 
     def merge(*_: Any) -> Any:
-        table.add({"operation": "MERGE", "userMetadata": told_by(KEY, merge=1, read=0)}, {merge_app_id(KEY): 1})
+        table.add({"operation": "MERGE", "userMetadata": commit_metadata(KEY, merge=1, read=0)}, {merge_app_id(KEY): 1})
         return SimpleNamespace(collect=lambda: ["row"])
 
     merged = MergedTable("t", KEY)

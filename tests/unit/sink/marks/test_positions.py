@@ -354,14 +354,14 @@ async def test_the_outcome_of_an_intent_is_waited_for_first(table: Table) -> Non
 
 
 def test_looking_becomes_rarer_and_stays_within_the_time_left() -> None:
-    looking = visible._Looking("p", {0: 1}, 1000.0, None, None, new_table=True, new_partition=True)
-    assert looking.pause_s == visible.PAUSE_MIN_S
-    looking._began_s -= 5
-    assert 0.5 <= looking.pause_s < 0.6
-    looking._began_s -= 500
-    assert looking.pause_s == visible.PAUSE_MAX_S
-    looking._began_s -= 494.9
-    assert looking.pause_s < 0.2
+    poller = visible._Poller("p", {0: 1}, 1000.0, None, None, new_table=True, new_partition=True)
+    assert poller.pause_s == visible.PAUSE_MIN_S
+    poller._began_s -= 5
+    assert 0.5 <= poller.pause_s < 0.6
+    poller._began_s -= 500
+    assert poller.pause_s == visible.PAUSE_MAX_S
+    poller._began_s -= 494.9
+    assert poller.pause_s < 0.2
 
 
 def test_waiting_needs_neither_spark_nor_the_data(table: Table) -> None:

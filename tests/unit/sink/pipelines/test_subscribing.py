@@ -93,7 +93,7 @@ def test_who_was_removed_registers_again_and_what_fails_is_told_and_tried_again(
     registry.fails = Unavailable(reason="nobody answers")
     subscribing.report()
     assert registry.marks == {}
-    assert "has not told the log" in lines[0]
+    assert "could not report its progress to the log" in lines[0]
     subscribing.report()
     assert registry.marks == {"orders-table": {0: 9}}
     del registry.marks["orders-table"]
