@@ -53,7 +53,7 @@ async def append(client: WaltzClient, first: int, last: int) -> None:
 async def stored(cluster: MemoryCluster, name: str) -> bytes:
     """What a replica serves of the log to whoever asks for any session."""
     request = pb.ReadRequest(cluster_key=cluster.key.bytes, partition=0, session=0, last_transaction_id=LATE - 1, max_bytes=1 << 20)
-    stream = cluster.network.connect(cluster.storages[name][1].address).open(methods.READ, request)
+    stream = cluster.network.connect(cluster.storages[name][1].address).read(methods.READ, request)
     found = b""
     while (answer := await stream.receive()) is not None:
         found += b"".join(block.records for block in answer.blocks)

@@ -16,10 +16,10 @@ from waltz_log.client.feed.decode import decode_feed
 from waltz_log.client.owners.mounting import ranges
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import encode_record
-from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, CorruptData, Unavailable, WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import MountStream
 
 __all__ = ["settle_by_feed"]
 
@@ -61,7 +61,7 @@ class _Feeding:
                 self.end(attempt, "committed", transaction.transaction_id)
                 self.in_flight.pop(sequence, None)
 
-    async def mount(self, stream: Stream) -> None:
+    async def mount(self, stream: MountStream) -> None:
         actor = self.actor
         self.mount_sequence += 1
         request = pb.MountRequest(
@@ -90,7 +90,7 @@ class _Feeding:
             self.end(attempt, "not appended")
         self.in_flight.clear()
 
-    async def send(self, stream: Stream) -> None:
+    async def send(self, stream: MountStream) -> None:
         actor = self.actor
         while self.left > 0 and not actor.over.is_set():
             self.left -= 1
@@ -111,7 +111,7 @@ class _Feeding:
             await actor.pause(0.04)
         await asyncio.get_running_loop().create_future()
 
-    async def receive(self, stream: Stream) -> None:
+    async def receive(self, stream: MountStream) -> None:
         while (message := await stream.receive()) is not None:
             kind = message.WhichOneof("kind")
             if kind == "feed":
@@ -139,7 +139,7 @@ async def settle_by_feed(actor: Actor) -> None:
     owners = await look(actor)
     feeding = _Feeding(actor, owners, actor.client_id)
     while feeding.in_flight or (feeding.left > 0 and not actor.over.is_set()):
-        stream: Stream | None = None
+        stream: MountStream | None = None
         tasks: list[asyncio.Task[None]] = []
         try:
             stream = owners.stream_channel(await owners.owner(actor.partition, 1.0)).open(methods.MOUNT)

@@ -237,7 +237,7 @@ class KeptTopics:
             return None
         request = pb.ReadViewRequest(cluster_key=world.key.bytes, partition=partition, max_bytes=rng.choice((1, 300, 1 << 20)))
         channel = world.network.host(f"viewer-{partition}").connect(storage.listener.address)
-        stream = channel.open(methods.READ_VIEW, request)
+        stream = channel.read(methods.READ_VIEW, request)
         found: list[WalRecord] = []
         try:
             async with asyncio.timeout(2.0):

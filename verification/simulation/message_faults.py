@@ -14,8 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from verification.simulation.faults import fault
+from waltz_log.core.messages import Encoded
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.encoded import Encoded
 
 if TYPE_CHECKING:
     from verification.simulation.world import World

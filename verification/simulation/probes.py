@@ -88,7 +88,7 @@ async def _read_with_new_bounds(world: World, server: str, storage: str) -> None
                 last_transaction_id=bound.high_water_mark,
                 max_bytes=1 << 20,
             )
-            stream = _channel(world, replica.listener.address).open(methods.READ, request)
+            stream = _channel(world, replica.listener.address).read(methods.READ, request)
             world.history.streams += 1
             number, after = world.history.streams, request.first_transaction_id - 1
             try:

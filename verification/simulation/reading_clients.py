@@ -83,7 +83,7 @@ async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -
         last_transaction_id=bound.high_water_mark,
         max_bytes=actor.rng.choice((500, 1 << 20)),
     )
-    stream = actor.process.host.connect(address).open(methods.READ, request)
+    stream = actor.process.host.connect(address).read(methods.READ, request)
     number, after = actor.stream(), first - 1
     try:
         while (answer := await stream.receive()) is not None:
@@ -151,7 +151,7 @@ async def _guess_a_session(actor: Actor, storage: str, channel: Channel, key: by
         status = json.loads((await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(), timeout_s=1)).json)
         if all(each["partition"] != actor.partition for each in status["partitions"]):
             return  # a read would make it open the partition
-        answer = await channel.open(methods.READ, request).receive()
+        answer = await channel.read(methods.READ, request).receive()
         actor.world.history.complaints.append(f"15: a read in a session that nobody opened got {answer}: storage={storage}")
     except WaltzError as error:
         actor.tell(f"a read in a session that nobody opened: {error}")

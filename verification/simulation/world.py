@@ -342,7 +342,7 @@ class World:
         request = pb.ReadRequest(
             cluster_key=CLUSTER_KEY.bytes, partition=partition, session=0, first_transaction_id=first, last_transaction_id=last, max_bytes=1 << 20
         )
-        stream = self.network.host("checker").connect(storage.listener.address).open(methods.READ, request)
+        stream = self.network.host("checker").connect(storage.listener.address).read(methods.READ, request)
         found = b""
         try:
             while (answer := await stream.receive()) is not None:

@@ -54,7 +54,7 @@ async def _digest(network: Network, address: str, key: bytes, partition: int, ma
     digest, size = blake2b(digest_size=16), 0
     try:
         if mark >= 0:
-            stream = channel.open(methods.READ, request)
+            stream = channel.read(methods.READ, request)
             while (answer := await stream.receive()) is not None:
                 for block in answer.blocks:
                     digest.update(block.records)

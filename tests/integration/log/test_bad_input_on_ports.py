@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from waltz_log.client import SyncWaltzClient
-from waltz_log.core.ports import Method
+from waltz_log.core.ports import AnyMethod
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation, WaltzError
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.transport import methods
@@ -61,7 +61,7 @@ def test_raw_garbage_on_a_port_does_not_end_a_process(cluster: LocalCluster) -> 
 @pytest.mark.parametrize("junk", [b"\xff" * 100, os.urandom(1000), b"\x0a\xff\xff\xff\x7f"], ids=["ones", "random", "truncated"])
 async def test_messages_that_are_garbage_end_their_call_with_an_error(cluster: LocalCluster, junk: bytes) -> None:
     before = cluster.processes
-    calls: dict[str, list[Method]] = {
+    calls: dict[str, list[AnyMethod]] = {
         "server": [methods.MOUNT, methods.BOUND, methods.RESOLVE, methods.TRANSACTIONS],
         "storage": [methods.OPEN, methods.SET_LOW_WATER_MARK, methods.TRUNCATE, methods.REPLICATE, methods.READ, methods.LOCATE],
     }

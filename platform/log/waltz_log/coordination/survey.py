@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import structlog
 
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
-from waltz_log.core.ports import Coordinator, Method, Network
+from waltz_log.core.ports import CallMethod, Coordinator, Network, Request, Response
 from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics, ReplicaStatistics, ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
@@ -35,8 +35,10 @@ CALL_TIMEOUT_S = 2.0
 """One question to one node, for whoever wants to know how it is now; all are asked at once."""
 
 
-Ask: TypeAlias = "Callable[[str, Method, Any], Awaitable[Any | None]]"
-"""Of an address; None where no answer came in time."""
+class Ask(Protocol):
+    """Of an address; None where no answer came in time."""
+
+    async def __call__(self, address: str, method: CallMethod[Request, Response], request: Request) -> Response | None: ...
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ async def _all(coordinator: Coordinator, folder: str, names: Iterable[str]) -> l
     return await asyncio.gather(*(coordinator.get(f"{folder}/{name}") for name in names))
 
 
-async def _ask(network: Network, timeout_s: float, address: str, method: Method, request: Any) -> Any | None:
+async def _ask(network: Network, timeout_s: float, address: str, method: CallMethod[Request, Response], request: Request) -> Response | None:
     channel = network.connect(address)
     try:
         return await channel.call(method, request, timeout_s=timeout_s)
@@ -282,7 +284,7 @@ def _readable(state: ServerState | StorageState) -> bool:
         return False
 
 
-def _status(cluster: ClusterParameters, answer: Any | None) -> dict[str, Any] | None:
+def _status(cluster: ClusterParameters, answer: pb.ServerStatusResponse | pb.StorageStatusResponse | None) -> dict[str, Any] | None:
     """None also where a node of another cluster has the address by now."""
     if answer is None:
         return None

@@ -7,13 +7,38 @@ One conformance suite per port runs on the fake and on the real one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from waltz_log.core.messages import Encoded, Message
 
 T = TypeVar("T")
 
-__all__ = ["Channel", "Clock", "Coordinator", "Disk", "DiskFile", "Listener", "Method", "Network", "Node", "Offload", "Service", "Stream"]
+__all__ = [
+    "AnyMethod",
+    "CallMethod",
+    "Channel",
+    "Clock",
+    "Coordinator",
+    "Disk",
+    "DiskFile",
+    "Handler",
+    "Listener",
+    "Method",
+    "Network",
+    "Node",
+    "Offload",
+    "ReadMethod",
+    "Receiver",
+    "Request",
+    "Response",
+    "Sender",
+    "Served",
+    "Service",
+    "Stream",
+    "StreamMethod",
+]
 
 
 class Clock(Protocol):
@@ -153,30 +178,20 @@ class Coordinator(Protocol):
 
 # ---- network -----------------------------------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One remote procedure. `call`: one request, one answer; `read`: one request, a stream of answers; `stream`: both ways. Messages are protobuf."""
-
-    name: str
-    kind: Literal["call", "read", "stream"]
-    request: type[Any]
-    response: type[Any]
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+Sent = TypeVar("Sent", bound=Message)
+Received = TypeVar("Received", bound=Message)
+Sent_contra = TypeVar("Sent_contra", bound=Message, contravariant=True)
+Received_co = TypeVar("Received_co", bound=Message, covariant=True)
 
 
-class Stream(Protocol):
-    """One end of a message stream. `send` waits while the other end does not read (flow control), so a slow peer bounds its sender's memory."""
+class Sender(Protocol[Sent_contra]):
+    """The end of a message stream that sends. `send` waits while the other end does not read (flow control), so a slow peer bounds its sender's
+    memory."""
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: Sent_contra | Encoded[Sent_contra]) -> None:
         """Raises the peer's `WaltzError` or `ConnectionLost` where the stream has ended."""
-        ...
-
-    async def receive(self) -> Any | None:
-        """The next message; None where the other end finished in good order; otherwise the peer's `WaltzError` or `ConnectionLost`."""
-        ...
-
-    async def finish(self) -> None:
-        """Says that nothing more is sent from this end. Receiving goes on."""
         ...
 
     async def cancel(self) -> None:
@@ -184,26 +199,105 @@ class Stream(Protocol):
         ...
 
 
+class Receiver(Protocol[Received_co]):
+    """The end of a message stream that receives."""
+
+    async def receive(self) -> Received_co | None:
+        """The next message; None where the other end finished in good order; otherwise the peer's `WaltzError` or `ConnectionLost`."""
+        ...
+
+    async def cancel(self) -> None:
+        """Ends the stream at once, both ways."""
+        ...
+
+
+class Stream(Sender[Sent_contra], Receiver[Received_co], Protocol[Sent_contra, Received_co]):
+    """One end of a message stream in both directions: what this end sends, what it receives."""
+
+    async def finish(self) -> None:
+        """Says that nothing more is sent from this end. Receiving goes on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request, Response]):
+    """One remote procedure: its name and its messages. A subclass for each `kind` gives the types of the handler that may serve it; `Channel` takes
+    the kind that each of its calls is for."""
+
+    kind: ClassVar[Literal["call", "read", "stream"]]
+    name: str
+    request: type[Request]
+    response: type[Response]
+
+
+AnyMethod: TypeAlias = Method[Any, Any]
+"""A method whatever its messages are: for code that carries messages and does not look into them."""
+
+Handler: TypeAlias = Callable[..., Awaitable[Any]]
+"""Any, because a service holds handlers of all shapes. The shape was checked when `served_by` paired the handler with its method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A method with the handler that serves it. Make it with `served_by`, which checks that they fit."""
+
+    method: AnyMethod
+    handler: Handler
+
+
+Service: TypeAlias = Sequence[Served]
+"""What a node offers; each method once. A `WaltzError` that a handler raises reaches the caller as itself; anything else is logged and ends that call
+alone. A handler is cancelled when its peer is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallMethod(Method[Request, Response]):
+    """One request, one answer."""
+
+    kind = "call"
+
+    def served_by(self, handler: Callable[[Request], Awaitable[Response]]) -> Served:
+        return Served(self, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMethod(Method[Request, Response]):
+    """One request, a stream of answers, which ends in good order when the handler returns."""
+
+    kind = "read"
+
+    def served_by(self, handler: Callable[[Request, Sender[Response]], Awaitable[None]]) -> Served:
+        return Served(self, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMethod(Method[Request, Response]):
+    """Messages in both directions. The stream ends in good order when the handler returns."""
+
+    kind = "stream"
+
+    def served_by(self, handler: Callable[[Stream[Response, Request]], Awaitable[None]]) -> Served:
+        return Served(self, handler)
+
+
 class Channel(Protocol):
     """A connection to one address, made when first used and made again when needed."""
 
     @property
     def address(self) -> str: ...
-    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+    async def call(self, method: CallMethod[Request, Response], request: Request, *, timeout_s: float) -> Response:
         """One answer, or the peer's `WaltzError`, or `ConnectionLost` (outcome unknown)."""
         ...
 
-    def open(self, method: Method, request: Any | None = None) -> Stream:
-        """A stream; for a `read` method `request` is its one request and `finish` is implied. Connection errors show at the first use."""
+    def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
+        """The answers to one request. Connection errors show at the first use."""
+        ...
+
+    def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
+        """A stream. Connection errors show at the first use."""
         ...
 
     async def close(self) -> None: ...
-
-
-Handler: TypeAlias = Callable[..., Awaitable[Any]]
-Service: TypeAlias = Mapping[Method, Handler]
-"""`call`: `async (request) -> response`; `read`: `async (request, stream)`; `stream`: `async (stream)`. A `WaltzError` that a handler raises
-reaches the caller as itself; anything else is logged and ends that call alone. A handler is cancelled when its peer is gone."""
 
 
 class Listener(Protocol):

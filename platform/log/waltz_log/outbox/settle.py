@@ -18,11 +18,10 @@ from waltz_log.client.append.search import Search
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.owners.mounting import mount_for_appends
 from waltz_log.client.owners.owners import Owners
-from waltz_log.core.ports import Stream
 from waltz_log.errors import ClusterKeyMismatch, Fenced, InvalidRequest, NotAllowed, NotOwner, OutOfRange, WaltzError
 from waltz_log.outbox.ledger import Attempt
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import BOUND, RESOLVE
+from waltz_log.transport.methods import BOUND, RESOLVE, MountStream
 
 __all__ = ["REFUSED_PAUSE_S", "Settled", "SettlingMount", "settle"]
 
@@ -81,7 +80,7 @@ class SettlingMount:
         self._timeout_s = timeout_s
         self._pauses = pauses
         self._mark = producer.known_mark
-        self._stream: Stream | None = None
+        self._stream: MountStream | None = None
 
     async def mounted(self) -> None:
         """Mounts anew, above every earlier mount, and returns when an owner has decided everything that this client sent before. Raises `Fenced`

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from waltz_log import errors
-from waltz_log.core.ports import Handler, Method
+from waltz_log.core.messages import Encoded
+from waltz_log.core.ports import AnyMethod, Handler
 from waltz_log.errors import ConnectionLost, WaltzError
 from waltz_log.testing.virtual_time import call_at_world_time, world_time_s
-from waltz_log.transport.encoded import Encoded
 
 if TYPE_CHECKING:
     from waltz_log.testing.links import Links
@@ -206,7 +206,7 @@ class End:
 class Connection:
     """`number` rises with each; `original` is that of the connection whose messages this one repeats, its own where it repeats none."""
 
-    def __init__(self, network: MemoryNetwork, number: int, method: Method, caller: str, callee: str, address: str) -> None:
+    def __init__(self, network: MemoryNetwork, number: int, method: AnyMethod, caller: str, callee: str, address: str) -> None:
         self.network = network
         self.number = self.original = number
         self.method = method

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
+from waltz_log.core.ports import CallMethod, Channel, Listener, Network, ReadMethod, Receiver, Request, Response, Service, Stream, StreamMethod
 from waltz_log.errors import ConnectionLost, WaltzError
 
 __all__ = ["HeldNetwork"]
@@ -24,8 +24,8 @@ class HeldNetwork:
         self.hold_frames = False
         self.hold_answers = False
         self.outlive = False
-        self.wire: list[tuple[Stream, Any]] = []
-        self.left_open: list[Stream] = []
+        self.wire: list[tuple[Stream[Any, Any], Any]] = []
+        self.left_open: list[Stream[Any, Any]] = []
         self._delivering = asyncio.Lock()
         self.sent = 0
         """Append frames given to this network, held ones too."""
@@ -51,7 +51,7 @@ class HeldNetwork:
                     self.wire.pop(0)
         return taken
 
-    def holds(self, stream: Stream) -> bool:
+    def holds(self, stream: Stream[Any, Any]) -> bool:
         """Whether the next frame of the stream must wait: a connection does not change the order of what it carries."""
         return self.hold_frames or any(held is stream for held, _ in self.wire)
 
@@ -71,11 +71,14 @@ class _Channel:
     def address(self) -> str:
         return self._channel.address
 
-    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+    async def call(self, method: CallMethod[Request, Response], request: Request, *, timeout_s: float) -> Response:
         return await self._channel.call(method, request, timeout_s=timeout_s)
 
-    def open(self, method: Method, request: Any | None = None) -> Stream:
-        return _Stream(self._network, self._channel, self._channel.open(method, request))
+    def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
+        return self._channel.read(method, request)
+
+    def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
+        return _Stream(self._network, self._channel, self._channel.open(method))
 
     async def close(self) -> None:
         if not self._network.outlive:
@@ -83,7 +86,7 @@ class _Channel:
 
 
 class _Stream:
-    def __init__(self, network: HeldNetwork, channel: Channel, stream: Stream) -> None:
+    def __init__(self, network: HeldNetwork, channel: Channel, stream: Stream[Any, Any]) -> None:
         self._network = network
         self._channel = channel
         self._stream = stream

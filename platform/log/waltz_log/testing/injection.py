@@ -18,11 +18,11 @@ from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, Ou
 from waltz_log.client.append.bulk import BulkAppend
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import decode_record
-from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
+from waltz_log.core.messages import Encoded
+from waltz_log.core.ports import CallMethod, Channel, Listener, Network, ReadMethod, Receiver, Request, Response, Service, Stream, StreamMethod
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import InvalidRequest, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.encoded import Encoded
 
 __all__ = ["Fault", "Faults", "InjectedClient", "InjectedNetwork", "connect_injected"]
 
@@ -181,18 +181,21 @@ class _Channel:
     def address(self) -> str:
         return self._channel.address
 
-    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+    async def call(self, method: CallMethod[Request, Response], request: Request, *, timeout_s: float) -> Response:
         return await self._channel.call(method, request, timeout_s=timeout_s)
 
-    def open(self, method: Method, request: Any | None = None) -> Stream:
-        return _Stream(self._channel.open(method, request), self._faults)
+    def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
+        return self._channel.read(method, request)
+
+    def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
+        return _Stream(self._channel.open(method), self._faults)
 
     async def close(self) -> None:
         await self._channel.close()
 
 
 class _Stream:
-    def __init__(self, stream: Stream, faults: Faults) -> None:
+    def __init__(self, stream: Stream[Any, Any], faults: Faults) -> None:
         self._stream = stream
         self._faults = faults
         self._own: deque[pb.ServerMessage] = deque()

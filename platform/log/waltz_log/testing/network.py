@@ -15,12 +15,26 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any
 
-from waltz_log.core.ports import Channel, Listener, Method, Network, Service, Stream
+from waltz_log.core.messages import Encoded
+from waltz_log.core.ports import (
+    AnyMethod,
+    CallMethod,
+    Channel,
+    Handler,
+    Listener,
+    Network,
+    ReadMethod,
+    Receiver,
+    Request,
+    Response,
+    Service,
+    Stream,
+    StreamMethod,
+)
 from waltz_log.errors import ConnectionLost
 from waltz_log.testing.connection import OUTSIDE, Connection, End
 from waltz_log.testing.links import Links
 from waltz_log.testing.virtual_time import world_time_s
-from waltz_log.transport.encoded import Encoded
 
 __all__ = ["MemoryHost", "MemoryNetwork"]
 
@@ -34,11 +48,11 @@ class _MemoryChannel:
     def address(self) -> str:
         return self._address
 
-    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+    async def call(self, method: CallMethod[Request, Response], request: Request, *, timeout_s: float) -> Response:
         end = self._host.start(self._address, method, request)
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await end.receive()
+                answer: Response | None = await end.receive()
         except TimeoutError:
             await end.cancel()
             raise ConnectionLost(address=self._address, reason="deadline exceeded") from None
@@ -49,8 +63,11 @@ class _MemoryChannel:
             raise ConnectionLost(address=self._address, reason="no answer")
         return answer
 
-    def open(self, method: Method, request: Any | None = None) -> Stream:
+    def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
         return self._host.start(self._address, method, request)
+
+    def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
+        return self._host.start(self._address, method, None)
 
     async def close(self) -> None:
         """Streams end with their users."""
@@ -86,7 +103,7 @@ class MemoryHost:
         self._addresses.append(listener.address)
         return listener
 
-    def start(self, address: str, method: Method, request: Any | None) -> End:
+    def start(self, address: str, method: AnyMethod, request: Any | None) -> End:
         network, links = self._network, self._network.links
         connection = network.connection(self.name, method, address)
         if self._dead:
@@ -118,7 +135,7 @@ class MemoryNetwork:
 
     def __init__(self, delay_s: Callable[[], float] | None = None, links: Links | None = None) -> None:
         self.links = links
-        self.services: dict[str, tuple[dict[Method, Any], Context]] = {}
+        self.services: dict[str, tuple[dict[AnyMethod, Handler], Context]] = {}
         self.connections: dict[int, Connection] = {}
         self.observer: Callable[[Connection, str, Any, float], None] | None = None
         """Told of every message that is sent: the connection, who sends it, the message, and since when it was to be sent: a peer that does not read
@@ -152,7 +169,7 @@ class MemoryNetwork:
             address = f"{name}:{self._ports}"
         if address in self.services:
             raise OSError(f"cannot listen on {address}")
-        self.services[address] = dict(service), copy_context()
+        self.services[address] = {each.method: each.handler for each in service}, copy_context()
         return _MemoryListener(self, address)
 
     # ---- faults ------------------------------------------------------------------------------------------------------------------------------------
@@ -187,7 +204,7 @@ class MemoryNetwork:
 
     # ---- what connections ask ----------------------------------------------------------------------------------------------------------------------
 
-    def connection(self, host: str, method: Method, address: str) -> Connection:
+    def connection(self, host: str, method: AnyMethod, address: str) -> Connection:
         self._numbers += 1
         connection = Connection(self, self._numbers, method, host, address.rpartition(":")[0], address)
         self.connections[self._numbers] = connection

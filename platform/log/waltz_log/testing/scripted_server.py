@@ -17,10 +17,10 @@ from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import assign_ids, header_bytes, headers_array, slice_block, verify_records
 from waltz_log.core.locks.locks import LockTable, unpack_i8
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterParameters, Ownership
-from waltz_log.core.ports import Coordinator, Listener, Network, Service, Stream
+from waltz_log.core.ports import Coordinator, Listener, Network, Service
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, Fenced, NotOwner, OutOfRange, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import BOUND, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS
+from waltz_log.transport.methods import BOUND, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS, ServedMountStream
 
 __all__ = ["Break", "Refuse", "ScriptedCluster", "ScriptedLog", "ScriptedServer"]
 
@@ -43,7 +43,7 @@ class Refuse:
 class _Mounted:
     client_id: int
     mount_sequence: int
-    stream: Stream
+    stream: ServedMountStream
     ready: bool = False
     last_sequence: int = -1
     ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -196,7 +196,12 @@ class ScriptedServer:
         return self.listener.address
 
     async def listen(self, address: str) -> None:
-        service: Service = {MOUNT: self.mount, BOUND: self.bound, RESOLVE: self.resolve, TRANSACTIONS: self.transactions}
+        service: Service = [
+            MOUNT.served_by(self.mount),
+            BOUND.served_by(self.bound),
+            RESOLVE.served_by(self.resolve),
+            TRANSACTIONS.served_by(self.transactions),
+        ]
         self.listener = await self.cluster.network.serve(address, service)
 
     def _log(self, partition: int, key: bytes) -> ScriptedLog:
@@ -208,7 +213,7 @@ class ScriptedServer:
 
     # ---- streams -------------------------------------------------------------------------------------------------------------------------------
 
-    async def mount(self, stream: Stream) -> None:
+    async def mount(self, stream: ServedMountStream) -> None:
         message = await stream.receive()
         if message is None or message.WhichOneof("kind") != "mount":
             raise ProtocolViolation(reason="a stream begins with a mount")

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from waltz_log import errors
 from waltz_log.core.formats.wire_peek import peek_int32
 from waltz_log.core.metadata import PARTITIONS_MAX
-from waltz_log.core.ports import Handler, Listener, Method, Network, Service
+from waltz_log.core.ports import AnyMethod, Handler, Listener, Network, Service
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ProtocolViolation
@@ -88,7 +88,7 @@ class WorkerNetwork(GrpcNetwork):
         """At the addresses of the worker, whatever `address` says; the listener's address is the node's."""
         server = grpc.aio.server(options=server_options(self._streams_per_connection, share_port=True))
         direct = DirectListener(self._addresses[0], self._direct_port, service)
-        offered = {**describing(service, self._report), **direct.service}
+        offered = (*describing(service, self._report), *direct.service)
         calls = _Calls(self._shard, self._fellows, offered, self.forwarded, self._streams_per_connection)
         for group, handlers in calls.grouped().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
@@ -126,7 +126,7 @@ class _WorkerListener:
 class _OwnStream(ServedStream):
     """A stream that this worker answers itself: its first message was read to see whose it is."""
 
-    def __init__(self, context: Any, method: Method, first: bytes | None) -> None:
+    def __init__(self, context: Any, method: AnyMethod, first: bytes | None) -> None:
         super().__init__(context)
         self._method = method
         self._first: list[bytes | None] = [first]
@@ -136,7 +136,7 @@ class _OwnStream(ServedStream):
         return None if message is None else _decoded(self._method, message)
 
 
-def _decoded(method: Method, message: bytes) -> Any:
+def _decoded(method: AnyMethod, message: bytes) -> Any:
     try:
         return method.request.FromString(message)
     except DecodeError as error:
@@ -171,12 +171,13 @@ class _Calls:
     def grouped(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
         """As gRPC wants them. All are streams of bytes: on the wire a call with one request and one answer is a stream of one message each way."""
         grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-        for method, handler in self._service.items():
-            _, group, name = method.name.split("/")
-            grouped.setdefault(group, {})[name] = grpc.stream_stream_rpc_method_handler(self._handler(method, handler), None, _encoded)
+        for served in self._service:
+            _, group, name = served.method.name.split("/")
+            handler = self._handler(served.method, served.handler)
+            grouped.setdefault(group, {})[name] = grpc.stream_stream_rpc_method_handler(handler, None, _encoded)
         return grouped
 
-    def _handler(self, method: Method, handler: Handler) -> Callable[..., Awaitable[None]]:
+    def _handler(self, method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[None]]:
         path, gather = route_of(method), GATHERED.get(method)
         assert path is not None or gather is not None, f"{method.name} names no partition, and nobody puts its answers together"
 
@@ -197,7 +198,7 @@ class _Calls:
 
         return run
 
-    async def _answer(self, method: Method, handler: Handler, first: bytes | None, context: Any) -> None:
+    async def _answer(self, method: AnyMethod, handler: Handler, first: bytes | None, context: Any) -> None:
         served = _OwnStream(context, method, first)
         if method.kind == "stream":
             await served.begin()
@@ -212,7 +213,7 @@ class _Calls:
 
     # ---- all workers ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _gathered(self, method: Method, handler: Handler, first: bytes) -> Any:
+    async def _gathered(self, method: AnyMethod, handler: Handler, first: bytes) -> Any:
         request = _decoded(method, first)
 
         async def ask(worker: int) -> Any | None:
@@ -244,7 +245,7 @@ class _Calls:
         channels.append(_FellowChannel(grpc.aio.insecure_channel(self._fellows[worker], options=CHANNEL_OPTIONS)))
         return channels[-1]
 
-    async def _pass_on(self, method: Method, first: bytes, context: Any, worker: int) -> None:
+    async def _pass_on(self, method: AnyMethod, first: bytes, context: Any, worker: int) -> None:
         channel = self._channel(worker)
         call = channel.channel.stream_stream(method.name, None, None)(
             None, timeout=context.time_remaining(), metadata=(*_passable(context.invocation_metadata()), (PASSED_ON, "1"))

@@ -2,6 +2,8 @@
 
 A worker that does not answer is left out: its partitions are missing in the answer, as those of a node that is down are, and `workers` of the
 statistics says so. One that refuses speaks for all: what it says is the answer.
+
+`Any` stands for the messages of whichever method is called; `_gather` checks that a method and its functions fit.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
-from waltz_log.core.ports import Handler, Method, Service
+from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Request, Response, Served, Service
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
@@ -22,12 +24,12 @@ from waltz_log.transport import waltz_pb2 as pb
 __all__ = ["GATHERED", "Gather", "describing"]
 
 
-class Gather(NamedTuple):
+class Gather(NamedTuple, Generic[Request, Response]):
     """`together`: from the answers in the order of the workers, None where there is none, to one answer. `partitions`: of which a request wants to
     know; nobody but their owners is asked then, so that a worker that stands still holds up nobody who asks of others. Empty: of all."""
 
-    together: Callable[[Sequence[Any | None]], Any]
-    partitions: Callable[[Any], Sequence[int]] = lambda request: ()
+    together: Callable[[Sequence[Response | None]], Response]
+    partitions: Callable[[Request], Sequence[int]]
 
 
 def describing(service: Service, describe: Callable[[], WorkerStatistics]) -> Service:
@@ -41,25 +43,45 @@ def describing(service: Service, describe: Callable[[], WorkerStatistics]) -> Se
 
         return tell
 
-    return {method: described(handler) if method in _STATISTICS else handler for method, handler in service.items()}
+    return [Served(each.method, described(each.handler)) if each.method in _STATISTICS else each for each in service]
 
 
-def _bounds(answers: Sequence[Any | None]) -> Any:
+def _bounds(answers: Sequence[pb.BoundResponse | None]) -> pb.BoundResponse:
     found = [bound for answer in answers if answer is not None for bound in answer.bounds]
-    return pb.BoundResponse(bounds=sorted(found, key=lambda bound: int(bound.partition)))
+    return pb.BoundResponse(bounds=sorted(found, key=lambda bound: bound.partition))
 
 
-def _statistics(kind: type[ServerStatistics] | type[NodeStatistics], answers: Sequence[Any | None]) -> str:
+def _statistics(
+    kind: type[ServerStatistics] | type[NodeStatistics], answers: Sequence[pb.ServerStatusResponse | pb.StorageStatusResponse | None]
+) -> str:
     """Of workers of one version. At least the one that was asked answers."""
     found = merge(from_json(kind, json.loads(answer.json), unknown="refuse") for answer in answers if answer is not None)
     silent = [WorkerStatistics(number, answers=False) for number, answer in enumerate(answers) if answer is None]
     return json.dumps(to_json(replace(found, workers=tuple(sorted([*found.workers, *silent], key=lambda each: each.worker)))))
 
 
-GATHERED: Mapping[Method, Gather] = {
-    methods.BOUND: Gather(_bounds, lambda request: request.partitions),
-    methods.SERVER_STATUS: Gather(lambda answers: pb.ServerStatusResponse(json=_statistics(ServerStatistics, answers))),
-    methods.STORAGE_STATUS: Gather(lambda answers: pb.StorageStatusResponse(json=_statistics(NodeStatistics, answers))),
-}
+def _server_status(answers: Sequence[pb.ServerStatusResponse | None]) -> pb.ServerStatusResponse:
+    return pb.ServerStatusResponse(json=_statistics(ServerStatistics, answers))
+
+
+def _storage_status(answers: Sequence[pb.StorageStatusResponse | None]) -> pb.StorageStatusResponse:
+    return pb.StorageStatusResponse(json=_statistics(NodeStatistics, answers))
+
+
+def _gather(
+    method: CallMethod[Request, Response],
+    together: Callable[[Sequence[Response | None]], Response],
+    partitions: Callable[[Request], Sequence[int]] = lambda request: (),
+) -> tuple[AnyMethod, Gather[Any, Any]]:
+    return method, Gather(together, partitions)
+
+
+GATHERED: Mapping[AnyMethod, Gather[Any, Any]] = dict(
+    [
+        _gather(methods.BOUND, _bounds, lambda request: request.partitions),
+        _gather(methods.SERVER_STATUS, _server_status),
+        _gather(methods.STORAGE_STATUS, _storage_status),
+    ]
+)
 
 _STATISTICS = (methods.SERVER_STATUS, methods.STORAGE_STATUS)

@@ -1,6 +1,8 @@
 """The network port over gRPC (asyncio). Frame limits, keepalive, and the passage of typed errors through an rpc status.
 
 A message that is garbage, truncated or larger than `MAX_FRAME_BYTES` ends its stream with an error; the process and its other streams live on.
+
+`Any` stands for gRPC's own objects (call, context), which its types describe only in part, and for messages that pass through whatever they are.
 """
 
 from __future__ import annotations
@@ -15,12 +17,26 @@ import grpc.aio
 import structlog
 
 from waltz_log import errors
-from waltz_log.core.ports import Channel, Handler, Listener, Method, Network, Service, Stream
+from waltz_log.core.messages import serialized
+from waltz_log.core.ports import (
+    AnyMethod,
+    CallMethod,
+    Channel,
+    Handler,
+    Listener,
+    Network,
+    ReadMethod,
+    Receiver,
+    Request,
+    Response,
+    Service,
+    Stream,
+    StreamMethod,
+)
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
 from waltz_log.transport.addresses import PORT_MAX, listen_error
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import ChosenStream, DirectConnections, DirectListener
-from waltz_log.transport.encoded import serialized
 from waltz_log.transport.methods import DIRECTLY, MAX_FRAME_BYTES
 
 __all__ = ["CHANNEL_OPTIONS", "EOF", "STREAMS_PER_CONNECTION", "GrpcNetwork", "ServedStream", "answered", "begun", "error_of", "server_options"]
@@ -195,12 +211,13 @@ class _GrpcChannel:
     def address(self) -> str:
         return self._address
 
-    async def call(self, method: Method, request: Any, *, timeout_s: float) -> Any:
+    async def call(self, method: CallMethod[Request, Response], request: Request, *, timeout_s: float) -> Response:
         stub = self._channel.unary_unary(
             method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
         )
         try:
-            return await self._started(stub, request, timeout=timeout_s)
+            answer: Response = await self._started(stub, request, timeout=timeout_s)
+            return answer
         except grpc.aio.AioRpcError as error:
             raise error_of(self._address, error.code(), error.details()) from None
         except asyncio.CancelledError:
@@ -208,17 +225,18 @@ class _GrpcChannel:
                 raise
             raise ConnectionLost(address=self._address, reason="cancelled") from None
 
-    def open(self, method: Method, request: Any | None = None) -> Stream:
-        if method.kind == "read":
-            reader = self._channel.unary_stream(
-                method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
-            )
-            return _CallStream(self._address, self._started(reader, request), half_closed=True)
+    def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
+        reader = self._channel.unary_stream(
+            method.name, request_serializer=method.request.SerializeToString, response_deserializer=method.response.FromString
+        )
+        return _CallStream(self._address, self._started(reader, request), half_closed=True)
+
+    def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
         if method in DIRECTLY:
             return ChosenStream(method, self._direct, lambda: self._stream(method))
         return self._stream(method)
 
-    def _stream(self, method: Method) -> Stream:
+    def _stream(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
         stub = self._channel.stream_stream(method.name, request_serializer=serialized, response_deserializer=method.response.FromString)
         return _CallStream(self._address, self._started(stub, None), half_closed=False)
 
@@ -247,7 +265,7 @@ class _GrpcListener:
         await asyncio.gather(self._server.stop(grace_s), self._direct.close(grace_s))
 
 
-async def answered(method: Method, work: Awaitable[Any], context: Any) -> Any:
+async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any:
     """What a handler gives, with its errors told to the caller in the status."""
     try:
         return await work
@@ -265,7 +283,7 @@ async def answered(method: Method, work: Awaitable[Any], context: Any) -> Any:
         await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
 
 
-def _guarded(method: Method, handler: Handler) -> Callable[..., Awaitable[Any]]:
+def _guarded(method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[Any]]:
     """The handler as gRPC calls it."""
 
     async def call(request: Any, context: Any) -> Any:
@@ -311,7 +329,8 @@ class GrpcNetwork:
             "read": grpc.unary_stream_rpc_method_handler,
             "stream": grpc.stream_stream_rpc_method_handler,
         }
-        for method, handler in {**service, **direct.service}.items():
+        for served in (*service, *direct.service):
+            method, handler = served.method, served.handler
             _, group, name = method.name.split("/")
             grouped.setdefault(group, {})[name] = make[method.kind](
                 _guarded(method, handler),

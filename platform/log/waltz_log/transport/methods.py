@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from waltz_log.core.ports import Method
+from typing import TypeAlias
+
+from waltz_log.core.ports import CallMethod, ReadMethod, Stream, StreamMethod
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.versions import SPOKEN
 
@@ -32,6 +34,10 @@ __all__ = [
     "TRANSACTIONS",
     "TRIM",
     "TRUNCATE",
+    "MountStream",
+    "ReplicateStream",
+    "ServedMountStream",
+    "ServedReplicateStream",
 ]
 
 PROTOCOL_VERSION = SPOKEN.highest
@@ -41,32 +47,39 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 connection ends with an error before memory is taken."""
 
 # offered by the log server
-MOUNT = Method("/waltz.Server/Mount", "stream", pb.ClientMessage, pb.ServerMessage)
-BOUND = Method("/waltz.Server/Bound", "call", pb.BoundRequest, pb.BoundResponse)
-RESOLVE = Method("/waltz.Server/Resolve", "call", pb.ResolveRequest, pb.ResolveResponse)
-TRANSACTIONS = Method("/waltz.Server/Transactions", "call", pb.TransactionRequest, pb.TransactionResponse)
-SERVER_STATUS = Method("/waltz.Server/Status", "call", pb.ServerStatusRequest, pb.ServerStatusResponse)
+MOUNT = StreamMethod("/waltz.Server/Mount", pb.ClientMessage, pb.ServerMessage)
+BOUND = CallMethod("/waltz.Server/Bound", pb.BoundRequest, pb.BoundResponse)
+RESOLVE = CallMethod("/waltz.Server/Resolve", pb.ResolveRequest, pb.ResolveResponse)
+TRANSACTIONS = CallMethod("/waltz.Server/Transactions", pb.TransactionRequest, pb.TransactionResponse)
+SERVER_STATUS = CallMethod("/waltz.Server/Status", pb.ServerStatusRequest, pb.ServerStatusResponse)
 
 # offered by the storage node
-OPEN = Method("/waltz.Storage/Open", "call", pb.OpenRequest, pb.OpenResponse)
-SET_LOW_WATER_MARK = Method("/waltz.Storage/SetLowWaterMark", "call", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
-KEEP_PROGRESS = Method("/waltz.Storage/KeepProgress", "call", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
-TRUNCATE = Method("/waltz.Storage/Truncate", "call", pb.TruncateRequest, pb.TruncateResponse)
-REPLICATE = Method("/waltz.Storage/Replicate", "stream", pb.ReplicateRequest, pb.ReplicateResponse)
-DIRECT = Method("/waltz.Storage/Direct", "call", pb.ReplicateRequest, pb.DirectResponse)
-READ = Method("/waltz.Storage/Read", "read", pb.ReadRequest, pb.ReadResponse)
-LOCATE = Method("/waltz.Storage/Locate", "call", pb.LocateRequest, pb.LocateResponse)
-PING = Method("/waltz.Storage/Ping", "call", pb.PingRequest, pb.PingResponse)
-STORAGE_STATUS = Method("/waltz.Storage/Status", "call", pb.StorageStatusRequest, pb.StorageStatusResponse)
+OPEN = CallMethod("/waltz.Storage/Open", pb.OpenRequest, pb.OpenResponse)
+SET_LOW_WATER_MARK = CallMethod("/waltz.Storage/SetLowWaterMark", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
+KEEP_PROGRESS = CallMethod("/waltz.Storage/KeepProgress", pb.LowWaterMarkRequest, pb.LowWaterMarkResponse)
+TRUNCATE = CallMethod("/waltz.Storage/Truncate", pb.TruncateRequest, pb.TruncateResponse)
+REPLICATE = StreamMethod("/waltz.Storage/Replicate", pb.ReplicateRequest, pb.ReplicateResponse)
+DIRECT = CallMethod("/waltz.Storage/Direct", pb.ReplicateRequest, pb.DirectResponse)
+READ = ReadMethod("/waltz.Storage/Read", pb.ReadRequest, pb.ReadResponse)
+LOCATE = CallMethod("/waltz.Storage/Locate", pb.LocateRequest, pb.LocateResponse)
+PING = CallMethod("/waltz.Storage/Ping", pb.PingRequest, pb.PingResponse)
+STORAGE_STATUS = CallMethod("/waltz.Storage/Status", pb.StorageStatusRequest, pb.StorageStatusResponse)
 
 # offered by the storage node for the owner's upkeep; READ_VIEW for readers
-DESCRIBE = Method("/waltz.Storage/Describe", "call", pb.DescribeRequest, pb.DescribeResponse)
-TRIM = Method("/waltz.Storage/Trim", "call", pb.TrimRequest, pb.TrimResponse)
-BEGIN = Method("/waltz.Storage/Begin", "call", pb.BeginRequest, pb.BeginResponse)
-COMPACT = Method("/waltz.Storage/Compact", "call", pb.CompactRequest, pb.CompactResponse)
-READ_VIEW = Method("/waltz.Storage/ReadView", "read", pb.ReadViewRequest, pb.ReadViewResponse)
-LOAD_VIEW = Method("/waltz.Storage/LoadView", "stream", pb.LoadViewRequest, pb.LoadViewResponse)
-DROP_VIEW = Method("/waltz.Storage/DropView", "call", pb.DropViewRequest, pb.DropViewResponse)
+DESCRIBE = CallMethod("/waltz.Storage/Describe", pb.DescribeRequest, pb.DescribeResponse)
+TRIM = CallMethod("/waltz.Storage/Trim", pb.TrimRequest, pb.TrimResponse)
+BEGIN = CallMethod("/waltz.Storage/Begin", pb.BeginRequest, pb.BeginResponse)
+COMPACT = CallMethod("/waltz.Storage/Compact", pb.CompactRequest, pb.CompactResponse)
+READ_VIEW = ReadMethod("/waltz.Storage/ReadView", pb.ReadViewRequest, pb.ReadViewResponse)
+LOAD_VIEW = StreamMethod("/waltz.Storage/LoadView", pb.LoadViewRequest, pb.LoadViewResponse)
+DROP_VIEW = CallMethod("/waltz.Storage/DropView", pb.DropViewRequest, pb.DropViewResponse)
+
+MountStream: TypeAlias = Stream[pb.ClientMessage, pb.ServerMessage]
+"""The client's end of `MOUNT`."""
+ServedMountStream: TypeAlias = Stream[pb.ServerMessage, pb.ClientMessage]
+ReplicateStream: TypeAlias = Stream[pb.ReplicateRequest, pb.ReplicateResponse]
+"""The owner's end of `REPLICATE`."""
+ServedReplicateStream: TypeAlias = Stream[pb.ReplicateResponse, pb.ReplicateRequest]
 
 DIRECTLY = frozenset({REPLICATE})
 """Streams that may have a connection of their own beside gRPC (`direct`). `DIRECT` asks for it with the first message of one of them."""

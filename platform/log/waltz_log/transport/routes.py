@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from waltz_log.core.ports import Method
+from waltz_log.core.ports import AnyMethod
 from waltz_log.errors import InvalidRequest
 
 __all__ = ["route_of"]
 
 
 @cache
-def route_of(method: Method) -> tuple[int, ...] | None:
+def route_of(method: AnyMethod) -> tuple[int, ...] | None:
     """The field numbers that lead to the partition (`core.formats.wire_peek`); None where every worker is asked. Raises `InvalidRequest` for a
     request that could be read in two ways: a defect of the message."""
     own = _partition(method.request.DESCRIPTOR)

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.log.outbox.bench import FAST, bench, run, until
 from waltz_log.client import Intent, Outbox
 from waltz_log.core.metadata import ClusterParameters
-from waltz_log.core.ports import Method
+from waltz_log.core.ports import AnyMethod
 from waltz_log.errors import InvalidRequest
 from waltz_log.outbox import lane
 from waltz_log.outbox.ledger import Attempt
@@ -261,7 +261,7 @@ def test_an_answer_that_can_never_be_final_is_taken_only_where_the_log_was_trimm
         def call_channel(self, address: str) -> Owners:
             return self
 
-        async def call(self, method: Method, request: object, timeout_s: float) -> object:
+        async def call(self, method: AnyMethod, request: object, timeout_s: float) -> object:
             if method is RESOLVE:
                 self.asked += 1
                 return pb.ResolveResponse(committed=struct.pack(">3q", 4, 2, 9), final=self.asked == 3, high_water_mark=20)

@@ -64,7 +64,7 @@ def test_what_is_no_address_is_refused(listen: str) -> None:
 @pytest.mark.parametrize("listen", ["127.0.0.1:99999", "127.0.0.1:65536"])
 async def test_a_port_that_is_none_is_refused_and_not_taken_for_another(listen: str) -> None:
     with pytest.raises(OSError, match="cannot listen on"):
-        await GrpcNetwork().serve(listen, {})
+        await GrpcNetwork().serve(listen, [])
 
 
 def test_an_address_that_somebody_listens_at_is_refused() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from waltz_log.core.ports import Channel, Stream
+from waltz_log.core.ports import Channel
 from waltz_log.errors import ConnectionLost
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.grpc import GrpcNetwork
+from waltz_log.transport.methods import ServedReplicateStream
 
 NOBODY = "127.0.0.1:1"
 
@@ -25,14 +26,14 @@ async def test_a_connection_has_so_many_streams_and_others_wait_or_are_refused()
     running: set[int] = set()
     most, release = 0, asyncio.Semaphore(0)
 
-    async def replicate(stream: Stream) -> None:
+    async def replicate(stream: ServedReplicateStream) -> None:
         nonlocal most
         running.add(id(stream))
         most = max(most, len(running))
         await release.acquire()
         running.discard(id(stream))
 
-    listener = await GrpcNetwork(-1, streams_per_connection=4).serve("127.0.0.1:0", {methods.REPLICATE: replicate})
+    listener = await GrpcNetwork(-1, streams_per_connection=4).serve("127.0.0.1:0", [methods.REPLICATE.served_by(replicate)])
     channel, other = GrpcNetwork().connect(listener.address), GrpcNetwork().connect(listener.address)
     try:
         async with asyncio.timeout(30):
@@ -97,7 +98,7 @@ async def _far_away(address: str) -> AsyncIterator[str]:
 
 
 async def test_a_peer_that_is_far_away_is_reached_by_the_first_call() -> None:
-    listener = await GrpcNetwork().serve("127.0.0.1:0", {methods.STORAGE_STATUS: _status})
+    listener = await GrpcNetwork().serve("127.0.0.1:0", [methods.STORAGE_STATUS.served_by(_status)])
     async with _far_away(listener.address) as address:
         channel = GrpcNetwork().connect(address)
         try:
@@ -117,7 +118,7 @@ async def _send(channel: Channel) -> None:
 
 
 async def _receive(channel: Channel) -> None:
-    await channel.open(methods.READ, pb.ReadRequest()).receive()
+    await channel.read(methods.READ, pb.ReadRequest()).receive()
 
 
 async def _finish(channel: Channel) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from waltz_log.core.ports import Channel, Stream
+from waltz_log.core.ports import Channel
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ConnectionLost, OutOfRange, ProtocolViolation, Unavailable
 from waltz_log.transport import methods
@@ -21,6 +21,7 @@ from waltz_log.transport.addresses import ReservedAddress
 from waltz_log.transport.direct import connection as direct
 from waltz_log.transport.forwarding import WorkerNetwork
 from waltz_log.transport.grpc import GrpcNetwork
+from waltz_log.transport.methods import ReplicateStream, ServedReplicateStream
 
 PATIENCE_S = 30
 MIB = 1 << 20
@@ -36,12 +37,12 @@ def way(request: pytest.FixtureRequest) -> str:
 class _Node:
     """Plays the handler that a test gives it, and notes over what each stream came."""
 
-    def __init__(self, play: Callable[[Stream], Awaitable[None]]) -> None:
+    def __init__(self, play: Callable[[ServedReplicateStream], Awaitable[None]]) -> None:
         self._play = play
         self.ways: list[str] = []
         self.given_up = asyncio.Event()
 
-    async def replicate(self, stream: Stream) -> None:
+    async def replicate(self, stream: ServedReplicateStream) -> None:
         self.ways.append("direct" if "Direct" in type(stream).__name__ else "grpc")
         try:
             await self._play(stream)
@@ -51,9 +52,9 @@ class _Node:
 
 
 @asynccontextmanager
-async def _served(way: str, play: Callable[[Stream], Awaitable[None]]) -> AsyncIterator[tuple[_Node, Channel, Any]]:
+async def _served(way: str, play: Callable[[ServedReplicateStream], Awaitable[None]]) -> AsyncIterator[tuple[_Node, Channel, Any]]:
     node = _Node(play)
-    listener = await GrpcNetwork(0 if way == "direct" else -1).serve("127.0.0.1:0", {methods.REPLICATE: node.replicate})
+    listener = await GrpcNetwork(0 if way == "direct" else -1).serve("127.0.0.1:0", [methods.REPLICATE.served_by(node.replicate)])
     channel = GrpcNetwork().connect(listener.address)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -68,13 +69,13 @@ def _block(data: bytes, first: int = 0) -> pb.ReplicateRequest:
     return pb.ReplicateRequest(block=pb.Block(first_transaction_id=first, records=data))
 
 
-async def _opened(channel: Channel) -> Stream:
+async def _opened(channel: Channel) -> ReplicateStream:
     stream = channel.open(methods.REPLICATE)
     await stream.send(OPENING)
     return stream
 
 
-async def _count(stream: Stream) -> None:
+async def _count(stream: ServedReplicateStream) -> None:
     """Answers each message with its number and its size, and tells at the end how many there were."""
     received = 0
     while (message := await stream.receive()) is not None:
@@ -110,7 +111,7 @@ async def test_messages_of_all_sizes_come_in_order_and_a_half_close_lets_the_las
 
 
 async def test_many_small_messages_at_once_stay_whole_and_in_order(way: str) -> None:
-    async def play(stream: Stream) -> None:
+    async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
         expected = 0
         while (message := await stream.receive()) is not None:
@@ -129,7 +130,7 @@ async def test_many_small_messages_at_once_stay_whole_and_in_order(way: str) -> 
 
 
 async def test_errors_reach_the_caller_as_themselves(way: str) -> None:
-    async def play(stream: Stream) -> None:
+    async def play(stream: ServedReplicateStream) -> None:
         message = await stream.receive()
         if message is not None and message.open.session == 1:
             raise OutOfRange(partition=0, asked=7, first=1, last=5)
@@ -148,7 +149,7 @@ async def test_errors_reach_the_caller_as_themselves(way: str) -> None:
 async def test_an_error_reaches_a_caller_that_is_still_sending() -> None:
     """A connection closed while something comes in is reset, and what was said last would be lost. (gRPC may tell of the race alone.)"""
 
-    async def play(stream: Stream) -> None:
+    async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
         await asyncio.sleep(0.2)
         raise OutOfRange(partition=0, asked=7, first=1, last=5)
@@ -157,7 +158,7 @@ async def test_an_error_reaches_a_caller_that_is_still_sending() -> None:
         for _ in range(5):
             stream = await _opened(channel)
 
-            async def send(stream: Stream = stream) -> None:
+            async def send(stream: ReplicateStream = stream) -> None:
                 while True:
                     await stream.send(_block(bytes(MIB)))
 
@@ -168,22 +169,22 @@ async def test_an_error_reaches_a_caller_that_is_still_sending() -> None:
                 await sending
 
 
-async def _wait(stream: Stream) -> None:
+async def _wait(stream: ServedReplicateStream) -> None:
     await stream.receive()
     await stream.send(pb.ReplicateResponse())
     await asyncio.Event().wait()
 
 
-async def _cancel(stream: Stream, _: Channel) -> None:
+async def _cancel(stream: ReplicateStream, _: Channel) -> None:
     await stream.cancel()
 
 
-async def _close(_: Stream, channel: Channel) -> None:
+async def _close(_: ReplicateStream, channel: Channel) -> None:
     await channel.close()
 
 
 @pytest.mark.parametrize("leave", [_cancel, _close])
-async def test_a_caller_that_leaves_ends_the_handler(way: str, leave: Callable[[Stream, Channel], Awaitable[None]]) -> None:
+async def test_a_caller_that_leaves_ends_the_handler(way: str, leave: Callable[[ReplicateStream, Channel], Awaitable[None]]) -> None:
     async with _served(way, _wait) as (node, channel, _):
         stream = await _opened(channel)
         assert await stream.receive() is not None
@@ -206,7 +207,7 @@ async def test_a_node_that_stops_ends_its_streams(way: str) -> None:
 
 
 async def test_a_handler_that_cancels_tells_its_caller(way: str) -> None:
-    async def play(stream: Stream) -> None:
+    async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
         await stream.cancel()
 
@@ -231,7 +232,7 @@ BUFFERED_MAX = 24
 async def test_a_handler_that_does_not_read_holds_up_the_caller_and_fills_no_memory(way: str) -> None:
     read_on = asyncio.Event()
 
-    async def play(stream: Stream) -> None:
+    async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
         await read_on.wait()
         await _count(stream)
@@ -264,7 +265,7 @@ async def test_a_caller_that_does_not_read_holds_up_the_handler_and_no_other(way
             pb.ReplicateResponse(last_transaction_id=number).SerializeToString() + b"\x7a\x80\x80\x40" + bytes(MIB)
         )
 
-    async def play(stream: Stream) -> None:
+    async def play(stream: ServedReplicateStream) -> None:
         nonlocal sent
         message = await stream.receive()
         if message is not None and message.open.session == 2:
@@ -301,7 +302,7 @@ async def test_a_message_above_the_limit_ends_its_stream_and_no_other(way: str) 
 
 
 async def test_what_the_handler_waits_for_and_is_given_up_is_told(way: str) -> None:
-    async def play(stream: Stream) -> None:
+    async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
         waited_for = asyncio.get_running_loop().create_future()
         waited_for.cancel()
@@ -365,7 +366,7 @@ async def test_a_port_that_cannot_be_reached_is_tried_once_and_again_after_a_whi
 async def test_a_node_takes_so_many_and_the_rest_is_served_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "CONNECTIONS_MAX", 3)
     node = _Node(_count)
-    listener = await GrpcNetwork().serve("127.0.0.1:0", {methods.REPLICATE: node.replicate})
+    listener = await GrpcNetwork().serve("127.0.0.1:0", [methods.REPLICATE.served_by(node.replicate)])
     channel = GrpcNetwork().connect(listener.address)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -386,17 +387,18 @@ async def test_a_node_takes_so_many_and_the_rest_is_served_over_grpc(monkeypatch
 async def test_a_place_that_was_promised_and_not_taken_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(direct, "PROMISE_S", 0.2)
-    listener = direct.DirectListener("127.0.0.1:0", 0, {methods.REPLICATE: _count})
+    listener = direct.DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(_count)])
     await listener.open()
-    tell = listener.service[methods.DIRECT]
-    assert [(await tell(None)).port > 0 for _ in range(3)] == [True, True, False]
+    (offered,) = listener.service
+    tell, question = offered.handler, pb.ReplicateRequest()
+    assert [(await tell(question)).port > 0 for _ in range(3)] == [True, True, False]
     await asyncio.sleep(0.3)
-    assert (await tell(None)).port > 0
+    assert (await tell(question)).port > 0
     await listener.close()
 
 
 async def test_who_begins_without_a_message_is_served_over_grpc() -> None:
-    async def play(stream: Stream) -> None:
+    async def play(stream: ServedReplicateStream) -> None:
         await stream.send(pb.ReplicateResponse(last_transaction_id=4))
         await stream.receive()
 
@@ -426,7 +428,7 @@ async def test_whichever_worker_is_asked_the_owner_takes_the_stream(port: int, e
         fellows = [f"unix:{Path(folder) / str(number)}" for number in range(2)]
         networks = [WorkerNetwork(Shard(n, 2), [reserved.address, own[n].address], fellows, direct_port=port) for n in range(2)]
         nodes = [_Node(_count) for _ in range(2)]
-        listeners = [await network.serve("", {methods.REPLICATE: node.replicate}) for network, node in zip(networks, nodes, strict=True)]
+        listeners = [await network.serve("", [methods.REPLICATE.served_by(node.replicate)]) for network, node in zip(networks, nodes, strict=True)]
         channel = GrpcNetwork().connect(own[0].address)
         try:
             async with asyncio.timeout(PATIENCE_S):

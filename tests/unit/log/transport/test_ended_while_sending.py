@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from waltz_log.core.ports import Method, Stream
+from waltz_log.core.ports import AnyMethod, Receiver, Sender, Served
 from waltz_log.core.topics.sharding import Shard
 from waltz_log.errors import ConnectionLost, Fenced
 from waltz_log.transport import methods
@@ -26,9 +26,9 @@ def _worker(folder: Path) -> WorkerNetwork:
 
 @pytest.mark.parametrize("kind", ["alone", "worker"])
 @pytest.mark.parametrize("method", [methods.MOUNT, methods.READ], ids=lambda method: method.kind)
-async def test_the_error_reaches_the_peer(method: Method, kind: str) -> None:
+async def test_the_error_reaches_the_peer(method: AnyMethod, kind: str) -> None:
     async def handler(*arguments: Any) -> None:
-        stream: Stream = arguments[-1]
+        stream: Sender[Any] = arguments[-1]
         sending = asyncio.ensure_future(stream.send(MESSAGES[method.kind]))
         await asyncio.sleep(0)
         assert not sending.done()
@@ -37,15 +37,18 @@ async def test_the_error_reaches_the_peer(method: Method, kind: str) -> None:
 
     with TemporaryDirectory() as folder:
         network = GrpcNetwork() if kind == "alone" else _worker(Path(folder))
-        listener = await network.serve("127.0.0.1:0", {method: handler})
+        listener = await network.serve("127.0.0.1:0", [Served(method, handler)])
         channel = GrpcNetwork().connect(listener.address)
         try:
-            stream = channel.open(method, pb.ReadRequest() if method.kind == "read" else None)
             with pytest.raises(Fenced):
                 async with asyncio.timeout(20):
-                    if method.kind == "stream":
+                    receiver: Receiver[Any]
+                    if method is methods.MOUNT:
+                        receiver = stream = channel.open(methods.MOUNT)
                         await stream.send(pb.ClientMessage(mount=pb.MountRequest()))
-                    while await stream.receive() is not None:
+                    else:
+                        receiver = channel.read(methods.READ, pb.ReadRequest())
+                    while await receiver.receive() is not None:
                         pass
         finally:
             await channel.close()
@@ -53,10 +56,10 @@ async def test_the_error_reaches_the_peer(method: Method, kind: str) -> None:
 
 
 async def test_a_server_that_cancels_a_stream_tells_its_peer() -> None:
-    async def handler(stream: Stream) -> None:
+    async def handler(stream: methods.ServedMountStream) -> None:
         await stream.cancel()
 
-    listener = await GrpcNetwork().serve("127.0.0.1:0", {methods.MOUNT: handler})
+    listener = await GrpcNetwork().serve("127.0.0.1:0", [methods.MOUNT.served_by(handler)])
     channel = GrpcNetwork().connect(listener.address)
     try:
         with pytest.raises(ConnectionLost, match="cancelled"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from waltz_log.core.ports import Channel, Listener, Method, Stream
+from waltz_log.core.ports import Channel, Listener, Sender, Service
 from waltz_log.core.status.server_statistics import BudgetStatistics, CacheStatistics, RecoveringPartitionStatistics, ServerStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
@@ -24,6 +24,7 @@ from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.addresses import ReservedAddress
 from waltz_log.transport.forwarding import PASSED_ON, WorkerNetwork
 from waltz_log.transport.grpc import CHANNEL_OPTIONS, GrpcNetwork
+from waltz_log.transport.methods import MountStream, ServedMountStream
 
 WORKERS = 2
 MINE, OTHERS = 0, 1
@@ -51,7 +52,7 @@ class _Node:
         if worker_of(partition, WORKERS) != self.worker:
             raise NotOwner(partition=partition, reason="of another worker")
 
-    async def mount(self, stream: Stream) -> None:
+    async def mount(self, stream: ServedMountStream) -> None:
         """What it does stands in the mount's generation: 0 echo, 1 count without reading, 2 flood, 3 wait, 4 refuse."""
         opening = await stream.receive()
         if opening is None or opening.WhichOneof("kind") != "mount":
@@ -67,30 +68,30 @@ class _Node:
         except ConnectionLost:
             self.given_up.set()
 
-    async def _echo(self, stream: Stream) -> None:
+    async def _echo(self, stream: ServedMountStream) -> None:
         while (message := await stream.receive()) is not None:
             self.received += 1
             await stream.send(pb.ServerMessage(feed=pb.FeedFrame(headers=message.append.records, first_transaction_id=self.received)))
         self.half_closed = True
         await stream.send(_mounted(self.received))
 
-    async def _hold(self, stream: Stream) -> None:
+    async def _hold(self, stream: ServedMountStream) -> None:
         await self.read_on.wait()
         await self._echo(stream)
 
-    async def _flood(self, stream: Stream) -> None:
+    async def _flood(self, stream: ServedMountStream) -> None:
         frame = pb.ServerMessage(feed=pb.FeedFrame(headers=bytes(MIB)))
         while self.sent < 200:
             await stream.send(frame)
             self.sent += 1
 
-    async def _wait(self, _stream: Stream) -> None:
+    async def _wait(self, _stream: ServedMountStream) -> None:
         await asyncio.Event().wait()
 
-    async def _refuse(self, _stream: Stream) -> None:
+    async def _refuse(self, _stream: ServedMountStream) -> None:
         raise OutOfRange(partition=OTHERS, asked=7, first=1, last=5)
 
-    async def resolve(self, request: Any) -> Any:
+    async def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
         self._own(request.partition)
         if request.client_id == 9:
             try:
@@ -102,12 +103,12 @@ class _Node:
             raise ValueError("a defect")
         return pb.ResolveResponse(high_water_mark=self.worker)
 
-    async def read(self, request: Any, stream: Stream) -> None:
+    async def read(self, request: pb.ReadRequest, stream: Sender[pb.ReadResponse]) -> None:
         self._own(request.partition)
         for number in range(request.runs_max):
             await stream.send(pb.ReadResponse(replica_last_transaction_id=100 * self.worker + number))
 
-    async def bound(self, request: Any) -> Any:
+    async def bound(self, request: pb.BoundRequest) -> pb.BoundResponse:
         self.bounds_asked += 1
         if request.cluster_key == REFUSED:
             raise OutOfRange(partition=OTHERS, asked=7, first=1, last=5)
@@ -115,17 +116,17 @@ class _Node:
         asked = [partition for partition in request.partitions if partition in own] if request.partitions else own
         return pb.BoundResponse(bounds=[pb.Bound(partition=partition, session=self.worker) for partition in asked])
 
-    async def status(self, _request: Any) -> Any:
+    async def status(self, _request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
         return pb.ServerStatusResponse(json=json.dumps(to_json(_statistics_of(self.worker))))
 
-    def service(self) -> dict[Method, Callable[..., Awaitable[Any]]]:
-        return {
-            methods.MOUNT: self.mount,
-            methods.RESOLVE: self.resolve,
-            methods.READ: self.read,
-            methods.BOUND: self.bound,
-            methods.SERVER_STATUS: self.status,
-        }
+    def service(self) -> Service:
+        return [
+            methods.MOUNT.served_by(self.mount),
+            methods.RESOLVE.served_by(self.resolve),
+            methods.READ.served_by(self.read),
+            methods.BOUND.served_by(self.bound),
+            methods.SERVER_STATUS.served_by(self.status),
+        ]
 
 
 def _statistics_of(worker: int) -> ServerStatistics:
@@ -159,7 +160,7 @@ class _Bench:
         self.channels.append(channel)
         return channel
 
-    async def mount(self, worker: int, partition: int, work: int = 0) -> Stream:
+    async def mount(self, worker: int, partition: int, work: int = 0) -> MountStream:
         stream = self.at(worker).open(methods.MOUNT)
         await stream.send(pb.ClientMessage(mount=pb.MountRequest(partition=partition, client_id=work)))
         mounted = await stream.receive()
@@ -203,7 +204,7 @@ async def test_every_kind_of_call_is_answered_by_the_owner_wherever_it_arrives(b
     owner = worker_of(partition, WORKERS)
     answer = await bench.at(worker).call(methods.RESOLVE, pb.ResolveRequest(partition=partition), timeout_s=PATIENCE_S)
     assert answer.high_water_mark == owner
-    reading = bench.at(worker).open(methods.READ, pb.ReadRequest(partition=partition, runs_max=3))
+    reading = bench.at(worker).read(methods.READ, pb.ReadRequest(partition=partition, runs_max=3))
     found = [await reading.receive() for _ in range(4)]
     assert [None if each is None else each.replica_last_transaction_id for each in found] == [100 * owner, 100 * owner + 1, 100 * owner + 2, None]
     stream = await bench.mount(worker, partition)

@@ -12,7 +12,6 @@ import pytest
 import uvloop
 
 from waltz_log import errors
-from waltz_log.core.ports import Stream
 from waltz_log.errors import ConnectionLost, ProtocolViolation
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
@@ -21,6 +20,7 @@ from waltz_log.transport.direct import codec as frames
 from waltz_log.transport.direct import connection as direct
 from waltz_log.transport.direct.codec import Wire
 from waltz_log.transport.direct.connection import DirectListener
+from waltz_log.transport.methods import ServedReplicateStream
 
 PATIENCE_S = 20
 GREETING = b"\x01/waltz.Storage/Replicate"
@@ -37,7 +37,7 @@ class _Node:
         self.read_on = asyncio.Event()
         self.read_on.set()
 
-    async def replicate(self, stream: Stream) -> None:
+    async def replicate(self, stream: ServedReplicateStream) -> None:
         try:
             while True:
                 await self.read_on.wait()
@@ -51,14 +51,19 @@ class _Node:
             raise
 
 
+async def _port(listener: DirectListener) -> int:
+    (offered,) = listener.service
+    return int((await offered.handler(pb.ReplicateRequest())).port)
+
+
 @asynccontextmanager
 async def _listening() -> AsyncIterator[tuple[_Node, int]]:
     node = _Node()
-    listener = DirectListener("127.0.0.1:0", 0, {methods.REPLICATE: node.replicate})
+    listener = DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(node.replicate)])
     await listener.open()
     try:
         async with asyncio.timeout(PATIENCE_S):
-            yield node, (await listener.service[methods.DIRECT](None)).port
+            yield node, await _port(listener)
     finally:
         await listener.close()
 
@@ -174,7 +179,7 @@ class _Judge:
         self.opened = asyncio.Event()
         self.received: list[int] = []
 
-    async def replicate(self, stream: Stream) -> None:
+    async def replicate(self, stream: ServedReplicateStream) -> None:
         await stream.receive()
         self.opened.set()
         await self.accept.wait()
@@ -186,10 +191,10 @@ class _Judge:
 def _judged_streams() -> None:
     async def run() -> None:
         judge = _Judge()
-        listener = DirectListener("127.0.0.1:0", 0, {methods.REPLICATE: judge.replicate})
+        listener = DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(judge.replicate)])
         await listener.open()
         async with asyncio.timeout(PATIENCE_S):
-            wire = await _wire((await listener.service[methods.DIRECT](None)).port)
+            wire = await _wire(await _port(listener))
             await wire.send(pb.ReplicateRequest(open=pb.ReplicateOpen(session=1)).SerializeToString())
             sending = asyncio.ensure_future(_send_all(wire, 12))
             await judge.opened.wait()

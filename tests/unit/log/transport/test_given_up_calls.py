@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from waltz_log.core.ports import Method, Stream
+from waltz_log.core.ports import AnyMethod, CallMethod, Channel, ReadMethod, Receiver, Served, StreamMethod
 from waltz_log.errors import ConnectionLost
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
@@ -20,19 +20,25 @@ async def _given_up(*_: Any) -> Any:
     await waited_for
 
 
+def _opened(channel: Channel, method: AnyMethod) -> Receiver[Any]:
+    if isinstance(method, ReadMethod):
+        return channel.read(method, pb.ReadRequest())
+    assert isinstance(method, StreamMethod)
+    return channel.open(method)
+
+
 @pytest.mark.parametrize("method", [methods.STORAGE_STATUS, methods.READ, methods.REPLICATE], ids=lambda method: method.kind)
-async def test_the_peer_of_a_call_whose_work_was_given_up_is_told(method: Method) -> None:
+async def test_the_peer_of_a_call_whose_work_was_given_up_is_told(method: AnyMethod) -> None:
     network = GrpcNetwork()
-    listener = await network.serve("127.0.0.1:0", {method: _given_up})
+    listener = await network.serve("127.0.0.1:0", [Served(method, _given_up)])
     channel = network.connect(listener.address)
     try:
         with pytest.raises(ConnectionLost, match="given up"):
             async with asyncio.timeout(20):
-                if method.kind == "call":
+                if isinstance(method, CallMethod):
                     await channel.call(method, pb.StorageStatusRequest(), timeout_s=15)
                 else:
-                    stream: Stream = channel.open(method, pb.ReadRequest() if method.kind == "read" else None)
-                    await stream.receive()
+                    await _opened(channel, method).receive()
     finally:
         await channel.close()
         await listener.close()

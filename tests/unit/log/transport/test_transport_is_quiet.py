@@ -33,7 +33,7 @@ import asyncio, sys
 from waltz_log.transport.grpc import GrpcNetwork
 
 try:
-    asyncio.run(GrpcNetwork().serve(sys.argv[1], {}))
+    asyncio.run(GrpcNetwork().serve(sys.argv[1], []))
 except OSError as error:
     print(error)
 """
@@ -81,4 +81,4 @@ async def test_an_address_that_is_none_says_why(address: str, told: str) -> None
     assert told in str(listen_error(address))
     if address != "no-such-host.invalid:0":
         with pytest.raises(OSError, match=r"cannot listen on .*\(.*\)"):
-            await GrpcNetwork().serve(address, {})
+            await GrpcNetwork().serve(address, [])

@@ -14,10 +14,10 @@ from waltz_log.client.append.window import Frame, Window
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import ranges
 from waltz_log.client.owners.owners import Owners
-from waltz_log.core.ports import Stream
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import MountStream
 
 __all__ = ["AppendStream", "Mounted", "Signals"]
 
@@ -63,7 +63,7 @@ class AppendStream:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: MountStream,
         mounted: Mounted,
         window: Window,
         signals: Signals,

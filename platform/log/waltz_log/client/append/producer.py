@@ -24,7 +24,6 @@ from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import is_resolving, mount_for_appends, recovering_above
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Receipt
-from waltz_log.core.ports import Stream
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import (
     BelongsToTopic,
@@ -42,7 +41,7 @@ from waltz_log.errors import (
     Unavailable,
     WaltzError,
 )
-from waltz_log.transport.methods import RESOLVE
+from waltz_log.transport.methods import RESOLVE, MountStream
 
 __all__ = ["SEQUENCE_MAX", "Lasting", "Producer"]
 
@@ -291,7 +290,7 @@ class Producer:
             if self._sending is not None and self._used_up:
                 self._die(Unavailable(reason="sequences are used up"), "sequences are used up")  # another client id is its owner's to take
                 return
-            stream: Stream | None = None
+            stream: MountStream | None = None
             try:
                 stream, mounted = await self._mount()
                 await self._settle_in_flight(mounted.address)
@@ -339,7 +338,7 @@ class Producer:
         self._mount_sequence += 1
         return self._mount_sequence
 
-    async def _mount(self) -> tuple[Stream, Mounted]:
+    async def _mount(self) -> tuple[MountStream, Mounted]:
         """A stream that the owner said is ready: everything this client sent before is decided."""
         if (self._used_up or self._needs_client_id) and not self.window.frames:
             self.client_id = await self._owners.next_client_id()
@@ -378,7 +377,7 @@ class Producer:
             raise NotOwner(partition=self.partition, reason="what was in flight is not decided yet")
         self.window.resend(search.committed, self._reason if self._strikes >= STRIKES_MAX else None)
 
-    async def _serve(self, stream: Stream, mounted: Mounted) -> None:
+    async def _serve(self, stream: MountStream, mounted: Mounted) -> None:
         """Until the stream ends, which is always by an error."""
         serving = AppendStream(
             stream, mounted, self.window, self._signals, self._owners, self._settings, answered=self._answered, sending=self._sending

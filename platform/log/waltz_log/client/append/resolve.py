@@ -102,9 +102,9 @@ async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: 
                 partition=error.partition, first_transaction_id=found, count=1, cluster_key=key, principal=owners.principal
             )
             try:
-                blocks = (await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=_left(settings, deadline))).blocks
+                answer = await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=_left(settings, deadline))
             except (NotAllowed, OutOfRange, Unavailable):
                 # Who may append and not read knows all but the time; so does everybody once it is trimmed, and who has no time left.
-                blocks = []
-            return True, Receipt(error.partition, found, blocks[0].append_time_ms if blocks else 0)
+                return True, Receipt(error.partition, found, 0)
+            return True, Receipt(error.partition, found, answer.blocks[0].append_time_ms if answer.blocks else 0)
     return search.final, None

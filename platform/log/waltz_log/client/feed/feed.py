@@ -16,12 +16,11 @@ from waltz_log.client.feed.decode import decode_feed
 from waltz_log.client.owners.mounting import mount_request
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Transaction
-from waltz_log.core.ports import Stream
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, CorruptData, OutOfRange, ProtocolViolation, WaltzError
 from waltz_log.transport import versions
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import MOUNT
+from waltz_log.transport.methods import MOUNT, MountStream
 from waltz_log.transport.versions import expect_spoken
 
 __all__ = ["feed_batches"]
@@ -44,7 +43,7 @@ async def feed_batches(
     position = after
     tries = 0
     while True:
-        stream: Stream | None = None
+        stream: MountStream | None = None
         leaver: asyncio.Task[None] | None = None
         try:
             address = await owners.owner(partition, settings.request_timeout_s)
@@ -83,7 +82,7 @@ async def feed_batches(
         await owners.wait_changed(backoff.next_s())
 
 
-async def _next_frame(stream: Stream, partition: int) -> pb.FeedFrame:
+async def _next_frame(stream: MountStream, partition: int) -> pb.FeedFrame:
     while True:
         message = await stream.receive()
         if message is None:
@@ -97,7 +96,7 @@ async def _next_frame(stream: Stream, partition: int) -> pb.FeedFrame:
         expect_spoken(message.mounted.protocol_version, versions.SPOKEN, f"owner of partition {partition}")
 
 
-async def _leave_when_moved(stream: Stream, owners: Owners, partition: int, address: str, generation: int) -> None:
+async def _leave_when_moved(stream: MountStream, owners: Owners, partition: int, address: str, generation: int) -> None:
     """An owner that was deposed and does not know it would feed nothing for ever."""
     await owners.wait_moved(partition, address, generation)
     await stream.cancel()

@@ -42,7 +42,7 @@ async def view_ends(
 
 async def _end(channel: Channel, request: pb.ReadViewRequest, timeout_s: float) -> int | None:
     try:
-        stream = channel.open(READ_VIEW, request)
+        stream = channel.read(READ_VIEW, request)
         try:
             async with asyncio.timeout(timeout_s):
                 page: pb.ReadViewResponse | None = await stream.receive()

@@ -7,12 +7,11 @@ import struct
 from typing import Any
 
 from waltz_log.client.owners.owners import Owners
-from waltz_log.core.ports import Stream
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import ConnectionLost, NotOwner, ProtocolViolation
 from waltz_log.transport import versions
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import MOUNT
+from waltz_log.transport.methods import MOUNT, MountStream
 from waltz_log.transport.versions import expect_spoken
 
 __all__ = ["is_resolving", "mount_for_appends", "mount_request", "ranges", "recovering_above", "resolving_above"]
@@ -82,7 +81,7 @@ async def mount_for_appends(
     on_disk: bool = False,
     topic: TopicEpoch | None = None,
     appends_nothing: bool = False,
-) -> tuple[Stream, pb.MountResponse]:
+) -> tuple[MountStream, pb.MountResponse]:
     """A stream without feed that the owner said is ready: everything this client sent to the partition before is decided. `on_disk`: nothing is
     answered before. `topic`: of which the partition is, for a topic's handle; `appends_nothing`: only to fence and to ask, whatever the partition
     belongs to. Raises `BelongsToTopic`, `TopicDeleted`, `NotOwner`, `ConnectionLost`, `Fenced`, `StorageFull`, `OutOfRange` (the mark is outside the

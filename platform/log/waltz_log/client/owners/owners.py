@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.core.metadata import ASSIGNMENT, CLIENT_IDS, CLUSTER, Assignment, ClusterParameters
-from waltz_log.core.ports import Channel, Coordinator, Method, Network
+from waltz_log.core.ports import CallMethod, Channel, Coordinator, Network, Request, Response
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, InvalidRequest, ProtocolViolation, Unavailable, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import BOUND
@@ -216,7 +216,15 @@ class Owners:
             for address in [address for address in channels if address not in keep]:
                 await channels.pop(address).close()
 
-    async def ask(self, partition: int, method: Method, request: Any, *, timeout_s: float, accept: Callable[[Any], bool] = lambda _: True) -> Any:
+    async def ask(
+        self,
+        partition: int,
+        method: CallMethod[Request, Response],
+        request: Request,
+        *,
+        timeout_s: float,
+        accept: Callable[[Response], bool] = lambda _: True,
+    ) -> Response:
         """One answer of the partition's owner that `accept` takes, whoever the owner is by then. Raises the last error after `timeout_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -242,7 +250,7 @@ class Owners:
     async def bound(self, partition: int, timeout_s: float) -> pb.Bound:
         """How far the partition is committed, as its owner knows it."""
         request = pb.BoundRequest(partitions=[partition], cluster_key=self.parameters.key.bytes)
-        answer: pb.BoundResponse = await self.ask(partition, BOUND, request, timeout_s=timeout_s, accept=lambda found: len(found.bounds) == 1)
+        answer = await self.ask(partition, BOUND, request, timeout_s=timeout_s, accept=lambda found: len(found.bounds) == 1)
         return answer.bounds[0]
 
     async def close(self) -> None:

@@ -142,7 +142,7 @@ class ViewReader:
         )
         channel = self._owners.connect(address)
         try:
-            stream = channel.open(READ_VIEW, request)
+            stream = channel.read(READ_VIEW, request)
             try:
                 while True:
                     async with asyncio.timeout(self._settings.request_timeout_s):

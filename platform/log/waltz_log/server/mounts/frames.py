@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import header_bytes
+from waltz_log.core.messages import Encoded
 from waltz_log.server.base.budget import Budget
 from waltz_log.server.replication.memory import Run, Runs
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.encoded import Encoded
 
 __all__ = ["Frame", "Kind", "PartitionFrames"]
 
@@ -67,7 +67,7 @@ class Frame:
 
     first: int
     last: int
-    message: Encoded
+    message: Encoded[pb.ServerMessage]
     full: bool
 
     @property

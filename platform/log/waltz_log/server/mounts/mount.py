@@ -10,7 +10,7 @@ import asyncio
 import struct
 from collections import deque
 
-from waltz_log.core.ports import Stream
+from waltz_log.core.ports import Sender
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import OutOfRange, WaltzError
 from waltz_log.server.base.pulse import Pulse
@@ -26,7 +26,9 @@ __all__ = ["Mount"]
 class Mount:
     """`client_id` 0 is a reader: it may not append and fences nobody."""
 
-    def __init__(self, request: pb.MountRequest, stream: Stream, store: StoreSession, feed: Feed, generation: int, version: int) -> None:
+    def __init__(
+        self, request: pb.MountRequest, stream: Sender[pb.ServerMessage], store: StoreSession, feed: Feed, generation: int, version: int
+    ) -> None:
         self.client_id = request.client_id
         self.mount_sequence = request.mount_sequence
         self.feed = request.feed

@@ -20,7 +20,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.metadata import Assignment, ClusterParameters
-from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service, Stream
+from waltz_log.core.ports import Clock, Coordinator, Listener, Network, Service
 from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
@@ -195,13 +195,13 @@ class LogServer:
     # ---- service -------------------------------------------------------------------------------------------------------------------------------
 
     def service(self) -> Service:
-        return {
-            methods.MOUNT: self._mount,
-            methods.BOUND: self._bound,
-            methods.RESOLVE: self._resolve,
-            methods.TRANSACTIONS: self._transactions,
-            methods.SERVER_STATUS: self._status,
-        }
+        return [
+            methods.MOUNT.served_by(self._mount),
+            methods.BOUND.served_by(self._bound),
+            methods.RESOLVE.served_by(self._resolve),
+            methods.TRANSACTIONS.served_by(self._transactions),
+            methods.SERVER_STATUS.served_by(self._status),
+        ]
 
     def _owned(self, partition: int) -> Partition:
         found = self._partitions.get(partition)
@@ -214,8 +214,8 @@ class LogServer:
         if key != self._cluster.key.bytes:
             raise ClusterKeyMismatch(expected=str(self._cluster.key), got=key.hex())
 
-    async def _mount(self, stream: Stream) -> None:
-        message: pb.ClientMessage | None = await stream.receive()
+    async def _mount(self, stream: methods.ServedMountStream) -> None:
+        message = await stream.receive()
         if message is None or message.WhichOneof("kind") != "mount":
             raise ProtocolViolation(reason="the first message of a stream must be a mount")
         request = message.mount

@@ -20,7 +20,7 @@ from waltz_log.core.formats.block import Block
 from waltz_log.core.hand_over import Stranded
 from waltz_log.core.locks.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
-from waltz_log.core.ports import Clock, Coordinator, Network, Stream
+from waltz_log.core.ports import Clock, Coordinator, Network, Receiver
 from waltz_log.core.recovery import closed_at
 from waltz_log.core.status.server_statistics import (
     HotLockStatistics,
@@ -58,6 +58,7 @@ from waltz_log.server.replication.memory import PartitionMemory
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import ServedMountStream
 
 __all__ = ["Partition"]
 
@@ -297,7 +298,7 @@ class Partition:
 
     # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
 
-    async def mount(self, request: pb.MountRequest, stream: Stream, version: int) -> None:
+    async def mount(self, request: pb.MountRequest, stream: ServedMountStream, version: int) -> None:
         """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends. Raises `StorageFull` to a
         client that wants to append and would wait for room on the replicas."""
         serving = await self._open_for_service(appends=bool(request.client_id))
@@ -347,7 +348,7 @@ class Partition:
                 other.fail(Fenced(what="mount", partition=self.partition, mine=other.mount_sequence, newer=mount.mount_sequence))
         serving.append.mount_failed()
 
-    async def _receive(self, serving: _Serving, mount: Mount, stream: Stream) -> None:
+    async def _receive(self, serving: _Serving, mount: Mount, stream: Receiver[pb.ClientMessage]) -> None:
         while (message := await stream.receive()) is not None:
             await mount.room(self._settings.answers_max)
             kind = message.WhichOneof("kind")

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from typing import Any
 
 from waltz_log.core.formats.block import Block
-from waltz_log.core.ports import Stream
+from waltz_log.core.messages import Encoded
 from waltz_log.errors import ConnectionLost
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.encoded import Encoded
+from waltz_log.transport.methods import ReplicateStream
 
 __all__ = ["BlockStream", "Encodings"]
 
@@ -32,9 +32,9 @@ class Encodings:
     """The newest blocks as replicas are sent them, encoded once for all replicas of a partition."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[Block, Encoded]] = deque(maxlen=ENCODINGS_KEPT)
+        self._kept: deque[tuple[Block, Encoded[pb.ReplicateRequest]]] = deque(maxlen=ENCODINGS_KEPT)
 
-    def of(self, block: Block) -> Encoded:
+    def of(self, block: Block) -> Encoded[pb.ReplicateRequest]:
         for kept, encoded in self._kept:
             if kept is block:
                 return encoded
@@ -52,7 +52,7 @@ class BlockStream:
     def __init__(
         self,
         name: str,
-        stream: Stream,
+        stream: ReplicateStream,
         encodings: Encodings,
         *,
         several: bool,
@@ -106,7 +106,7 @@ class BlockStream:
             for block in blocks:
                 await self._send(self._encodings.of(block), (block,))
 
-    async def _send(self, message: pb.ReplicateRequest | Encoded, blocks: Sequence[Block]) -> None:
+    async def _send(self, message: pb.ReplicateRequest | Encoded[pb.ReplicateRequest], blocks: Sequence[Block]) -> None:
         await self._changed.wait_for(lambda: self.bytes_in_flight < self._bytes_max)
         size = sum(len(block.records) for block in blocks)
         self.bytes_in_flight += size
@@ -119,9 +119,9 @@ class BlockStream:
 
     async def _receive(self) -> None:
         while (answer := await self._stream.receive()) is not None:
-            reached = has = int(answer.last_transaction_id)
+            reached = has = answer.last_transaction_id
             if answer.HasField("received_transaction_id"):
-                has = max(reached, int(answer.received_transaction_id))
+                has = max(reached, answer.received_transaction_id)
             while self._sent and self._sent[0][0] <= has:
                 self.bytes_in_flight -= self._sent.popleft()[1]
             self._changed.notify()

@@ -16,7 +16,7 @@ import structlog
 from waltz_log.core import metadata as paths
 from waltz_log.core.formats.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
-from waltz_log.core.ports import Channel, Method, Stream
+from waltz_log.core.ports import CallMethod, Channel, ReadMethod, Receiver, Request, Response, Stream, StreamMethod
 from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.status.server_statistics import ReplicaStatistics
@@ -172,7 +172,7 @@ class ReplicaSession:
             store.advanced.notify()
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
         self._takes_several, self._takes_flushing = opened.takes_several, opened.takes_flushing
-        last = int(opened.last_transaction_id)
+        last = opened.last_transaction_id
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._started else min(opened.session, -1)
         report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark, opened.first_transaction_id, opened.grew_as_member)
@@ -263,7 +263,7 @@ class ReplicaSession:
         waiting = asyncio.ensure_future(wait)
         try:
             while not (await asyncio.wait([waiting], timeout=self._store.settings.replica_retry_max_s))[0]:
-                if int((await self._open_again()).last_transaction_id) != last:
+                if (await self._open_again()).last_transaction_id != last:
                     raise ConnectionLost(address=self.name, reason="storage node was restarted")
             waiting.result()
         finally:
@@ -285,7 +285,7 @@ class ReplicaSession:
                     raise
                 log.warning("copy interrupted", partition=self._store.partition, source=source, replica=self.name, error=str(error))
                 self._stream_epoch += 1
-                last = int((await self._open_again()).last_transaction_id)
+                last = (await self._open_again()).last_transaction_id
         return last
 
     async def _copy_committed(self, last: int, target: int) -> int:
@@ -304,7 +304,7 @@ class ReplicaSession:
         await (await self._open_stream(acknowledged)).copy(runs)
         return reached
 
-    async def _open_again(self) -> Any:
+    async def _open_again(self) -> pb.OpenResponse:
         store = self._store
         topic, readers = told = self._topic
         request = pb.OpenRequest(
@@ -496,7 +496,7 @@ class ReplicaSession:
             raise ConnectionLost(address=self.name, reason="not connected yet")
         return self._channel
 
-    async def _call(self, method: Any, request: Any) -> Any:
+    async def _call(self, method: CallMethod[Request, Response], request: Request) -> Response:
         return await self._connected().call(method, request, timeout_s=self._store.settings.rpc_timeout_s)
 
     async def _open_stream(self, acknowledged: Callable[[int], None], received: Callable[[int], None] | None = None) -> BlockStream:
@@ -512,7 +512,7 @@ class ReplicaSession:
     async def _truncate(self, last: int) -> int:
         store = self._store
         request = pb.TruncateRequest(cluster_key=self._key, partition=store.partition, session=store.session, last_transaction_id=last)
-        self._reached = int((await self._call(methods.TRUNCATE, request)).last_transaction_id)
+        self._reached = (await self._call(methods.TRUNCATE, request)).last_transaction_id
         return self._reached
 
     async def _begin(self, first: int) -> int:
@@ -520,16 +520,20 @@ class ReplicaSession:
         store = self._store
         log.info("replica starts empty at a new first id", partition=store.partition, replica=self.name, first=first)
         request = pb.BeginRequest(cluster_key=self._key, partition=store.partition, session=store.session, first_transaction_id=first)
-        self._reached = int((await self._call(methods.BEGIN, request)).last_transaction_id)
+        self._reached = (await self._call(methods.BEGIN, request)).last_transaction_id
         return self._reached
 
-    async def ask(self, method: Method, request: Any) -> Any:
+    async def ask(self, method: CallMethod[Request, Response], request: Request) -> Response:
         """One call beside the stream of blocks."""
         return await self._call(method, request)
 
-    def open(self, method: Method, request: Any | None = None) -> Stream:
-        """A stream beside that of blocks. Raises `ConnectionLost` where there is no connection."""
-        return self._connected().open(method, request)
+    def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
+        """A stream of answers beside the stream of blocks. Raises `ConnectionLost` where there is no connection."""
+        return self._connected().read(method, request)
+
+    def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
+        """A stream beside the stream of blocks. Raises `ConnectionLost` where there is no connection."""
+        return self._connected().open(method)
 
     async def probe(self) -> None:
         """Asks whether this session is still the newest the replica has seen; `Fenced` where it is not."""
@@ -559,7 +563,7 @@ class ReplicaSession:
             headers_only=headers_only,
             runs_max=runs_max,
         )
-        stream = self._connected().open(methods.READ, request)
+        stream = self._connected().read(methods.READ, request)
         self.reading += 1
         try:
             while (answer := await self.patience.await_answer(stream.receive())) is not None:

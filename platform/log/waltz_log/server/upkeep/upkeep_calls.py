@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
-from waltz_log.core.ports import Method
+from waltz_log.core.ports import CallMethod, Request, Response
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.server.replication.replica import ReplicaSession
 
@@ -18,7 +18,7 @@ __all__ = ["ask"]
 log = structlog.get_logger(__name__)
 
 
-async def ask(store: StoreSession, replica: ReplicaSession, method: Method, request: Any) -> Any | None:
+async def ask(store: StoreSession, replica: ReplicaSession, method: CallMethod[Request, Response], request: Request) -> Response | None:
     """None where it does not do it; it is asked again in the next round."""
     try:
         return await replica.ask(method, request)

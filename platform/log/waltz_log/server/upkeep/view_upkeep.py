@@ -89,7 +89,7 @@ class ViewUpkeep:
             owner_token=store.owner_token,
             max_bytes=self._settings.feed_bytes_max,
         )
-        reading, loading = source.open(methods.READ_VIEW, request), target.open(methods.LOAD_VIEW)
+        reading, loading = source.read(methods.READ_VIEW, request), target.open(methods.LOAD_VIEW)
         try:
             page = await self._in_time(reading.receive())
             if page is not None:

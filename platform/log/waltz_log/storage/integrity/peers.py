@@ -66,7 +66,7 @@ class PeerReplicas:
         )
         channel = self._network.connect(address)
         try:
-            stream = channel.open(methods.READ, request)
+            stream = channel.read(methods.READ, request)
             try:
                 while (answer := await stream.receive()) is not None:
                     for got in answer.blocks:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import header_bytes
-from waltz_log.core.ports import Service, Stream
+from waltz_log.core.ports import Sender, Service
 from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
 from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
 from waltz_log.statistics import to_json
 from waltz_log.storage.node.read_access import OpenedBy
+from waltz_log.storage.node.requests import OfPartition, OfReader, WithKey
 from waltz_log.storage.node.upkeep_service import upkeep_service_of
 from waltz_log.storage.replica.appender import Appender, Flushing
 from waltz_log.storage.replica.partition import PartitionStore
@@ -37,18 +38,18 @@ READ_BYTES_MAX = 8 * 1024 * 1024
 
 def service_of(node: StorageNode) -> Service:
     service = _Service(node)
-    return {
-        methods.OPEN: service.open,
-        methods.SET_LOW_WATER_MARK: service.set_low_water_mark,
-        methods.KEEP_PROGRESS: service.keep_progress,
-        methods.TRUNCATE: service.truncate,
-        methods.REPLICATE: service.replicate,
-        methods.READ: service.read,
-        methods.LOCATE: service.locate,
-        methods.PING: service.ping,
-        methods.STORAGE_STATUS: service.status,
-        **upkeep_service_of(node, service.partition, service.expect_reader),
-    }
+    return [
+        methods.OPEN.served_by(service.open),
+        methods.SET_LOW_WATER_MARK.served_by(service.set_low_water_mark),
+        methods.KEEP_PROGRESS.served_by(service.keep_progress),
+        methods.TRUNCATE.served_by(service.truncate),
+        methods.REPLICATE.served_by(service.replicate),
+        methods.READ.served_by(service.read),
+        methods.LOCATE.served_by(service.locate),
+        methods.PING.served_by(service.ping),
+        methods.STORAGE_STATUS.served_by(service.status),
+        *upkeep_service_of(node, service.partition, service.expect_reader),
+    ]
 
 
 FLUSH_PERIOD_MS_MIN = 2
@@ -60,21 +61,21 @@ class _Service:
     def __init__(self, node: StorageNode) -> None:
         self._node = node
 
-    def _expect_key(self, request: Any) -> None:
+    def _expect_key(self, request: WithKey) -> None:
         if request.cluster_key != self._node.cluster_key.bytes:
             raise ClusterKeyMismatch(expected=str(self._node.cluster_key), got=request.cluster_key.hex())
 
-    def expect_reader(self, request: Any, store: PartitionStore) -> None:
+    def expect_reader(self, request: OfReader, store: PartitionStore) -> None:
         """Raises `NotAllowed`."""
         self._node.access.expect_reader(
             request.partition, request.principal, fence=request.fence, token=request.owner_token, newest_session=store.newest_session
         )
 
-    async def partition(self, request: Any) -> PartitionStore:
+    async def partition(self, request: OfPartition) -> PartitionStore:
         self._expect_key(request)
         return await self._node.partition(request.partition)
 
-    async def open(self, request: Any) -> Any:
+    async def open(self, request: pb.OpenRequest) -> pb.OpenResponse:
         self._expect_key(request)
         await self._node.make_room(request.partitions)
         store = await self.partition(request)
@@ -96,21 +97,21 @@ class _Service:
             full=self._node.full,
         )
 
-    async def set_low_water_mark(self, request: Any) -> Any:
+    async def set_low_water_mark(self, request: pb.LowWaterMarkRequest) -> pb.LowWaterMarkResponse:
         store = await self.partition(request)
         return pb.LowWaterMarkResponse(
             last_transaction_id=await store.set_low_water_mark(request.session, request.low_water_mark, request.stream_epoch)
         )
 
-    async def keep_progress(self, request: Any) -> Any:
+    async def keep_progress(self, request: pb.LowWaterMarkRequest) -> pb.LowWaterMarkResponse:
         store = await self.partition(request)
         return pb.LowWaterMarkResponse(last_transaction_id=await store.keep_progress(request.session, request.low_water_mark, request.kept))
 
-    async def truncate(self, request: Any) -> Any:
+    async def truncate(self, request: pb.TruncateRequest) -> pb.TruncateResponse:
         store = await self.partition(request)
         return pb.TruncateResponse(last_transaction_id=await store.truncate(request.session, request.last_transaction_id))
 
-    async def locate(self, request: Any) -> Any:
+    async def locate(self, request: pb.LocateRequest) -> pb.LocateResponse:
         store = await self.partition(request)
         if len(request.times_ms) % 8 or len(request.times_ms) > LOCATE_BYTES_MAX:
             raise ProtocolViolation(reason=f"bad number of times: bytes={len(request.times_ms)}")
@@ -124,16 +125,16 @@ class _Service:
             replica_last_transaction_id=found.last,
         )
 
-    async def ping(self, request: Any) -> Any:
+    async def ping(self, request: pb.PingRequest) -> pb.PingResponse:
         self._expect_key(request)
         return pb.PingResponse(full=self._node.full)
 
-    async def status(self, _request: Any) -> Any:
+    async def status(self, _request: pb.StorageStatusRequest) -> pb.StorageStatusResponse:
         return pb.StorageStatusResponse(json=json.dumps(to_json(self._node.statistics())))
 
     # ---- streams ---------------------------------------------------------------------------------------------------------------------------------
 
-    async def replicate(self, stream: Stream) -> None:
+    async def replicate(self, stream: methods.ServedReplicateStream) -> None:
         opening = await stream.receive()
         if opening is None:
             return
@@ -146,7 +147,7 @@ class _Service:
         finally:
             store.detach(appender)
 
-    async def read(self, request: Any, stream: Stream) -> None:
+    async def read(self, request: pb.ReadRequest, stream: Sender[pb.ReadResponse]) -> None:
         store = await self.partition(request)
         self.expect_reader(request, store)
         max_bytes = min(request.max_bytes, READ_BYTES_MAX) if request.max_bytes > 0 else self._node.settings.read_bytes_max
@@ -168,7 +169,7 @@ class _Service:
                     return
 
 
-async def _receive_blocks(stream: Stream, store: PartitionStore, appender: Appender) -> None:
+async def _receive_blocks(stream: methods.ServedReplicateStream, store: PartitionStore, appender: Appender) -> None:
     """Until the owner ends its side and all it sent is on disk, or anything fails."""
     while (message := await stream.receive()) is not None:
         kind = message.WhichOneof("kind")
@@ -181,7 +182,7 @@ async def _receive_blocks(stream: Stream, store: PartitionStore, appender: Appen
     appender.finish()
 
 
-def _told_apart(kind: str | None, message: Any, store: PartitionStore, appender: Appender) -> None:
+def _told_apart(kind: str | None, message: pb.ReplicateRequest, store: PartitionStore, appender: Appender) -> None:
     """What an owner says between blocks."""
     if kind == "flushing":
         told = message.flushing
@@ -194,7 +195,7 @@ def _told_apart(kind: str | None, message: Any, store: PartitionStore, appender:
         raise ProtocolViolation(reason="a replicate stream is opened once, then carries blocks")
 
 
-async def _acknowledge(stream: Stream, store: PartitionStore, appender: Appender) -> None:
+async def _acknowledge(stream: methods.ServedReplicateStream, store: PartitionStore, appender: Appender) -> None:
     """Tells the last transaction that is on disk, and the last that is received, whenever one moved, until the stream is finished and all is told."""
     told = received = None
     while True:

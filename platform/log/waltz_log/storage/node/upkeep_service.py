@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from waltz_log.core.formats.wal_records import WalRecord
-from waltz_log.core.ports import Service, Stream
+from waltz_log.core.ports import Sender, Service, Stream
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ProtocolViolation, StorageFailed, Unavailable
+from waltz_log.storage.node.requests import OfPartition, OfReader, OfSession
 from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.storage.views.views import TopicPartition, ViewFacts, Wanted
 from waltz_log.transport import methods
@@ -32,36 +33,37 @@ SEGMENTS_MAX = 4096
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 """However much a reader asks for: one record of 16 MiB may come on top of nothing."""
 
-FindStore = Callable[[Any], Awaitable[PartitionStore]]
+LoadStream: TypeAlias = Stream[pb.LoadViewResponse, pb.LoadViewRequest]
+FindStore: TypeAlias = Callable[[OfPartition], Awaitable[PartitionStore]]
 
 
-def upkeep_service_of(node: StorageNode, partition: FindStore, expect_reader: Callable[[Any, PartitionStore], None]) -> Service:
+def upkeep_service_of(node: StorageNode, partition: FindStore, expect_reader: Callable[[OfReader, PartitionStore], None]) -> Service:
     """`partition`: the store that a request names, its cluster key compared; `expect_reader`: refuses who may not read."""
     service = _UpkeepService(node, partition, expect_reader)
-    return {
-        methods.DESCRIBE: service.describe,
-        methods.TRIM: service.trim,
-        methods.BEGIN: service.begin,
-        methods.COMPACT: service.compact,
-        methods.READ_VIEW: service.read_view,
-        methods.LOAD_VIEW: service.load_view,
-        methods.DROP_VIEW: service.drop_view,
-    }
+    return [
+        methods.DESCRIBE.served_by(service.describe),
+        methods.TRIM.served_by(service.trim),
+        methods.BEGIN.served_by(service.begin),
+        methods.COMPACT.served_by(service.compact),
+        methods.READ_VIEW.served_by(service.read_view),
+        methods.LOAD_VIEW.served_by(service.load_view),
+        methods.DROP_VIEW.served_by(service.drop_view),
+    ]
 
 
 class _UpkeepService:
-    def __init__(self, node: StorageNode, partition: FindStore, expect_reader: Callable[[Any, PartitionStore], None]) -> None:
+    def __init__(self, node: StorageNode, partition: FindStore, expect_reader: Callable[[OfReader, PartitionStore], None]) -> None:
         self._node = node
         self._views = node.views
         self._partition = partition
         self._expect_reader = expect_reader
 
-    async def _member(self, request: Any) -> PartitionStore:
+    async def _member(self, request: OfSession) -> PartitionStore:
         store = await self._partition(request)
         store.expect_member(request.session)
         return store
 
-    async def describe(self, request: Any) -> Any:
+    async def describe(self, request: pb.DescribeRequest) -> pb.DescribeResponse:
         store = await self._member(request)
         try:
             segments = await store.holdings()
@@ -80,24 +82,24 @@ class _UpkeepService:
             view=_described(self._views.describe(request.partition)),
         )
 
-    async def trim(self, request: Any) -> Any:
+    async def trim(self, request: pb.TrimRequest) -> pb.TrimResponse:
         store = await self._member(request)
         first = request.first_transaction_id
         if request.compacted:
             first = min(first, self._views.bound(request.partition))
         return pb.TrimResponse(first_transaction_id=await store.trim(first, request.session))
 
-    async def begin(self, request: Any) -> Any:
+    async def begin(self, request: pb.BeginRequest) -> pb.BeginResponse:
         store = await self._partition(request)
         return pb.BeginResponse(last_transaction_id=await store.begin(request.session, request.first_transaction_id))
 
-    async def compact(self, request: Any) -> Any:
+    async def compact(self, request: pb.CompactRequest) -> pb.CompactResponse:
         store = await self._member(request)
         wanted = Wanted(min(request.bound, store.last_id + 1), request.bound, request.now_ms, request.tombstone_retention_ms)
         found = await self._views.compact(store.log, _topic_partition(request.of), request.start, wanted)
         return pb.CompactResponse(view=_described(found))
 
-    async def read_view(self, request: Any, stream: Stream) -> None:
+    async def read_view(self, request: pb.ReadViewRequest, stream: Sender[pb.ReadViewResponse]) -> None:
         store = await self._partition(request)
         self._expect_reader(request, store)
         store.expect_clean(max(0, request.session))
@@ -111,7 +113,7 @@ class _UpkeepService:
                 if answered == request.pages_max:
                     return
 
-    async def load_view(self, stream: Stream) -> None:
+    async def load_view(self, stream: LoadStream) -> None:
         opening = await stream.receive()
         if opening is None:
             return
@@ -124,13 +126,13 @@ class _UpkeepService:
         await self._views.load(request.partition, _topic_partition(request.of), request.start, request.bound, _received(stream))
         await stream.send(pb.LoadViewResponse(view=_described(self._views.describe(request.partition))))
 
-    async def drop_view(self, request: Any) -> Any:
+    async def drop_view(self, request: pb.DropViewRequest) -> pb.DropViewResponse:
         await self._member(request)
         await self._views.drop(request.partition)
         return pb.DropViewResponse()
 
 
-async def _received(stream: Stream) -> AsyncGenerator[Sequence[WalRecord], None]:
+async def _received(stream: LoadStream) -> AsyncGenerator[Sequence[WalRecord], None]:
     """Until the page that says it is the last. A stream that ends before it gives nothing that could take effect."""
     while (message := await stream.receive()) is not None:
         if message.WhichOneof("kind") != "page":
@@ -141,9 +143,9 @@ async def _received(stream: Stream) -> AsyncGenerator[Sequence[WalRecord], None]
     raise ProtocolViolation(reason="a view's stream ended before its last page")
 
 
-def _topic_partition(told: Any) -> TopicPartition:
+def _topic_partition(told: pb.TopicPartition) -> TopicPartition:
     return TopicPartition(TopicName.parse(f"{told.namespace}/{told.topic}"), told.partition, dict(told.properties))
 
 
-def _described(found: ViewFacts) -> Any:
+def _described(found: ViewFacts) -> pb.ViewDescription:
     return pb.ViewDescription(**found._asdict())

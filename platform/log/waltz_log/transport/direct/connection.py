@@ -11,21 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Generic
 from weakref import WeakSet
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from waltz_log import errors
-from waltz_log.core.ports import Channel, Handler, Method, Service, Stream
+from waltz_log.core.messages import Encoded, serialized
+from waltz_log.core.ports import AnyMethod, Channel, Handler, Received, Request, Response, Sent, Service, Stream, StreamMethod
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.codec import OPENING_BYTES_MAX, Wire
-from waltz_log.transport.encoded import serialized
 
 __all__ = ["ChosenStream", "DirectConnections", "DirectListener"]
 
@@ -45,16 +45,17 @@ AGAIN_S = 60.0
 """After a peer could not be reached directly it is not tried so again for so long: waiting for it would hold up each recovery."""
 
 
-class _DirectStream:
+class _DirectStream(Generic[Sent, Received]):
     """What both ends have in common."""
 
-    def __init__(self, wire: Wire, address: str, decode: Callable[[bytes | bytearray], Any], name: str) -> None:
+    def __init__(self, wire: Wire, address: str, decode: Callable[[Any], Received], name: str) -> None:
+        # `decode` of Any: protobuf reads a bytearray too, which its types do not say.
         self._wire = wire
         self._address = address
         self._decode = decode
         self._name = name
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: Sent | Encoded[Sent]) -> None:
         data = serialized(message)
         if len(data) > methods.MAX_FRAME_BYTES:
             self._wire.abort("a message was too large")
@@ -64,7 +65,7 @@ class _DirectStream:
         if self._wire.over:
             raise self._wire.error(self._address)
 
-    async def receive(self) -> Any | None:
+    async def receive(self) -> Received | None:
         data = await self._wire.next()
         if data is None:
             if self._wire.finished or self._wire.status == b"":
@@ -82,7 +83,7 @@ class _DirectStream:
         self._wire.abort()
 
 
-class _ServedDirectStream(_DirectStream):
+class _ServedDirectStream(_DirectStream[Sent, Received]):
     async def finish(self) -> None:
         """Nothing to do: the stream finishes when its handler returns."""
 
@@ -119,7 +120,7 @@ class DirectListener:
         self._wanted = -1 if address.startswith("unix:") else port
         self._server: asyncio.Server | None = None
         self._port = 0
-        self._service = {method.name: (method, handler) for method, handler in service.items() if method in methods.DIRECTLY}
+        self._service = {each.method.name: (each.method, each.handler) for each in service if each.method in methods.DIRECTLY}
         self._tasks: set[asyncio.Task[None]] = set()
         self._promised: deque[float] = deque()
         """When the places that are kept are free again."""
@@ -138,7 +139,7 @@ class DirectListener:
     @property
     def service(self) -> Service:
         """What the node offers over gRPC for it."""
-        return {methods.DIRECT: self._tell} if self._service else {}
+        return [methods.DIRECT.served_by(self._tell)] if self._service else []
 
     def connected(self, wire: Wire) -> None:
         if self._promised:
@@ -155,7 +156,7 @@ class DirectListener:
     def disconnected(self, wire: Wire) -> None:
         self._wires.pop(wire, None)
 
-    async def _tell(self, _request: Any) -> Any:
+    async def _tell(self, _request: pb.ReplicateRequest) -> pb.DirectResponse:
         now = asyncio.get_running_loop().time()
         while self._promised and self._promised[0] < now:
             self._promised.popleft()
@@ -174,8 +175,8 @@ class DirectListener:
         task.add_done_callback(self._tasks.discard)
         wire.when_lost = task.cancel
 
-    async def _serve(self, wire: Wire, method: Method, handler: Handler) -> None:
-        stream: Stream = _ServedDirectStream(wire, "the caller", method.request.FromString, method.name)
+    async def _serve(self, wire: Wire, method: AnyMethod, handler: Handler) -> None:
+        stream: Stream[Any, Any] = _ServedDirectStream(wire, "the caller", method.request.FromString, method.name)
         try:
             wire.end(await _status_of(method, handler(stream)))
         finally:
@@ -196,7 +197,7 @@ class DirectListener:
         await asyncio.sleep(0)  # the sockets are closed in the loop's next round
 
 
-async def _status_of(method: Method, work: Awaitable[None]) -> bytes:
+async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
     """As `network.answered`, for a stream that tells its caller an error as it is."""
     try:
         await work
@@ -224,13 +225,15 @@ class DirectConnections:
         self._closed = False
         self._not_before = 0.0
 
-    async def open(self, method: Method, opening: Any) -> Stream | None:
+    async def open(self, method: StreamMethod[Request, Response], opening: Request | Encoded[Request]) -> Stream[Request, Response] | None:
         """None where the peer is not to be had directly. Raises what the question does where the peer does not answer at all."""
         loop = asyncio.get_running_loop()
-        if loop.time() < self._not_before or len(serialized(opening)) > OPENING_BYTES_MAX:
+        data = serialized(opening)
+        if loop.time() < self._not_before or len(data) > OPENING_BYTES_MAX:
             return None
         try:
-            port = int((await self._channel.call(methods.DIRECT, opening, timeout_s=ASK_TIMEOUT_S)).port)
+            question = pb.ReplicateRequest.FromString(data)  # `REPLICATE` is the one method of `DIRECTLY`
+            port = (await self._channel.call(methods.DIRECT, question, timeout_s=ASK_TIMEOUT_S)).port
         except ProtocolViolation:
             return None  # an older node; what is wrong with the opening itself it will say again
         if port <= 0:
@@ -255,26 +258,26 @@ class DirectConnections:
             wire.abort("the channel was closed here")
 
 
-class ChosenStream:
+class ChosenStream(Generic[Sent, Received]):
     """A stream whose way is chosen when its first message is known. `otherwise`: over gRPC, as is one that begins without a message."""
 
-    def __init__(self, method: Method, connections: DirectConnections, otherwise: Callable[[], Stream]) -> None:
+    def __init__(self, method: StreamMethod[Sent, Received], connections: DirectConnections, otherwise: Callable[[], Stream[Sent, Received]]) -> None:
         self._method = method
         self._connections = connections
         self._otherwise = otherwise
-        self._stream: Stream | None = None
+        self._stream: Stream[Sent, Received] | None = None
 
-    def _any(self) -> Stream:
+    def _any(self) -> Stream[Sent, Received]:
         if self._stream is None:
             self._stream = self._otherwise()
         return self._stream
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: Sent | Encoded[Sent]) -> None:
         if self._stream is None:
             self._stream = await self._connections.open(self._method, message) or self._otherwise()
         await self._stream.send(message)
 
-    async def receive(self) -> Any | None:
+    async def receive(self) -> Received | None:
         return await self._any().receive()
 
     async def finish(self) -> None:

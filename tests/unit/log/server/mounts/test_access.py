@@ -127,7 +127,7 @@ async def test_single_transactions_and_replicas_are_closed_to_the_same(cluster: 
 
     async def read(principal: str) -> None:
         request = pb.ReadRequest(cluster_key=key, partition=0, session=0, fence=-1, last_transaction_id=0, max_bytes=100, principal=principal)
-        stream = to_storage.open(READ, request)
+        stream = to_storage.read(READ, request)
         answer = await stream.receive()
         assert answer is not None
         assert answer.blocks[0].first_transaction_id == 0
@@ -167,10 +167,10 @@ async def test_a_guessed_fence_does_not_open_a_replica_and_the_owner_still_reads
 
     async def read(fence: int, token: bytes, asked: int = 0) -> None:
         request = pb.ReadRequest(cluster_key=key, session=asked, fence=fence, owner_token=token, last_transaction_id=0, max_bytes=100)
-        assert await to_storage.open(READ, request).receive() is not None
+        assert await to_storage.read(READ, request).receive() is not None
 
     async def read_view(fence: int, token: bytes) -> None:
-        await to_storage.open(READ_VIEW, pb.ReadViewRequest(cluster_key=key, fence=fence, owner_token=token)).receive()
+        await to_storage.read(READ_VIEW, pb.ReadViewRequest(cluster_key=key, fence=fence, owner_token=token)).receive()
 
     for fence in (1, session, session + 1, 1 << 60):
         for token in (b"", b"x", bytes(16), bytes(64)):

@@ -13,7 +13,6 @@ import pytest
 
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.feed.decode import decode_feed
-from waltz_log.core.ports import Stream
 from waltz_log.server import LogServer
 from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.replica import ReplicaSession
@@ -23,6 +22,7 @@ from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import MountStream
 
 FEEDS = [pb.FEED_RECORDS, pb.FEED_HEADERS]
 FRAME_BYTES = 65536
@@ -46,7 +46,9 @@ def _shrink(cluster: MemoryCluster, bytes_max: int) -> None:
 
 
 @asynccontextmanager
-async def _mounted(cluster: MemoryCluster, feed: pb.FeedMode.ValueType, *, after: int = -1, version: int = 2, **given: Any) -> AsyncIterator[Stream]:
+async def _mounted(
+    cluster: MemoryCluster, feed: pb.FeedMode.ValueType, *, after: int = -1, version: int = 2, **given: Any
+) -> AsyncIterator[MountStream]:
     stream = cluster.network.connect(_server(cluster).address).open(methods.MOUNT)
     request = pb.MountRequest(protocol_version=version, cluster_key=cluster.key.bytes, client_high_water_mark=after, feed=feed, **given)
     try:
@@ -56,7 +58,7 @@ async def _mounted(cluster: MemoryCluster, feed: pb.FeedMode.ValueType, *, after
         await stream.cancel()
 
 
-async def _read(stream: Stream, feed: pb.FeedMode.ValueType, after: int, last: int, pause: random.Random | None = None) -> list[Any]:
+async def _read(stream: MountStream, feed: pb.FeedMode.ValueType, after: int, last: int, pause: random.Random | None = None) -> list[Any]:
     """The transactions up to `last`; `decode_feed` refuses a gap and a repeat."""
     seen: list[Any] = []
     kept: list[Any] = []
@@ -129,7 +131,7 @@ def test_equal_readers_cost_the_replicas_and_the_encoder_once(feed: pb.FeedMode.
         reads: list[int] = []
         honest = _Service.read
 
-        async def counted(self: Any, request: Any, stream: Stream) -> None:
+        async def counted(self: Any, request: Any, stream: Any) -> None:
             reads.append(request.first_transaction_id)
             await honest(self, request, stream)
 
@@ -204,7 +206,7 @@ def test_a_client_that_reads_nothing_is_not_served_on_and_holds_up_nobody() -> N
         _shrink(cluster, 10_000)
         sent = 0
 
-        async def flooding(stream: Stream) -> None:
+        async def flooding(stream: MountStream) -> None:
             nonlocal sent
             while True:
                 sent += 1
@@ -316,7 +318,7 @@ def test_answers_go_out_while_a_replica_that_stalls_is_read_and_the_read_goes_on
         stalls, stalled = asyncio.Event(), asyncio.Event()
         honest = _Service.read
 
-        async def stalling(self: Any, request: Any, stream: Stream) -> None:
+        async def stalling(self: Any, request: Any, stream: Any) -> None:
             if stalls.is_set() and not stalled.is_set():
                 stalled.set()
                 await asyncio.sleep(3600)

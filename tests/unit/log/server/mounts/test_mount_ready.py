@@ -6,12 +6,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from waltz_log.core.ports import Stream
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.methods import PROTOCOL_VERSION
+from waltz_log.transport.methods import PROTOCOL_VERSION, ServedMountStream
 
 
 class _SlowToReturn:
@@ -29,7 +28,7 @@ async def test_a_mount_is_ready_before_its_client_is_told() -> None:
     stream = _SlowToReturn()
     store = SimpleNamespace(partition=0, first_transaction_id=0, session=3, committed=-1)
     request = pb.MountRequest(client_id=1, mount_sequence=1, client_high_water_mark=-1)
-    mount = Mount(request, cast(Stream, stream), cast(StoreSession, store), cast(Feed, None), 1, PROTOCOL_VERSION)
+    mount = Mount(request, cast(ServedMountStream, stream), cast(StoreSession, store), cast(Feed, None), 1, PROTOCOL_VERSION)
     writing: asyncio.Task[Any] = asyncio.ensure_future(mount.write(-1))
     try:
         assert not mount.ready

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from waltz_log.core.ports import Stream
 from waltz_log.errors import Fenced, NotOwner
 from waltz_log.server.partition import partition as partitions
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import MountStream
 
 
-async def _mount(cluster: MemoryCluster, client_id: int = 0, mount_sequence: int = 0) -> Stream:
+async def _mount(cluster: MemoryCluster, client_id: int = 0, mount_sequence: int = 0) -> MountStream:
     server, _ = cluster.servers["server-0"]
     stream = cluster.network.connect(server.address).open(methods.MOUNT)
     request = pb.MountRequest(

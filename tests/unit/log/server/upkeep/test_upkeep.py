@@ -77,7 +77,7 @@ class Kept(MemoryCluster):
         return await self.network.connect(self.storages[name][1].address).call(method, request, timeout_s=5.0)
 
     async def view(self, name: str) -> tuple[int, list[WalRecord]]:
-        stream = self.network.connect(self.storages[name][1].address).open(
+        stream = self.network.connect(self.storages[name][1].address).read(
             methods.READ_VIEW, pb.ReadViewRequest(cluster_key=self.key.bytes, partition=0, max_bytes=700)
         )
         records: list[WalRecord] = []
@@ -158,7 +158,7 @@ async def test_what_is_too_much_goes_from_every_replica_and_below_it_everybody_i
             await server._owned(0).transactions(pb.TransactionRequest(partition=0, first_transaction_id=first - 1, count=1))
         with pytest.raises(OutOfRange) as stored:
             request = pb.ReadRequest(cluster_key=cluster.key.bytes, partition=0, session=0, first_transaction_id=0, last_transaction_id=59)
-            await cluster.network.connect(cluster.storages["storage-1"][1].address).open(methods.READ, request).receive()
+            await cluster.network.connect(cluster.storages["storage-1"][1].address).read(methods.READ, request).receive()
         for caught in (fed, asked, stored):
             assert (caught.value.first, caught.value.last) == (first, 59)
         bound = server._owned(0).bound()

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import header_bytes
 from waltz_log.core.formats.records import encode_record
-from waltz_log.core.ports import Channel, Stream
+from waltz_log.core.ports import Channel
 from waltz_log.errors import (
     ClusterKeyMismatch,
     CorruptData,
@@ -40,6 +40,7 @@ from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.offload import run_in_place
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.methods import ReplicateStream
 
 KEY = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -50,13 +51,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def acknowledged(stream: Stream) -> int:
+async def acknowledged(stream: ReplicateStream) -> int:
     answer = await stream.receive()
     assert answer is not None
     return int(answer.last_transaction_id)
 
 
-async def drain(stream: Stream) -> None:
+async def drain(stream: ReplicateStream) -> None:
     """Receives until the stream ends or raises."""
     while await stream.receive() is not None:
         pass
@@ -107,7 +108,7 @@ class Bench:
         request = pb.TruncateRequest(cluster_key=KEY.bytes, partition=partition, session=session, last_transaction_id=last)
         return int((await self.call(methods.TRUNCATE, request)).last_transaction_id)
 
-    async def stream(self, session: int, partition: int = 0) -> Stream:
+    async def stream(self, session: int, partition: int = 0) -> ReplicateStream:
         stream = self.channel.open(methods.REPLICATE)
         await stream.send(pb.ReplicateRequest(open=pb.ReplicateOpen(cluster_key=KEY.bytes, partition=partition, session=session)))
         return stream
@@ -140,7 +141,7 @@ class Bench:
             max_bytes=max_bytes,
             headers_only=headers_only,
         )
-        stream = self.channel.open(methods.READ, request)
+        stream = self.channel.read(methods.READ, request)
         found = []
         while (answer := await stream.receive()) is not None:
             found += [Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms) for got in answer.blocks]
@@ -223,7 +224,7 @@ async def test_another_cluster_is_refused_by_every_procedure(bench: Bench) -> No
     await stream.send(pb.ReplicateRequest(open=pb.ReplicateOpen(cluster_key=other.bytes, partition=0, session=1)))
     with pytest.raises(ClusterKeyMismatch):
         await stream.receive()
-    reading = bench.channel.open(methods.READ, pb.ReadRequest(cluster_key=other.bytes, partition=0, session=1))
+    reading = bench.channel.read(methods.READ, pb.ReadRequest(cluster_key=other.bytes, partition=0, session=1))
     with pytest.raises(ClusterKeyMismatch):
         await reading.receive()
 

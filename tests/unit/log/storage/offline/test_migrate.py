@@ -61,7 +61,7 @@ async def read_back(disk: SimulatedDisk | FileSystemDisk, session: int, partitio
     listener = await network.serve("a:0", node.service())
     found = []
     request = pb.ReadRequest(cluster_key=KEY.bytes, partition=partition, session=session, last_transaction_id=1 << 60, max_bytes=1 << 16)
-    stream = network.connect(listener.address).open(methods.READ, request)
+    stream = network.connect(listener.address).read(methods.READ, request)
     while (answer := await stream.receive()) is not None:
         for block in answer.blocks:
             offset = 0
