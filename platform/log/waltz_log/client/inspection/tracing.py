@@ -230,10 +230,10 @@ class _Tracing:
 
 async def _stored(channel: Channel, request: pb.ReadRequest) -> _Stored | WaltzError:
     """The record as this replica returns it, or why it does not."""
-    stream = channel.open(READ, request)
+    stream = channel.read(READ, request)
     try:
         async with asyncio.timeout(REPLICA_TIMEOUT_S):
-            answer: pb.ReadResponse | None = await stream.receive()
+            answer = await stream.receive()
     except TimeoutError:
         return Unavailable(reason=f"no answer within {REPLICA_TIMEOUT_S:g} s")
     except WaltzError as error:
