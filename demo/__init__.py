@@ -1,7 +1,7 @@
 """The airline: real flights, real conflicts, and tables that must come out exact. Run it with `python -m demo`.
 
 Three dispatchers, one per New York airport, append each of their flights as a *leg* of its aircraft. The number of a leg is that aircraft's last leg
-plus one, which nobody tells them: they know it only from the feed. The same aircraft flies from several airports, so the dispatchers really conflict
+plus one, which they can learn only from the feed. The same aircraft flies from several airports, so the dispatchers really conflict
 and only the write lock on the tail number keeps the numbering dense. Two Spark jobs fill Delta tables meanwhile, and at the end everything is
 compared with the flights read independently.
 

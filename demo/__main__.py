@@ -1,4 +1,4 @@
-"""`python -m demo [--faults]`: exit code 0 only where every check held."""
+"""`python -m demo [--faults]`: exit code 0 only if every check held."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The run from start to end: a cluster, two Spark jobs, three dispatchers; then the tables catch up, everything stops, and the checks speak.
+"""The run from start to end: a cluster, two Spark jobs, three dispatchers. Then the tables catch up, everything stops, and the checks run.
 
-Decides only when each part starts and stops. The applications, the jobs and the cluster are what a user would run, each in processes of its own.
+Decides only when each part starts and stops. The applications, the jobs and the cluster are those that a user would run, each in its own process.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PARTITIONS = 4
 LOOP_INTERVAL_S = 0.25
 
 YEAR_S = 75.0
-"""How long the year 2013 takes: each airport gets a day's schedule every 0.2 s. Some 4,500 flights a second leave the Spark jobs a part of
-two cores, so that the tables can be watched following; without a pace the log takes twice as many, and the tables follow later."""
+"""Duration of the year 2013: each airport receives a day's schedule every 0.2 s. Some 4,500 flights a second leave the Spark jobs a part of two
+cores, so that one can watch the tables follow. Without a pace the log uses twice as much, and the tables follow later."""
 
 MARKER = ".waltz-demo"
 
@@ -57,7 +57,7 @@ class Options:
 
     @property
     def counts(self) -> dict[str, Path]:
-        """Where each dispatcher writes what it has done."""
+        """The file to which each dispatcher writes its counts."""
         return {airport: self.directory / "logs" / f"{airport}.jsonl" for airport in AIRPORTS}
 
 
@@ -74,23 +74,23 @@ class _Run:
         self._killed: set[str] = set()
 
     def fly(self) -> float:
-        """Everything up to the stopped jobs; returns how many seconds the dispatchers took."""
+        """Everything up to the stopped jobs; returns for how many seconds the dispatchers ran."""
         for table in TABLES:
             self._start_job(table)
         while not all(job.said(READY) for job in self._jobs.values()):  # earlier flights would only pile up
             self._step("Spark starts")
-        self._tell("both Spark jobs are ready, the dispatchers start")
+        self._announce("both Spark jobs are ready, the dispatchers start")
         began_s = self._watch.elapsed_s
         dispatchers = [self._start_dispatcher(airport) for airport in AIRPORTS]
         plan = FaultPlan(self._faults() if self._options.faults else [])
         while [dispatcher for dispatcher in dispatchers if dispatcher.check()]:
             self._step("dispatching", plan)
-        self._watch.look()
+        self._watch.poll()
         took_s = self._watch.elapsed_s - began_s
-        self._tell("all flights are in the log")
+        self._announce("all flights are in the log")
         while not (plan.finished and self._watch.caught_up):
             self._step("tables catch up", plan)
-        self._tell("both tables have reached the high-water marks")
+        self._announce("both tables have reached the high-water marks")
         for job in self._jobs.values():
             job.terminate()
         for job in self._jobs.values():
@@ -98,19 +98,19 @@ class _Run:
         return took_s
 
     def _step(self, phase: str, plan: FaultPlan | None = None) -> None:
-        """Looks at everything once. What ended by itself, without our killing it, is a failure, though the others may go on."""
+        """Polls everything once. A part that ended without being killed by us is a failure, even if the others could continue."""
         for job in self._jobs.values():
             if not job.check():
                 raise ChildFailed(f"{job.name} ended by itself; the end of {job.log}:\n{job.last_words()}")
         for name in sorted(set(self._cluster.ended) - self._killed):
             raise ChildFailed(f"{name} ended by itself: {self._cluster.last_words(name)}")
-        self._watch.look()
+        self._watch.poll()
         for done in plan.advance(self._watch.share, self._watch.elapsed_s) if plan is not None else ():
-            self._tell(done)
+            self._announce(done)
         self._display.show(self._watch.snapshot(phase))
         time.sleep(LOOP_INTERVAL_S)
 
-    def _tell(self, what: str) -> None:
+    def _announce(self, what: str) -> None:
         self._display.event(self._watch.elapsed_s, what)
 
     def _start_job(self, table: str) -> None:
@@ -150,7 +150,7 @@ class _Run:
 
 
 def clear(directory: Path) -> None:
-    """An empty directory; what an earlier demo left there is removed, anything else is not touched."""
+    """Makes an empty directory. Removes what an earlier demo left there and nothing else."""
     marker = directory / MARKER
     if directory.exists() and any(directory.iterdir()) and not marker.exists():
         raise InvalidSetting(name="--directory", reason=f"{directory} holds something that is not of a demo", nearest=None)
@@ -160,7 +160,7 @@ def clear(directory: Path) -> None:
 
 
 def run(options: Options, console: Console) -> bool:
-    """True where every check held."""
+    """True if every check held."""
     directory = options.directory
     clear(directory)
     (directory / "logs").mkdir()
@@ -195,7 +195,7 @@ def run(options: Options, console: Console) -> bool:
 
 
 def _create_topic(cluster: str) -> None:
-    """As its operator would."""
+    """As the operator of the cluster would."""
     command = [sys.executable, "-m", "waltz_log.cli", "topic", "create", cluster, TOPIC, f"--partitions={PARTITIONS}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
@@ -222,5 +222,5 @@ def _what_next(console: Console, options: Options) -> None:
 
 
 def _shown(path: Path) -> Path:
-    """Relative where that is shorter to read."""
+    """Relative if that is shorter."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,7 +1,7 @@
-"""What must hold at the end, whatever happened on the way: both tables against the flights as the CSV tells them.
+"""What must hold at the end, whatever happened during the run: compares both tables with the flights in the CSV.
 
-Pure: takes tables and flights, gives results; never reads the log, a checkpoint or anything the pipeline remembers. How the airports took turns does
-not matter to any check: each states a fact that every correct run shares.
+Pure: from tables and flights to results; never reads the log, a checkpoint or any other state of the pipeline. The interleaving of the airports
+matters to no check: each states a fact that every correct run shares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Result", "check_aircraft", "check_flight_legs", "fold"]
 
 
 class Result(NamedTuple):
-    """One check: what was expected and found, and the first offenders where they differ."""
+    """One check: the expected and the found value, and the first rows that differ."""
 
     table: str
     claim: str
@@ -31,7 +31,7 @@ class Result(NamedTuple):
 
 
 def fold(flights: Iterable[Flight]) -> dict[str, Totals]:
-    """Every aircraft after all of its flights, in whatever order they are counted."""
+    """Every aircraft after all of its flights, in any order."""
     fleet: dict[str, Totals] = {}
     for flight in flights:
         if flight.tail is not None:
@@ -149,7 +149,7 @@ def _rows(table: pa.Table, *columns: str) -> list[dict[str, Any]]:
 
 
 def _with_iso_times(table: pa.Table) -> pa.Table:
-    """Scheduled departures as the flights have them: ISO 8601 in UTC, without fractions."""
+    """Scheduled departures in the format of the flights: ISO 8601 in UTC, without fractions."""
     seconds = table["scheduled"].cast(pa.timestamp("s", tz="UTC"))
     return table.set_column(table.schema.get_field_index("scheduled"), "scheduled", pc.strftime(seconds, format="%Y-%m-%dT%H:%M:%SZ"))
 

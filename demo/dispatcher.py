@@ -1,10 +1,10 @@
-"""The dispatcher of one airport: an ordinary application on the log. Run by the demo as `python -m demo.dispatcher EWR --cluster …`.
+"""The dispatcher of one airport: an ordinary application on the log. The demo runs it as `python -m demo.dispatcher EWR --cluster …`.
 
-It decides from what the feed has told it (the aircraft's last leg), appends under a write lock on the tail number together with the mark up to which
-it has read, and so learns when its knowledge was too old: then it reads on up to the transaction that won, decides again and appends again.
+It decides from the state that the feed gave it (the aircraft's last leg) and appends under a write lock on the tail number, with the mark up to which
+it has read. If that state was too old, the append is rejected. It then reads on up to the transaction that won, decides again and appends again.
 
 Invariants: flights of one aircraft are appended in this airport's time order, one at a time; several hundred aircraft at once. An append whose
-outcome is unknown is settled from the log before anything else of that aircraft is tried.
+outcome is unknown is settled from the log before the next append of that aircraft.
 
 Writes one line of JSON with its counts to stdout every half second; ends when its standard input ends, so it never outlives the demo.
 """
@@ -29,11 +29,11 @@ from waltz_log.errors import ClusterUnavailable, ConnectionLost, LockConflict, N
 __all__ = ["Counts", "Dispatcher", "day_starts_s"]
 
 WINDOW = 512
-"""Flights under way at once: enough to fill the blocks, few enough that the airports stay near each other in time and meet at the same aircraft."""
+"""Flights in progress at once: enough to fill the blocks, few enough that the airports stay close in time and conflict on the same aircraft."""
 
 REPORT_INTERVAL_S = 0.5
 PAUSE_S = 0.2
-"""Before trying again while no server serves the partition."""
+"""Before a retry while no server serves the partition."""
 
 
 class Follower(Protocol):
@@ -44,7 +44,7 @@ class Follower(Protocol):
 
 
 class Log(Protocol):
-    """What a dispatcher needs of the client, by partitions of the topic."""
+    """The part of the client that a dispatcher uses, by partition of the topic."""
 
     async def append(self, partition: int, data: bytes, *, header: int, write_locks: Sequence[Lock], high_water_mark: int | None) -> Receipt: ...
 
@@ -52,7 +52,7 @@ class Log(Protocol):
 
 
 class TopicLog:
-    """The topic, as a dispatcher needs it."""
+    """A `Log` over a topic."""
 
     def __init__(self, client: WaltzClient, topic: TopicHandle) -> None:
         self.resolve = client.resolve
@@ -89,7 +89,7 @@ class Dispatcher:
         self._waiting: dict[str, deque[Flight]] = {}
 
     async def run(self, flights: Iterable[Flight]) -> None:
-        """All of `flights`, begun in the given order, each day's when its day has come. Ends when each is in the log."""
+        """Appends all of `flights`, in the given order, each day's when its day has come. Returns when each is in the log."""
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         today = ""
@@ -117,7 +117,7 @@ class Dispatcher:
             await asyncio.sleep(self._pause_s)
 
     async def _aircraft(self, tail: str) -> None:
-        """One aircraft's flights, in order, until none waits."""
+        """Appends one aircraft's flights in order, until none waits."""
         lock = (Lock(LOCK_NAME, tail),)
         waiting = self._waiting[tail]
         partition = partition_of(waiting[0], len(self._followers))
@@ -142,7 +142,7 @@ class Dispatcher:
         del self._waiting[tail]
 
     async def _append(self, partition: int, data: bytes, header: int, locks: tuple[Lock, ...], mark: int | None) -> Receipt | None:
-        """The receipt, or None where it is certain that nothing was appended and it should be decided again."""
+        """The receipt, or None if it is certain that nothing was appended and the caller should decide again."""
         try:
             return await self._log.append(partition, data, header=header, write_locks=locks, high_water_mark=mark)
         except OutcomeUnknown as error:
@@ -164,7 +164,7 @@ class Dispatcher:
 
 
 def day_starts_s(date: str, year_s: float) -> float:
-    """When a day's schedule is handed to the dispatchers, after the year began, if the year takes `year_s`."""
+    """Seconds after the start of the year at which the dispatchers receive a day's schedule. `year_s`: the duration of the year."""
     return (datetime.date.fromisoformat(date).timetuple().tm_yday - 1) / 365 * year_s
 
 
@@ -175,14 +175,14 @@ async def _report(counts: Counts) -> None:
 
 
 async def _parent_gone() -> None:
-    """Returns when standard input ends: the demo holds its other end open as long as it lives."""
+    """Returns when standard input ends: the demo holds its other end open as long as it runs."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     await reader.read()
 
 
 async def dispatch(airport: str, cluster: str, limit: int | None, year_s: float) -> None:
-    """Appends this airport's flights, or the first `limit` of them, with the year in `year_s` (or as fast as it goes)."""
+    """Appends this airport's flights, or the first `limit` of them, with the year in `year_s` (or as fast as possible)."""
     flights = read_flights(flights_archive(), airport)[:limit]
     fleet = Fleet()
 

@@ -1,4 +1,4 @@
-"""What you see while the airline flies: a live panel in a terminal, a plain line every few seconds elsewhere; results and queries at the end."""
+"""The output during a run: a live panel in a terminal, otherwise a plain line every few seconds; results and queries at the end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How far a table is behind the log: in transactions, and in seconds since the oldest missing transaction was first seen in the log.
 
-The log's marks come from its owners, a table's marks from the table itself (Delta transaction identifiers, one per partition): the table says how
-far it is, nobody else needs to be asked.
+The owners report the log's marks, and the table itself holds its own (Delta transaction identifiers, one per partition). No other part of the
+pipeline is asked.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def table_marks(path: Path, cluster_key: str, partitions: int) -> dict[int, int]
 
 
 def committed(marks: Mapping[int, int]) -> int:
-    """How many transactions the marks stand for: ids start at zero."""
+    """The number of transactions up to the marks: ids start at zero."""
     return sum(mark + 1 for mark in marks.values())

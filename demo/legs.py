@@ -1,7 +1,7 @@
-"""What a leg says, and the fold that the dispatchers keep of the feed: last leg and running totals of every aircraft.
+"""The content of a leg, and the state that the dispatchers fold from the feed: last leg and running totals of every aircraft.
 
 A leg carries the totals of its aircraft up to and including itself. The `aircraft` table is then the latest leg of each aircraft: an event that
-carries the state can be merged again and again, a difference cannot.
+carries the state can be merged again and again, an increment cannot.
 
 Pure. Invariant: the legs of one aircraft arrive as 1, 2, 3, ... without a gap; anything else means that a lock failed, and raises.
 """
@@ -18,7 +18,7 @@ from demo.flights import Flight
 __all__ = ["HEADER_LEG", "HEADER_UNNAMED", "LOCK_NAME", "TOPIC", "Fleet", "NumberingBroken", "Totals", "leg_data", "partition_of"]
 
 TOPIC = "airline/legs"
-"""Where all flights go."""
+"""The topic of all flights."""
 
 HEADER_LEG = 1
 """The transaction is a leg of a known aircraft."""
@@ -45,7 +45,7 @@ class Totals(NamedTuple):
 
 
 def partition_of(flight: Flight, partitions: int) -> int:
-    """The same for every leg of one aircraft, whoever asks: locks hold within one partition. Flights of unknown aircraft are spread."""
+    """The same for every leg of one aircraft in every process, because locks hold within one partition. Flights of unknown aircraft are spread."""
     key = flight.tail if flight.tail is not None else f"{flight.carrier}{flight.flight}"
     return zlib.crc32(key.encode()) % partitions
 
@@ -71,7 +71,7 @@ def leg_data(flight: Flight, totals: Totals | None) -> bytes:
 
 
 class Fleet:
-    """Every aircraft as the feed has told it so far."""
+    """The state of every aircraft according to the feed so far."""
 
     def __init__(self) -> None:
         self._aircraft: dict[str, Totals] = {}
@@ -80,7 +80,7 @@ class Fleet:
         return self._aircraft.get(tail, Totals())
 
     def apply(self, legs: Iterable[tuple[int, bytes]]) -> None:
-        """Takes (header, data) of transactions in feed order."""
+        """Applies (header, data) of transactions in feed order."""
         for header, data in legs:
             if header != HEADER_LEG:
                 continue

@@ -1,8 +1,8 @@
-"""The demo's children: started in groups of their own, ended with the demo whatever ends it, killed only by their own process ids.
+"""The demo's child processes: each starts in its own process group, ends with the demo however that ends, and is killed only by its own process id.
 
-A child cannot outlive the demo: on Linux the kernel kills it when the thread that started it ends (so start children from the main thread alone), and
-everywhere `Children.close` ends what still runs. Standard input of every child is a pipe that the demo holds open, so a child may also watch for its
-end.
+A child cannot outlive the demo: on Linux the kernel kills it when the thread that started it ends (so start children from the main thread only), and
+everywhere `Children.close` ends those that still run. Standard input of every child is a pipe that the demo holds open, so a child may also detect
+its end.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 """Where every child runs: `conf/` names the jars relative to it."""
 
 STOP_TIMEOUT_S = 20.0
-"""A Spark driver takes a few seconds to end its batch; later than this it is killed."""
+"""A Spark driver needs a few seconds to end its batch; after this time it is killed."""
 
 ORPHAN_TIMEOUT_S = 1.0
-"""What a child started ends by itself soon after it, or is killed."""
+"""Descendants of a child end by themselves within this time, or are killed."""
 
 
 class ChildFailed(RuntimeError):
@@ -38,7 +38,7 @@ class ChildFailed(RuntimeError):
 
 
 class Child:
-    """One started program with all it started itself."""
+    """One started program with all of its descendants."""
 
     def __init__(self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str], stdout: Path | None = None) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Child:
         return self._process.poll()
 
     def family(self) -> list[psutil.Process]:
-        """The child and its descendants, as far as they are alive."""
+        """The child and its descendants that are alive."""
         try:
             process = psutil.Process(self.pid)
             return [process, *process.children(recursive=True)]
@@ -73,13 +73,13 @@ class Child:
             return []
 
     def terminate(self) -> None:
-        """Asks the program to end; `wait` sees to it."""
+        """Asks the program to end; `wait` enforces it."""
         if self.returncode is None:
-            self._ending = self.family()  # what it started cannot be found any more once it is gone
+            self._ending = self.family()  # after the child has ended, its descendants can no longer be found
             self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL to the child and every descendant, at once: nothing gets to clean up."""
+        """SIGKILL to the child and every descendant, at once: none can clean up."""
         family = self.family()
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -89,7 +89,7 @@ class Child:
         self._gone()
 
     def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Returns when the child and its descendants are gone; kills what is left after `timeout_s`."""
+        """Returns when the child and its descendants have ended; kills those that are left after `timeout_s`."""
         family = self._ending or self.family()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
@@ -114,7 +114,7 @@ class Child:
         return self.log.exists() and any(line.startswith(word) for line in self.log.read_text(errors="replace").splitlines())
 
     def check(self) -> bool:
-        """True while the child runs, False after it ended well. Raises `ChildFailed` where it ended otherwise."""
+        """True while the child runs, False after it ended with code 0. Raises `ChildFailed` if it ended otherwise."""
         if self.returncode is None:
             return True
         if self.returncode == 0:
@@ -123,7 +123,7 @@ class Child:
 
 
 class Children:
-    """All children of a run; leaving the context ends them all."""
+    """All children of a run; the context ends them all when it exits."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -151,7 +151,7 @@ class Children:
 
 
 def memory_bytes() -> int:
-    """Resident memory of this process and everything below it. Shared pages are counted once per process, so the truth is a little lower."""
+    """Resident memory of this process and all of its descendants. Shared pages are counted once per process, so the true value is a little lower."""
     total = 0
     me = psutil.Process()
     for process in [me, *me.children(recursive=True)]:

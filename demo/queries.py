@@ -1,4 +1,4 @@
-"""What to ask the tables: plain SQL, the same in Spark. Run here without a JVM, by the query engine inside `deltalake`."""
+"""Example queries of the tables: plain SQL, the same in Spark. Run here without a JVM, by the query engine inside `deltalake`."""
 
 from __future__ import annotations
 

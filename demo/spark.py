@@ -1,5 +1,5 @@
-"""The two Spark jobs of the demo, as anybody would submit them: `flight_legs` gets a row per transaction, `aircraft` a row per tail number. What they
-do stands in `demo/pipelines`."""
+"""The two Spark jobs of the demo, submitted as a user would: `flight_legs` gets a row per transaction, `aircraft` a row per tail number.
+`demo/pipelines` declares them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ AIRCRAFT = "aircraft"
 
 DRIVER_MEMORY = "1g"
 JAVA_OPTIONS = "-Dlog4j2.configurationFile=conf/log4j2.properties -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a job of three minutes on two cores that it shares with everything else: the second compiler and a parallel collector take more time than they
-save (measured: 47 in place of 76 processor seconds for the whole of `aircraft`). A job that runs for days leaves both on."""
+"""For a job of three minutes on two shared cores: the second compiler and a parallel collector need more time than they save (measured: 47 instead of
+76 processor seconds for the whole of `aircraft`). A job that runs for days should leave both on."""
 
 READY = "ready "
-"""How a job's first line begins, once its query runs."""
+"""Prefix of a job's first line, printed when its query runs."""
 
 
 def submit_command(table: str) -> list[str]:
@@ -39,13 +39,13 @@ def submit_command(table: str) -> list[str]:
 
 
 def submit_environment(*, cluster: str, directory: Path) -> dict[str, str]:
-    """What the pipeline files name: the cluster, and where tables and checkpoints lie."""
+    """The variables that the pipeline files use: the cluster, and the directories of tables and checkpoints."""
     spark = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return {**spark, "WALTZ_CLUSTER": cluster, "DEMO_DIRECTORY": str(directory)}
 
 
 def _spark_submit() -> str:
-    """The one of this environment; another one on the path would bring another Spark."""
+    """The one of this environment; another one on the path would start another Spark."""
     here = Path(sys.executable).parent / "spark-submit"
     found = str(here) if os.access(here, os.X_OK) else shutil.which("spark-submit")
     if found is None:

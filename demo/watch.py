@@ -1,6 +1,7 @@
-"""What can be seen of a run from outside: the dispatchers' counts, the marks of the log and of the tables, memory; and whether anything still moves.
+"""The state of a run as seen from outside: the dispatchers' counts, the marks of the log and of the tables, memory; and whether anything still
+advances.
 
-Reads only. The tables are asked for their own marks, the log's owners for theirs; no part of the pipeline is asked how far another one is.
+Reads only. Each table reports its own marks, and the log's owners theirs; no part of the pipeline is asked about another one.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ MEMORY_INTERVAL_S = 2.0
 RATE_WINDOW_S = 5.0
 
 STALL_TIMEOUT_S = 150.0
-"""Without one more append, or one more row in a table, for so long the run failed. A takeover takes seconds; the start of two Spark drivers and their
-first batches take half a minute, and on a machine that is busy otherwise some times as long."""
+"""The run failed if no append and no new row of a table was seen for this time. A new owner needs seconds; the start of two Spark drivers and their
+first batches half a minute, and several times as long on a busy machine."""
 
 
 class Stalled(RuntimeError):
-    """Nothing moved for too long; the message says how far everything was."""
+    """Nothing advanced for too long; the message shows the last state."""
 
 
 def last_counts(path: Path) -> Counts:
@@ -43,7 +44,7 @@ def last_counts(path: Path) -> Counts:
 
 
 class Watch:
-    """`look` often; then everything else tells what was seen."""
+    """Call `poll` often; the other methods return what the last poll saw."""
 
     def __init__(self, inspector: ClusterInspector, tables: Mapping[str, Path], counts: Mapping[str, Path], flights: int) -> None:
         self._inspector = inspector
@@ -84,7 +85,7 @@ class Watch:
         return self.appended / max(self._flights, 1)
 
     def rows(self, table: str) -> int:
-        """How many transactions the table stands for."""
+        """The number of transactions that the table's marks cover."""
         return committed(self._table_marks[table])
 
     @property
@@ -92,13 +93,13 @@ class Watch:
         """All flights are in the log, and all of the log is in every table."""
         return committed(self.log_marks) >= self._flights and all(marks == self.log_marks for marks in self._table_marks.values())
 
-    def look(self) -> None:
-        """Brings everything up to date; raises `Stalled` where nothing has moved for too long."""
+    def poll(self) -> None:
+        """Updates everything; raises `Stalled` if nothing has advanced for too long."""
         now_s = self.elapsed_s
         self._counts = {airport: last_counts(path) for airport, path in self._counts_files.items()}
         if now_s >= self._next_marks_s:
             self._next_marks_s = now_s + MARKS_INTERVAL_S
-            self._look_at_marks()
+            self._read_marks()
         if now_s >= self._next_memory_s:
             self._next_memory_s = now_s + MEMORY_INTERVAL_S
             self._memory = memory_bytes()
@@ -113,7 +114,7 @@ class Watch:
             told = f"appended={self.appended} flights={self._flights} log={self.log_marks} tables={self._table_marks}"
             raise Stalled(f"nothing moved for {STALL_TIMEOUT_S:.0f} s: {told}")
 
-    def _look_at_marks(self) -> None:
+    def _read_marks(self) -> None:
         for table, path in self._tables.items():
             self._table_marks[table] = table_marks(path, str(self._parameters.key), self._parameters.partitions)
         try:
@@ -121,7 +122,7 @@ class Watch:
         except WaltzError as error:
             if not error.retriable:
                 raise
-            return  # between two owners; the marks stay as they were
+            return  # between two owners; keep the old marks
         self.log_marks = {partition: bound.high_water_mark for partition, bound in bounds.items()}
         self._clock.log_at(self.elapsed_s, committed(self.log_marks))
 

@@ -1,11 +1,11 @@
-"""A service that takes orders over HTTP, also while the log is down: `python examples/orders.py --cluster host:port/root --directory var/orders`.
+"""A service that accepts orders over HTTP, also while the log is down: `python examples/orders.py --cluster host:port/root --directory var/orders`.
 
     curl -X POST localhost:8080/orders -H 'Idempotency-Key: 7f3a' -d '{"item": "lamp", "quantity": 2}'     202, accepted: on this machine's disk
     curl localhost:8080/orders/7f3a                                                                        placed, once the log has it
     curl localhost:8080/health                                                                             what the outbox owes
 
-An order is in the log exactly once, whatever dies and however often its client repeats the request. The outbox forwards each accepted intent once;
-the idempotency key takes care of the requests: it is the order's lock, and the handler looks whether the order is in the log already.
+An order is in the log exactly once, after any crash and any repeated request. The outbox forwards each accepted intent once;
+the idempotency key removes repeated requests: it is the order's lock, and the handler checks whether the order is in the log already.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BODY_BYTES_MAX = 64 * 1024
 
 
 class Orders:
-    """What the service knows: the orders in the log, as the outbox's followers bring them, and the way of a new one."""
+    """The state of the service: the orders in the log, as the outbox's followers apply them; and how a new one is placed."""
 
     def __init__(self, outbox: SyncOutbox, partitions: int) -> None:
         self.placed: dict[str, dict[str, Any]] = {}
@@ -43,7 +43,7 @@ class Orders:
             self.placed[order["id"]] = order
 
     def _place(self, tx: TransactionContext, order: Any) -> None:
-        """Runs when the log is there, and again if somebody else changed the same order meanwhile."""
+        """Runs when the log is available, and again if another client changed the same order meanwhile."""
         if order["id"] not in self.placed:
             tx.append(json.dumps(order).encode(), write_locks=[Lock("order", order["id"])])
 
@@ -91,7 +91,7 @@ def handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Quiet: the service prints where it listens and nothing else."""
+            """Prints nothing: the service only prints its address."""
 
     return Handler
 

@@ -1,4 +1,4 @@
-"""Puts dead letters through again: `spark-submit --properties-file conf/spark-defaults.conf jobs/replay_dead_letters.py --help`."""
+"""Lands dead letters again after a correction: `spark-submit --properties-file conf/spark-defaults.conf jobs/replay_dead_letters.py --help`."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_marks_are_read_from_the_table_itself(tmp_path: Path) -> None:
     assert table_marks(tmp_path / "table", "key", 2) == {0: 41, 1: -1}
 
 
-def test_faults_strike_once_in_order_and_are_mended_later() -> None:
+def test_faults_strike_once_in_order_and_are_repaired_later() -> None:
     done: list[str] = []
 
     def fault(name: str, share: float) -> Fault:
