@@ -33,7 +33,7 @@ AVOID: dict[str, str] = {
     r"\b(?:rot|rots|rotted|rotten|rotting)\b": "corruption, corrupt",
     r"\bfellows?\b": "sibling, other replica",
     r"\busher\w*\b": "schedule",
-    r"\b(?:look|looks|looked|looking)\b(?! like\b)": "read, inspect, scan, poll, search",
+    r"\b(?:look|looks|looked|looking)\b(?! (?:like|up)\b)": "read, inspect, scan, poll, search",
     rf"\b(?:take|takes|taken|took|taking)\b(?!{_DURATION}|{_FIXED})": "accept, acquire, use, need, read: name the action",
     r"\b(?:undertaken|surroundings|ballast)\b": "shielded task, dependencies, reserved space",
     r"\blasting\b": "durable, permanent",

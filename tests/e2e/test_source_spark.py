@@ -100,7 +100,7 @@ def test_one_frame_gives_each_of_its_queries_all_of_its_rows(spark: Any, stub: S
 def test_spark_still_gives_tasks_planned_with_filters_to_the_next_query_of_a_frame(
     spark: Any, stub: Stub, offer_filters: Callable[[bool], None]
 ) -> None:
-    """Why `filterPushdown` is off unless asked for (decision 12). Where this fails, Spark was mended and the default can change."""
+    """Why `filterPushdown` is off unless asked for (decision 12). If this fails, Spark was fixed and the default can change."""
     cluster = stub()
     fill(cluster, 0, 30)
     fill(cluster, 1, 20)

@@ -1,7 +1,7 @@
 """The Spark data source `waltz`: `spark.readStream.format("waltz")` and `spark.read.format("waltz")`.
 
-The package's name makes PySpark find `DefaultSource` without registration. Options: `options`. Which rows a batch holds: `planner`,
-`offsets`. Reading: `ranges`."""
+PySpark finds `DefaultSource` by the package's name, without registration. `options` holds the options, `planner` and `offsets` decide which rows a
+batch holds, `ranges` reads them."""
 
 from pyspark_waltz.errors import DataLost, RangeUnreadable
 from pyspark_waltz.schema import METADATA_SCHEMA, SCHEMA, SCHEMA_WITH_METADATA

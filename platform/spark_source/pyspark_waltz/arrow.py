@@ -1,7 +1,7 @@
-"""From a run of records to an Arrow batch with the source's columns. Pure, vectorised: nothing per row in Python.
+"""From consecutive records to an Arrow batch with the source's columns. Pure and vectorized: no Python code runs per row.
 
-The data column costs one pass in C++: a binary array whose elements reach from the start of one record's data to the start of the next one's holds
-the data and exactly 40 bytes more (the closing checksum and the next header), which one slice takes off.
+The data column needs one pass in C++. A binary array whose elements reach from the start of one record's data to the start of the next record's data
+holds the data and exactly 40 more bytes (the closing checksum and the next header), which one slice removes.
 
 Spark compares the batch's schema exactly: nullable fields, `binary` with 32-bit offsets, microseconds in UTC, and this order.
 """
@@ -26,7 +26,7 @@ from waltz_log.errors import EnvelopeBroken
 __all__ = ["ARROW_SCHEMA", "ARROW_SCHEMA_WITH_METADATA", "PADDING", "arrow_schema", "record_batch"]
 
 PADDING = bytes(HEADER_BYTES)
-"""What must stand behind the last record, so that the array that holds each record's data and what follows it ends within the buffer."""
+"""Must follow the last record, so that the array of each record's data and the 40 bytes after it ends within the buffer."""
 
 NO_TESTS: Mapping[str, Intervals] = {}
 
@@ -54,7 +54,7 @@ _TOPIC_FIELDS = (pa.field("topic", pa.string()), pa.field("key", pa.binary()))
 
 
 def arrow_schema(*, include_metadata: bool, by_topic: bool) -> pa.Schema:
-    """Of transactions, as Spark has it."""
+    """The Arrow schema of transactions, as Spark expects it."""
     plain = ARROW_SCHEMA_WITH_METADATA if include_metadata else ARROW_SCHEMA
     return pa.schema([*plain, *_TOPIC_FIELDS]) if by_topic else plain
 
@@ -71,8 +71,8 @@ def record_batch(
     topic: TopicOf | None = None,
     tests: Mapping[str, Intervals] = NO_TESTS,
 ) -> pa.RecordBatch:
-    """One row per record that passes the tests. `records` is verified by the caller, below 2 GiB, and followed by `PADDING`, which is no record;
-    `append_times_ms` has one time per record. With `topic` there are its columns; raises `EnvelopeBroken` at data that do not begin with a key."""
+    """One row per record that passes the tests. The caller has verified `records`, which must be below 2 GiB and followed by `PADDING` (not a
+    record); `append_times_ms` has one time per record. `topic` adds its columns. Raises `EnvelopeBroken` if data does not begin with a key."""
     count = len(lengths_array(lengths))
     headers = headers_array(records, lengths)
     starts = np.empty(count + 1, dtype=np.int32)
@@ -110,7 +110,7 @@ def record_batch(
 def _split(records: bytes, starts: NDArray[np.int32], headers: NDArray[Any], topic: TopicOf) -> tuple[pa.Array, pa.Array]:
     """Keys and values of data that begin at `starts` (core.formats.envelope: version, key length, key, value).
 
-    One array over the bytes has key, value and what lies up to the next key as every third element, so that two gathers in C++ give the columns."""
+    In one array over the bytes, key, value and the bytes up to the next key repeat in this order, so that two gathers in C++ give the columns."""
     data = np.frombuffer(records, dtype=np.uint8)
     begins = starts.astype(np.int64)
     ends = begins + headers["data_length"].astype(np.int64)

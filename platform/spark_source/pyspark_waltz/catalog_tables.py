@@ -1,8 +1,8 @@
-"""The options of a table that `CREATE TABLE t USING waltz OPTIONS (...)` made, from the statement to the queries of the table. Pure.
+"""The options of a table created with `CREATE TABLE t USING waltz OPTIONS (...)`, from the statement to the queries of the table. Pure.
 
 Spark 4.2 passes each option of a new table twice, plain and with the prefix `option.`, together with the table's properties. It passes none of them
-to a query of the table; the query gets the table's schema and what `WITH (...)` names. So the schema carries the options, as metadata of its first
-column.
+to a query of the table; the query receives the table's schema and the options of `WITH (...)`. So the schema carries the table's options, as metadata
+of its first column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_FILTERS = "cannot be true for a table: two references of the table in one qu
 
 
 def of_a_table(options: Mapping[str, str]) -> bool:
-    """Whether Spark passes the options and properties of a table that is created."""
+    """Whether these are the options and properties of a table that is being created."""
     return any(key.lower() == "provider" or key.lower().startswith(PREFIX) for key in options)
 
 
@@ -56,8 +56,8 @@ def remember(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def options_of(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
-    """Those of the table, where the schema is one's, and otherwise those given. Raises `InvalidSetting` where a query of a table names options, or
-    where there is no address of a cluster."""
+    """The options of the table if the schema is a table's, otherwise those given. Raises `InvalidSetting` if a query of a table names options, or if
+    there is no address of a cluster."""
     carried = next((field.metadata[KEY] for field in schema.fields if KEY in field.metadata), None)
     if carried is not None:
         if given:

@@ -1,8 +1,8 @@
-"""The driver's view of the log: which partitions are wanted, how far each goes, in which store session, and who holds its replicas.
+"""The driver's view of the log: the selected partitions, how far each reaches, in which store session, and which storage nodes hold its replicas.
 
-Asks the inspector again after a failure, within a time, so that a change of owner or a restarted coordinator does not end a streaming query. Never
-reads transactions. A bound may be old, which is harmless (a committed id stays committed); an offset from the checkpoint may therefore be ahead of a
-bound for a moment, and `cover` waits for a bound that reaches it.
+Asks the inspector again after a failure, within a time limit, so that a change of owner or a restarted coordinator does not end a streaming query.
+Never reads transactions. A bound may be old, which is harmless (a committed id stays committed). An offset from the checkpoint may therefore be ahead
+of a bound for a moment; `cover` waits for a bound that reaches it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from waltz_log.errors import InvalidSetting, OutOfRange, WaltzError
 __all__ = ["CONNECT_TIMEOUT_S", "Connect", "Inspector", "Location", "LogView", "connect_timeout_s"]
 
 CONNECT_TIMEOUT_S = 8.0
-"""No cluster at the address: an error within ten seconds, starting Python included, unless `fetchTimeoutMs` is given."""
+"""Without a cluster at the address, the error comes within ten seconds, including the start of Python, unless `fetchTimeoutMs` is given."""
 
 REPLICAS_AGE_S = 5.0
-"""How long the addresses of replicas are good for: short against the patience of an executor, long against a trigger."""
+"""How long the addresses of replicas are cached: short compared with an executor's timeout, long compared with a trigger."""
 
 NO_TOPICS: Mapping[int, TopicOf] = {}
 
 PAUSE_S = 0.2
-"""Between two questions to a cluster that has just failed to answer."""
+"""Before a cluster that has just failed to answer is asked again."""
 
 
 def connect_timeout_s(options: SourceOptions) -> float:
@@ -59,7 +59,7 @@ class _Bound(Protocol):
 
 
 class Inspector(Protocol):
-    """What is asked of `waltz_log.client.inspection.inspect.ClusterInspector`."""
+    """The part of `waltz_log.client.inspection.inspect.ClusterInspector` that is used here."""
 
     @property
     def parameters(self) -> _Parameters: ...
@@ -72,19 +72,19 @@ class Inspector(Protocol):
 
 
 Connect: TypeAlias = Callable[[str, float], AbstractContextManager[Any]]
-"""Address and seconds to an `Inspector`, as a context manager."""
+"""From an address and a timeout in seconds to an `Inspector`, as a context manager."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the committed ids of a partition can be read: replicas made clean in `session` or later."""
+    """Where the committed ids of a partition can be read: replicas that became clean in `session` or later."""
 
     session: int
     replicas: tuple[str, ...]
 
 
 class LogView:
-    """Connects when first asked. `close` may be called at any time, and again."""
+    """Connects on first use. `close` may be called at any time, also twice."""
 
     def __init__(self, options: SourceOptions, connect: Connect, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -111,14 +111,14 @@ class LogView:
         return self._key
 
     def extents(self, known: Mapping[int, TopicOf] = NO_TOPICS) -> dict[int, Extent]:
-        """Every partition asked for, as it is now. `known`: the topics of those that were read before. Raises `NoSuchTopic`."""
+        """The current extent of every selected partition. `known`: the topics of partitions that were read before. Raises `NoSuchTopic`."""
         self._find_topics(known)
         self._bounds = dict(self._ask(lambda inspector: inspector.bounds(self._partitions)))
         return self._extents()
 
     @property
     def topics(self) -> Mapping[int, TopicPartition]:
-        """Of the partitions asked for, as the catalogue was when their extents were asked; empty where no topics are read."""
+        """The topics of the selected partitions, from the catalog at the time of the last `extents`; empty if no topics are read."""
         return self._topics
 
     def _find_topics(self, known: Mapping[int, TopicOf]) -> None:
@@ -129,11 +129,11 @@ class LogView:
             self._partitions = tuple(self._topics)
 
     def known_extents(self) -> dict[int, Extent]:
-        """As last asked; nothing is sent."""
+        """The extents of the last request; sends none."""
         return self._extents()
 
     def cover(self, ends: Mapping[int, int]) -> tuple[dict[int, Extent], dict[int, Location]]:
-        """Extents and locations that reach the given ends (ids not read). `OutOfRange` where the log does not get there in time."""
+        """Extents and locations that reach the given ends (ids that are not read). Raises `OutOfRange` if the log does not reach them in time."""
         deadline = self._monotonic() + self._patience_s
         while True:
             short = [p for p, end in ends.items() if p not in self._bounds or self._bounds[p].high_water_mark + 1 < end]
@@ -153,14 +153,15 @@ class LogView:
         return {p: extent for p, extent in self._extents().items() if p in ends}, locations
 
     def replicas(self) -> Mapping[int, list[str]]:
-        """The storage nodes of each partition, asked again every few seconds: they move seldom, and executors have the others where one is gone."""
+        """The storage nodes of each partition, requested again every few seconds. They rarely change, and executors have the other replicas if one is
+        gone."""
         now = self._monotonic()
         if self._replicas is None or now - self._replicas_s >= REPLICAS_AGE_S:
             self._replicas, self._replicas_s = dict(self._ask(lambda inspector: inspector.replicas())), now
         return self._replicas
 
     def owners(self) -> dict[int, str | None]:
-        """Of every partition asked for."""
+        """The owner of every selected partition."""
         self._find_topics(NO_TOPICS)
         owners = self._ask(lambda inspector: inspector.owners())
         return {p: owner for p, owner in sorted(owners.items()) if self._partitions is None or p in self._partitions}
@@ -170,7 +171,7 @@ class LogView:
         return dict(self._ask(lambda inspector: inspector.bounds(asked))) if asked else {}
 
     def view_ends(self, partitions: Iterable[int]) -> dict[int, dict[str, int]]:
-        """Where the compacted view of each partition ends at each replica that has one: the log goes on with that id."""
+        """For each partition, the id at which the compacted view ends at each replica that has one: the log continues with that id."""
         sessions = {p: self._bounds[p].session for p in partitions}
         if not sessions:
             return {}
@@ -178,16 +179,15 @@ class LogView:
         return {p: dict(ends) for p, ends in found.items()}
 
     def positions_at(self, times_ms: Mapping[int, int]) -> dict[int, int]:
-        """The first transaction of each partition appended at its time or later; the next id where none is committed yet. As the log was when its
-        extents were asked."""
+        """The first transaction of each partition that was appended at its time or later; the next id if none is committed yet. As of the last
+        `extents`."""
         if not times_ms:
             return {}
         found = self._locate({p: {"times_ms": (time_ms,)} for p, time_ms in times_ms.items()})
         return {p: place.positions[0] for p, place in found.items()}
 
     def measure(self, ranges: Mapping[int, Range]) -> dict[int, Size]:
-        """What ranges of the log take on disk. Of one whose beginning was trimmed meanwhile that beginning is told, as if it had no bytes: reading it
-        tells of the loss."""
+        """The bytes on disk of ranges of the log. A part that was trimmed meanwhile is included with 0 bytes: reading it reports the loss."""
         left, found = dict(ranges), {}
         while left:
             try:
@@ -215,7 +215,7 @@ class LogView:
         return {p: Extent(max(bound.first_transaction_id, self._begin_of(p)), bound.high_water_mark + 1) for p, bound in sorted(self._bounds.items())}
 
     def _begin_of(self, partition: int) -> int:
-        """The first id of the topic that the partition belongs to; what is below is none of it."""
+        """The first id of the topic that the partition belongs to; lower ids are not the topic's."""
         return self._topics[partition].begins_at if partition in self._topics else 0
 
     def _open(self) -> Inspector:
@@ -237,8 +237,8 @@ class LogView:
         return self._inspector
 
     def _ask(self, question: Callable[[Inspector], Any]) -> Any:
-        """The answer, asked again after errors that pass. A cluster that was never reached fails at once: the address is wrong or nothing runs
-        there."""
+        """The answer, with retries after errors that pass. If the cluster was never reached, it fails at once: the address is wrong or no cluster
+        runs there."""
         deadline = self._monotonic() + self._patience_s
         while True:
             try:

@@ -1,6 +1,6 @@
 """The errors that the Spark source adds.
 
-They survive pickling like every `WaltzError`: Spark carries them from executors and planner processes to the driver as text and as objects.
+They survive pickling like every `WaltzError`: Spark passes them from executors and planner processes to the driver as text and as objects.
 """
 
 from __future__ import annotations

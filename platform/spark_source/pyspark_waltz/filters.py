@@ -1,12 +1,12 @@
-"""Which filters of a batch read the source takes over from Spark, and what they leave of the log.
+"""Which filters of a batch read the source evaluates itself, and which part of the log remains after them.
 
-| column | the planner | the executor | Spark looks again |
+| column | the planner | the executor | Spark filters again |
 |---|---|---|---|
 | `partition`, `transaction_id` | reads only those | | no |
-| `header`, and the whole numbers of `includeMetadata` | | hands on only those rows | no |
-| `timestamp` | reads only from and to the transactions of those times | | yes: times are told to the millisecond and per block |
+| `header`, and the whole numbers of `includeMetadata` | | returns only those rows | no |
+| `timestamp` | reads only from and to the transactions of those times | | yes: times are known to the millisecond and per block |
 
-Everything else is left to Spark. Streams have no pushed filters in Spark 4.2.
+Spark evaluates all other filters. Streams have no pushed filters in Spark 4.2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What may pass, by column; a column that is not named passes whole. `times_us`: the hull of the times, in microseconds."""
+    """The values that may pass, by column; all values of a column without an entry. `times_us`: the hull of the times, in microseconds."""
 
     passes: Mapping[str, Intervals] = field(default_factory=dict)
     times_us: tuple[int, int] | None = ALL.hull
@@ -41,7 +41,7 @@ class Pushed:
 
     @property
     def tests(self) -> dict[str, Intervals]:
-        """For the executor."""
+        """The columns that the executor tests."""
         return {column: passes for column, passes in self.passes.items() if column in TESTED}
 
     @property
@@ -70,15 +70,15 @@ _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def asked_for() -> bool:
-    """Whether this process is one in which Spark pushes filters down. A reader that could take filters is refused by Spark where its setting
-    `spark.sql.python.filterPushdown.enabled` is off (DATA_SOURCE_PUSHDOWN_DISABLED), and nothing but the process tells whether it is: Spark plans in
-    a process of another module then, be it the process's main module or, forked from a daemon, one it imported."""
+    """Whether Spark pushes filters down in this process. Spark refuses a reader that accepts filters if its setting
+    `spark.sql.python.filterPushdown.enabled` is off (DATA_SOURCE_PUSHDOWN_DISABLED), and only the process shows whether it is on: Spark then plans in
+    a process of another module, which is the process's main module or, if forked from a daemon, one that it imported."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return _PUSHING in sys.modules or (spec is not None and spec.name == _PUSHING)
 
 
 def push(filters: Iterable[Filter], columns: Iterable[str]) -> tuple[Pushed, list[Filter]]:
-    """What the filters let pass together, and those that Spark must look at again."""
+    """The rows that the filters accept together, and the filters that Spark must evaluate again."""
     known = set(columns)
     passes: dict[str, Intervals] = {}
     times = ALL
@@ -107,7 +107,7 @@ _UNKNOWN = object()
 
 
 def _microseconds(value: object) -> object:
-    """Of a time, or of each of several; `_UNKNOWN` for what is none."""
+    """The microseconds of a time, or of each of several; `_UNKNOWN` for any other value."""
     if value is None:
         return None
     if isinstance(value, (tuple, list)):

@@ -1,4 +1,4 @@
-"""Options that the source does not have, and users of other sources expect: what to use instead. Pure."""
+"""Options of other sources that users may expect here: what to use instead. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["refuse_foreign"]
 
 
 class Instead(NamedTuple):
-    """`nearest`: the option to use, None where there is none."""
+    """`nearest`: the option to use, None if there is none."""
 
     reason: str
     nearest: str | None

@@ -1,7 +1,7 @@
-"""Sets of whole numbers as intervals: what a filter on a column lets pass. Pure.
+"""Sets of whole numbers as intervals: the values of a column that a filter accepts. Pure.
 
-The columns a filter is pushed down for are never null, so SQL's third truth value comes from the filter's own values alone: a comparison with null
-lets nothing pass, and neither does its negation.
+The columns for which filters are pushed down are never null, so SQL's third truth value comes only from the filter's own values: a comparison with
+null accepts nothing, and neither does its negation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MIN, _MAX = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Disjoint, in order, with a gap between two; both ends belong to each."""
+    """Disjoint intervals in ascending order, with a gap between two; both ends are included."""
 
     spans: tuple[tuple[int, int], ...]
 
@@ -43,12 +43,12 @@ class Intervals:
 
     @property
     def hull(self) -> tuple[int, int] | None:
-        """The least and the greatest, None where there is nothing. Without a bound they are those of 64 bits."""
+        """The least and the greatest value, None if the set is empty. Without a bound they are those of 64 bits."""
         return (self.spans[0][0], self.spans[-1][1]) if self.spans else None
 
     @classmethod
     def compared(cls, operator: str, value: Any, *, negated: bool) -> Intervals | None:
-        """What lets pass `column <operator> value`, an operator being the name of Spark's filter; None where that cannot be said."""
+        """The values that satisfy `column <operator> value`; the operator is the name of Spark's filter. None if that cannot be decided."""
         if operator in ("IsNull", "IsNotNull"):
             return ALL if (operator == "IsNotNull") != negated else NOTHING
         values = list(value) if operator == "In" else [value]

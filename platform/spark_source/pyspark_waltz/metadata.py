@@ -1,4 +1,4 @@
-"""`mode=metadata`: the log's partitions as rows. Asked when Spark plans, once for each action; the rows travel within the one task."""
+"""`mode=metadata`: the log's partitions as rows. Requested when Spark plans, once for each action; the one task carries the rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Which log partitions the options `topic` and `topicPattern` mean, as the catalogue says. Pure.
+"""Which log partitions the options `topic` and `topicPattern` select, by the catalog. Pure.
 
-Topics are named in options and in the rows; in between, in offsets and tasks, the log is addressed by partition. A topic that is deleted keeps its
-log partitions until what is in them is removed: a stream over a pattern reads them to their end while they are retired. Another topic's begin above
-what was there before.
+Options and rows name topics; offsets and tasks address the log by partition. A deleted topic keeps its log partitions until their content is removed:
+a stream over a pattern reads them to their end until then. A later topic in the same partitions begins above the old content.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ __all__ = ["TopicOf", "TopicPartition", "Wanted", "parse_topic_pattern", "parse_
 
 
 class TopicOf(NamedTuple):
-    """What the rows of a log partition say: the topic's name, and whether its data begin with a key."""
+    """The topic in the rows of a log partition: its name, and whether its data begins with a key."""
 
     name: str
     keyed: bool
 
 
 class TopicPartition(NamedTuple):
-    """`number`: as which of the topic's partitions; -1 where the topic was deleted and nobody knows any more. `begins_at`: its first id."""
+    """`number`: the index within the topic; -1 if the topic was deleted and the index is no longer known. `begins_at`: its first id."""
 
     topic: TopicOf
     compaction: bool
@@ -37,14 +36,14 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """By name or by pattern; one of the two is None."""
+    """Selects topics by name or by pattern; one of the two is None."""
 
     topics: tuple[str, ...] | None
     pattern: str | None
 
     def partitions(self, catalogue: Catalogue, known: Mapping[int, TopicOf]) -> dict[int, TopicPartition]:
-        """Of each log partition that is wanted, what it belongs to. `known`: partitions that were read before. Raises `NoSuchTopic` for a topic that
-        is named and not there."""
+        """For each selected log partition, the topic that it belongs to. `known`: partitions that were read before. Raises `NoSuchTopic` for a named
+        topic that does not exist."""
         if self.topics is not None:
             found = [catalogue.find(TopicName.parse(name)) for name in self.topics]
         else:
@@ -65,7 +64,7 @@ class Wanted:
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
-    """`shop/orders, shop/returns` in order, each once."""
+    """Parses `shop/orders, shop/returns`; keeps the order and removes repetitions."""
     try:
         found = [str(TopicName.parse(part.strip())) for part in text.split(",")]
     except InvalidRequest as error:
@@ -74,7 +73,7 @@ def parse_topics(text: str) -> tuple[str, ...]:
 
 
 def parse_topic_pattern(text: str) -> str:
-    """A regular expression, as Python has them."""
+    """A regular expression in Python's syntax."""
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:

@@ -1,17 +1,17 @@
-"""What an offset says, and which rows the batch between two of them holds. Pure; replaying a batch gives the same rows.
+"""The content of an offset, and the rows of the batch between two offsets. Pure; replaying a batch gives the same rows.
 
-An offset is the next transaction id of each partition (end-exclusive), as JSON `{"0": 42, "1": 17}`. More keys make replay independent of what
-may have moved since:
+An offset is the next transaction id of each partition (end-exclusive), as JSON `{"0": 42, "1": 17}`. More keys make a replay independent of what has
+changed since:
 
-- `initial: true` marks what `initialOffset` gave. Spark does not keep that anywhere: after a crash in the first batch it asks again, and `latest`
-  may lie elsewhere by then.
+- `initial: true` marks the result of `initialOffset`. Spark does not store it: after a crash in the first batch it asks again, and `latest` may be
+  another id by then.
 - `began` in an *end* offset gives the start of that batch for partitions whose start offset is not durable: all of them in the first batch, and
-  partitions found while the query was running. It overrides the start offset, so the batch is always what the offset log says.
-- `origin` gives, from the first batch on, where the stream began in each partition that it did not begin at transaction 0. So a sink can tell a batch
-  that follows others from the first one of a partition, however many batches ago that was. An offset without it is of a stream that began before
-  there was this key: nothing is known then.
-- `cluster` names the cluster that the ids are of, so that a checkpoint is never used with another one.
-- `topics`, where topics are read, has the topic of each partition and whether it is keyed, so that rows say the same when one is deleted meanwhile.
+  partitions found while the query was running. It overrides the start offset, so the offset log alone determines the batch.
+- `origin` gives, from the first batch on, where the stream began in each partition that it did not begin at transaction 0. With it a sink can
+  distinguish the first batch of a partition from a later one, however many batches ago that was. An offset without it comes from a stream that
+  began before this key existed: nothing is known then.
+- `cluster` names the cluster that the ids belong to, so that a checkpoint is never used with another one.
+- `topics`, if topics are read, has the topic of each partition and whether it is keyed, so that rows stay the same if a topic is deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from waltz_log.errors import InvalidSetting
 __all__ = ["BEHIND", "Extent", "Offset", "batch_starts", "by_name", "checked_starts"]
 
 BEHIND: Final = "transactionsBehindLatest"
-"""In the latest offset of a query's progress: of each partition, how many transactions of the log come after the batch."""
+"""In the latest offset of a query's progress: how many transactions of each partition come after the batch."""
 
 _OWN: Final = ("began", "initial", "origin", "cluster", "topics", BEHIND)
 
@@ -50,7 +50,7 @@ class Offset:
     origin: Mapping[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """In one order always, since Spark compares offsets as text."""
+        """Always in the same order, since Spark compares offsets as text."""
         found: dict[str, Any] = by_name(self.next)
         if self.began:
             found["began"] = by_name(self.began)
@@ -85,12 +85,12 @@ class Offset:
 
 
 def by_name(values: Mapping[int, int]) -> dict[str, Any]:
-    """As JSON has them, in one order."""
+    """Partitions as JSON keys, always in the same order."""
     return {str(partition): values[partition] for partition in sorted(values)}
 
 
 def batch_starts(start: Offset, end: Offset) -> dict[int, int]:
-    """Where each partition of a batch starts, from the two offsets alone. Between an offset and itself there is nothing, also where it says how the
+    """Where each partition of a batch starts, from the two offsets alone. Between an offset and itself there is nothing, even if it states how the
     batch before it began."""
     if start == end:
         return dict(end.next)
@@ -106,7 +106,7 @@ def batch_starts(start: Offset, end: Offset) -> dict[int, int]:
 
 
 def checked_starts(starts: Mapping[int, int], ends: Mapping[int, int], extents: Mapping[int, Extent], *, fail_on_data_loss: bool) -> dict[int, int]:
-    """The starts, past what was trimmed. `DataLost` names the exact range, unless the query goes on without it."""
+    """The starts, moved past trimmed transactions. Raises `DataLost` with the exact range, unless the query may continue without it."""
     found = {}
     for partition, at in starts.items():
         end, extent = ends[partition], extents.get(partition)

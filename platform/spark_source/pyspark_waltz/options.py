@@ -1,7 +1,7 @@
-"""The options of `format("waltz")`: which there are, what they mean, and the refusal of everything else.
+"""The options of `format("waltz")` and their meaning. Any other option is refused.
 
-`OPTIONS` is the list; `docs/reference/spark.md` shows it as a table, and a test compares the two. Names are case-insensitive, as Spark passes them
-in lower case. Pure: nothing is connected here. How positions and times are written: `positions`.
+`OPTIONS` is the list; `docs/reference/spark.md` shows it as a table, and a test compares the two. Names are case-insensitive, because Spark passes
+them in lower case. Pure: opens no connection. For the syntax of positions and times see `positions`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyspark_waltz.positions import (
     Positions,
     Times,
     backward,
+    iso_time,
     parse_partitions,
     parse_positions,
     parse_time,
     parse_times,
-    told_time,
 )
 from waltz_log.core.topics.access import check_principal
 from waltz_log.core.topics.catalogue import Catalogue
@@ -34,10 +34,10 @@ __all__ = ["EARLIEST", "LATEST", "NO_LIMITS", "OPTIONS", "Limits", "Option", "Po
 Use: TypeAlias = Literal["stream", "batch", "metadata"]
 
 MAX_RECORDS_PER_PARTITION: Final = 250_000
-"""Half a second of one core: long enough that starting a task costs little, short enough that one log partition keeps several cores busy."""
+"""Half a second of one core: long enough that the start of a task costs little, short enough that one log partition keeps several cores busy."""
 
 FETCH_TIMEOUT_MS: Final = 60_000
-"""Covers a change of owner and a restart of a storage node, with room."""
+"""Long enough for a change of owner and a restart of a storage node."""
 
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 """As in Spark's source for Kafka."""
@@ -128,7 +128,7 @@ OPTIONS: Final = (
 _NAMES = tuple(option.name for option in OPTIONS)
 _KNOWN = {option.name.lower(): option for option in OPTIONS}
 _FROM_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
-"""Spark's own, which reach a source when a caller hands one dict of options to reader and writer alike. They mean nothing here."""
+"""Spark's own options, which a source receives when a caller passes the same dict of options to reader and writer. They have no meaning here."""
 
 _NOT_A_STREAM = (
     "is for batch reads only: compaction goes on, so that a first batch that runs again after a crash could not read the same rows; read the "
@@ -139,7 +139,7 @@ _NOT_COMPACTED = "cannot be together with compacted=true: a compacted view has o
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a micro-batch. None: no limit. `delay_ms` bounds the wait for `min_rows`."""
+    """The limits of a micro-batch. None: no limit. `delay_ms` bounds the wait for `min_rows`."""
 
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -148,7 +148,7 @@ class Limits:
 
 
 ANY_OTHER: Final = -1
-"""Stands for the partitions that JSON does not name, in messages too."""
+"""Represents the partitions that the JSON does not name, also in messages."""
 
 FROM_THE_EARLIEST: Final = Positions(EARLIEST)
 TO_THE_LATEST: Final = Positions(LATEST)
@@ -157,7 +157,7 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """`starting` says for each partition where to begin, unless it does not name it and `starting_times` does; `ending` alike."""
+    """`starting` gives the start of each partition; for a partition that it does not name, `starting_times` does. The same for `ending`."""
 
     cluster: str
     partitions: tuple[int, ...] | None = None
@@ -234,7 +234,7 @@ class SourceOptions:
                     raise InvalidSetting(name=name, reason="saves nothing with compacted=true: a view is read whole", nearest=None)
 
     def _check_named_topics(self) -> None:
-        """A topic in JSON that will never be read is a mistake; whether it is there is found out later."""
+        """Refuses a topic in JSON that the options never read. Whether the topic exists is checked later."""
         for name, said in self._said():
             for topic in said.topics if said is not None else ():
                 if not self.by_topic:
@@ -253,7 +253,7 @@ class SourceOptions:
         )
 
     def wanted_partitions(self, catalogue: Callable[[], Catalogue]) -> tuple[int, ...] | None:
-        """The log partitions that are meant now; None: all. `catalogue`: asked where topics are read. Raises `NoSuchTopic`."""
+        """The log partitions that are selected now; None: all. `catalogue` is called if topics are read. Raises `NoSuchTopic`."""
         if not self.by_topic:
             return self.partitions
         found = Wanted(self.topics, self.topic_pattern).partitions(catalogue(), {})
@@ -261,7 +261,7 @@ class SourceOptions:
 
     @property
     def by_topic(self) -> bool:
-        """Whether rows tell their topic and key."""
+        """Whether rows have the columns of topic and key."""
         return self.topics is not None or self.topic_pattern is not None
 
     def _check_partitions(self) -> None:
@@ -272,7 +272,7 @@ class SourceOptions:
                 raise InvalidSetting(name=name, reason=f"names partition {outside[0]}, which option partitions leaves out", nearest=None)
 
     def _check_order(self) -> None:
-        """Refuses an end before its start as far as the options alone show it."""
+        """Refuses an end before its start, as far as the options alone show it."""
         for partition, end in self.ending.given.items():
             start = self.starting.given.get(partition, EARLIEST)
             if 0 <= end < start:
@@ -283,10 +283,10 @@ class SourceOptions:
             for partition in (ANY_OTHER, *sorted({*starts.given_ms, *ends.given_ms} - by_id)):
                 start_ms, end_ms = starts.of(partition), ends.of(partition)
                 if start_ms is not None and end_ms is not None and end_ms < start_ms:
-                    raise backward(ends.option, partition, told_time(start_ms), told_time(end_ms))
+                    raise backward(ends.option, partition, iso_time(start_ms), iso_time(end_ms))
 
     def fixed_bounds(self, partitions: Iterable[int]) -> frozenset[int]:
-        """The partitions of which the options name both a start and an end, other than the earliest and the latest of the log."""
+        """The partitions for which the options name both a start and an end, other than the earliest and the latest of the log."""
         starts, ends = (self.starting, self.starting_times), (self.ending, self.ending_times)
         return frozenset(
             partition
@@ -300,7 +300,7 @@ class SourceOptions:
         return "endingTransactionIds" in self.named or self.ending_times is not None
 
     def check_use(self, use: Literal["stream", "batch"]) -> None:
-        """Refuses an option that would do nothing in this use."""
+        """Refuses an option that has no effect in this use."""
         if self.metadata_mode and use == "stream":
             raise InvalidSetting(name="mode", reason="cannot be metadata in a stream: that is for batch reads only", nearest=None)
         if self.compacted and use == "stream":
@@ -327,8 +327,8 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _times(values: Mapping[str, str], side: Literal["starting", "ending"], *, otherwise: int, strict: bool) -> Times | None:
-    """The most specific wins: an id named for a partition, then a time for it, then the time for all. A word for all and a time for all exclude each
-    other."""
+    """The most specific option applies: an id for a partition, then a time for it, then the time for all. A word for all and a time for all exclude
+    each other."""
     everywhere, each, ids = f"{side}Timestamp", f"{side}TransactionIdsByTimestamp", f"{side}TransactionIds"
     if everywhere not in values and each not in values:
         return None
@@ -365,10 +365,10 @@ def _limits(values: Mapping[str, str]) -> Limits:
 def _measured(values: Mapping[str, str], name: str, form: str, units: Mapping[str, int], wanted: str) -> int | None:
     if name not in values:
         return None
-    told = re.fullmatch(form, values[name].strip().lower())
-    if told is None or int(told[1]) < 1:
+    matched = re.fullmatch(form, values[name].strip().lower())
+    if matched is None or int(matched[1]) < 1:
         raise InvalidSetting(name=name, reason=f"wants {wanted}, above 0, got {values[name]!r}", nearest=None)
-    return int(told[1]) * units[told[2]]
+    return int(matched[1]) * units[matched[2]]
 
 
 def _count(values: Mapping[str, str], name: str) -> int | None:
@@ -388,7 +388,7 @@ def _truth(values: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _word(values: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
-    """The first of the known ones where the option is not given."""
+    """The first of the known words if the option is not given."""
     text = values.get(name, known[0]).strip().lower()
     if text not in known:
         raise InvalidSetting(name=name, reason=f"wants {' or '.join(known)}, got {values[name]!r}", nearest=None)

@@ -1,9 +1,9 @@
-"""The planner: where reading begins and ends, how much of the backlog the next micro-batch takes, and how a batch is cut into tasks. Pure: what must
-be asked of the log (times, sizes) comes in.
+"""The planner decides where reading begins and ends, how much of the backlog the next micro-batch reads, and how a batch is cut into tasks. Pure:
+data from the log (times, sizes) is passed in.
 
-Invariants: an end never lies below its start; a limit on rows is never exceeded; where there is a backlog every partition gets on (at least one
-transaction a batch, or in turns where a limit on rows is below the number of partitions); no progress gives the start back unchanged, which Spark
-takes as "no new data".
+Invariants: an end never lies below its start; a limit on rows is never exceeded; every partition with a backlog advances (at least one transaction
+per batch, or in turns if a limit on rows is below the number of partitions); without progress the start is returned unchanged, which Spark treats as
+"no new data".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from pyspark_waltz.offsets import Extent, Offset
 from pyspark_waltz.options import NO_LIMITS, Limits
-from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, backward, told_time
+from pyspark_waltz.positions import EARLIEST, LATEST, Positions, Times, backward, iso_time
 from waltz_log.errors import InvalidSetting, OutOfRange, Unavailable
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of one partition, ids `first` to `last`, both read."""
+    """Consecutive ids of one partition, `first` to `last`, both included."""
 
     partition: int
     first: int
@@ -45,7 +45,7 @@ class Span:
 
 
 class Range(NamedTuple):
-    """Ids `first` to `last` of a partition to be measured, and how many bytes may be taken of them."""
+    """Ids `first` to `last` of a partition to be measured, and how many bytes a batch may read of them."""
 
     first: int
     last: int
@@ -53,7 +53,7 @@ class Range(NamedTuple):
 
 
 class Size(NamedTuple):
-    """`bytes` of a range; up to `last_within` they are within its `max_bytes`."""
+    """`bytes` of a range; the ids up to `last_within` fit within its `max_bytes`."""
 
     bytes: int
     last_within: int
@@ -65,7 +65,7 @@ Measure: TypeAlias = Callable[[Mapping[int, Range]], Mapping[int, Size]]
 
 
 def times_needed(positions: Positions, times: Times | None, partitions: Iterable[int]) -> dict[int, int]:
-    """The times to look up in the log: of partitions whose id nobody names."""
+    """The times to look up in the log: those of partitions without an id in the options."""
     if times is None:
         return {}
     found = {partition: times.of(partition) for partition in partitions if partition not in positions.given}
@@ -75,8 +75,8 @@ def times_needed(positions: Positions, times: Times | None, partitions: Iterable
 def resolve(
     positions: Positions, extents: Mapping[int, Extent], *, option: str, times: Times | None = None, at_times: Mapping[int, int] | None = None
 ) -> dict[int, int]:
-    """The id each partition starts or ends at. `at_times`: what the log told of `times_needed`, the next id where nothing is as new. An id beyond
-    the end of the log is refused: it names another log, or a log that was reset."""
+    """The id at which each partition starts or ends. `at_times`: the log's answers for `times_needed`, the next id if nothing is that new. An id
+    beyond the end of the log is refused: it belongs to another log, or to a log that was reset."""
     said = {option: set(positions.given), **({times.option: set(times.given_ms)} if times is not None else {})}
     for name, named in said.items():
         unknown = sorted(named - set(extents))
@@ -96,7 +96,7 @@ def resolve(
 
 
 def refuse_backward(partitions: Iterable[int], starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
-    """Refuses an end before its start in these partitions, which the options alone did not show: one of the two was a time."""
+    """Refuses an end before its start in these partitions, if the options alone did not show it because one of the two was a time."""
     for partition in sorted(partitions):
         if ends[partition] < starts[partition]:
             raise backward("the end", partition, starts[partition], ends[partition])
@@ -106,7 +106,7 @@ def _at_time(times: Times, partition: int, extent: Extent, at: int) -> int:
     if at >= extent.next and times.strict:
         time_ms = times.of(partition)
         assert time_ms is not None
-        reason = f"nothing of partition {partition} was appended at {told_time(time_ms)} or later; "
+        reason = f"nothing of partition {partition} was appended at {iso_time(time_ms)} or later; "
         reason += "startingTransactionIdsByTimestampStrategy=latest begins at its end"
         raise InvalidSetting(name=times.option, reason=reason, nearest=None)
     return min(max(at, extent.first), extent.next)
@@ -117,27 +117,27 @@ def _listed(extents: Iterable[int]) -> str:
 
 
 def capped(extents: Mapping[int, Extent], ends: Mapping[int, int]) -> dict[int, Extent]:
-    """The log as if it ended at the given ids, where it goes beyond them."""
+    """The extents, limited to the given ends."""
     found = {p: min(extent.next, ends.get(p, extent.next)) for p, extent in extents.items()}
     return {p: Extent(min(extent.first, found[p]), found[p]) for p, extent in extents.items()}
 
 
 class ViewEnd(NamedTuple):
-    """Where the view is taken to end and the log to go on, and the replicas whose views reach there."""
+    """Where reading continues from the view to the log, and the replicas whose views reach that id."""
 
     end: int
     replicas: tuple[str, ...]
 
 
 def view_end(ends: Mapping[str, int], extent: Extent, partition: int) -> ViewEnd:
-    """Of a partition whose replicas' views end at `ends`: as far as most of them reach, so that one that fails leaves others; further where the log
-    does not reach back so far. No replicas where there is no view and the log is whole. Raises `Unavailable`."""
+    """For a partition whose replicas' views end at `ends`: as far as most of them reach, so that others remain if one fails; further if the log no
+    longer reaches back that far. No replicas if there is no view and the log is complete. Raises `Unavailable`."""
     reaching = sorted((end for end in ends.values() if end >= extent.first and end > 0), reverse=True)
     if not reaching:
         if extent.first == 0:
             return ViewEnd(0, ())
-        told = ", ".join(f"{address} ends at {end}" for address, end in sorted(ends.items())) or "none has one"
-        raise Unavailable(reason=f"no replica's compacted view reaches the log: partition={partition} log_begins={extent.first} {told}")
+        view_ends = ", ".join(f"{address} ends at {end}" for address, end in sorted(ends.items())) or "none has one"
+        raise Unavailable(reason=f"no replica's compacted view reaches the log: partition={partition} log_begins={extent.first} {view_ends}")
     end = reaching[len(reaching) // 2]
     return ViewEnd(end, tuple(sorted(address for address, reach in ends.items() if reach >= end)))
 
@@ -148,11 +148,11 @@ def view_end(ends: Mapping[str, int], extent: Extent, partition: int) -> ViewEnd
 def latest_offset(
     start: Offset, extents: Mapping[int, Extent], limits: Limits = NO_LIMITS, *, measure: Measure | None = None, waited_ms: float | None = None
 ) -> Offset:
-    """The end of the next batch. A partition that `extents` leaves out (not asked for now, no owner just now) stays where it is. `waited_ms`: since
-    when there was no batch, None where nothing may be waited for."""
+    """The end of the next batch. A partition without an entry in `extents` (not selected now, or without an owner at the moment) does not advance.
+    `waited_ms`: time since the last batch, None if the batch must not wait."""
     new = {partition: extent.first for partition, extent in extents.items() if partition not in start.next}
     starts = {**start.next, **new}
-    # Counted from what is still there: trimmed transactions use up no limit.
+    # Counted from the first retained id: trimmed transactions use up no limit.
     froms = {p: max(starts[p], extents[p].first) for p in sorted(extents)}
     backlog = {p: extents[p].next - at for p, at in froms.items() if extents[p].next > starts[p]}
     if limits.min_rows is not None and waited_ms is not None and sum(backlog.values()) < limits.min_rows and waited_ms < limits.delay_ms:
@@ -173,10 +173,10 @@ def latest_offset(
 
 
 def split_limit(backlog: Mapping[int, int], limit: int, *, turn: int) -> dict[int, int]:
-    """`limit` (below the sum of the backlogs) shared out: one to each, the rest in proportion to what each still has, the largest remainders
-    rounded up.
+    """Divides `limit` (below the sum of the backlogs): one to each, the rest in proportion to the remaining backlog, the largest remainders rounded
+    up.
 
-    Below one each, partitions take turns: `turn` moves with what was read, so over the batches each is served."""
+    If there is less than one for each, partitions rotate: `turn` moves with what was read, so over several batches each is served."""
     waiting = [partition for partition in sorted(backlog) if backlog[partition] > 0]
     if limit < len(waiting):
         return {waiting[(turn + n) % len(waiting)]: 1 for n in range(limit)}
@@ -195,8 +195,9 @@ def split_limit(backlog: Mapping[int, int], limit: int, *, turn: int) -> dict[in
 
 
 def within_bytes(backlog: Mapping[int, int], starts: Mapping[int, int], limit: int, measure: Measure) -> dict[int, int]:
-    """What of the backlogs (each above 0) fits: each partition has a share in proportion to its bytes, and takes what of its beginning is within the
-    share. A first transaction that is larger than its share is taken all the same, or its partition would stand still."""
+    """The part of the backlogs (each above 0) that fits: each partition has a share in proportion to its bytes, and reads as many of its first
+    transactions as fit into the share. A first transaction that is larger than its share is read nevertheless, or its partition would never
+    advance."""
     sizes = measure({p: Range(starts[p], starts[p] + count - 1, 0) for p, count in backlog.items()})
     total = sum(size.bytes for size in sizes.values())
     if total <= limit:
@@ -209,7 +210,7 @@ def within_bytes(backlog: Mapping[int, int], starts: Mapping[int, int], limit: i
 
 
 def cut(spans: Iterable[Span], *, min_partitions: int | None, max_records: int) -> list[Span]:
-    """The tasks of a batch: every id once, in order; no task above `max_records`; at least `min_partitions` tasks where there are as many rows."""
+    """The tasks of a batch: every id once, in order; no task above `max_records`; at least `min_partitions` tasks if there are as many rows."""
     spans = [span for span in spans if span.last >= span.first]
     total = sum(span.last - span.first + 1 for span in spans)
     piece = max_records

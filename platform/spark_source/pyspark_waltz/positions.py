@@ -1,8 +1,8 @@
-"""Where to start or end reading, as a user says it and before the log was asked: by transaction id or by append time. Pure.
+"""Where to start or end reading, as the user writes it, before the log is asked: by transaction id or by append time. Pure.
 
 A transaction id in JSON may be -2 for the earliest and -1 for the latest. A time is a number of milliseconds since 1970 UTC, or ISO 8601 with its
-offset (`2026-11-21T10:00:00Z`): without one it would mean another moment on another machine. Where topics are read, JSON may name them in place of
-partitions of the log: `{"shop/orders": {"0": 17}, "shop/returns": -1}`, one position for all of a topic or for its own partitions.
+offset (`2026-11-21T10:00:00Z`): without an offset it would mean another moment on another machine. If topics are read, JSON may name them instead of
+log partitions: `{"shop/orders": {"0": 17}, "shop/returns": -1}`, one position for a whole topic or one for each of its partitions.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from typing import Self, TypeAlias
 
 from waltz_log.errors import InvalidSetting
 
-__all__ = ["EARLIEST", "LATEST", "Positions", "Times", "backward", "parse_partitions", "parse_positions", "parse_time", "parse_times", "told_time"]
+__all__ = ["EARLIEST", "LATEST", "Positions", "Times", "backward", "iso_time", "parse_partitions", "parse_positions", "parse_time", "parse_times"]
 
 EARLIEST = -2
 LATEST = -1
 
 PARTITIONS_MAX = 1 << 20
-"""Bounds what `partitions` may expand to; far above any cluster, far below what hurts the driver."""
+"""Bounds the expansion of `partitions`; far above any cluster, far below what hurts the driver."""
 
 TIME_MS_MAX = 253_402_300_800_000
 """The year 10000, where ISO 8601 and Spark's timestamps end."""
 
 TIME_MS_MIN = 100_000_000_000
-"""March 1973. A lower number is one of seconds; 0, the beginning of time, is let pass."""
+"""March 1973. A lower number is probably in seconds; 0, the beginning of time, is accepted."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ByTopic: TypeAlias = Mapping[str, int | Mapping[int, int]]
-"""Topic to what is said of all of it, or of each of its own partitions."""
+"""Topic to one value for all of it, or to one for each of its own partitions."""
 
 Places: TypeAlias = Mapping[int, tuple[str, int]]
-"""Partition of the log to its topic, and as which of the topic's partitions."""
+"""Log partition to its topic, and to its index within the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """A transaction id, `EARLIEST` or `LATEST` for each partition. `topics`: the same by topic, until `in_log` says which partitions those are."""
+    """A transaction id, `EARLIEST` or `LATEST` for each partition. `topics`: the same by topic, until `in_log` maps them to log partitions."""
 
     default: int
     given: Mapping[int, int] = field(default_factory=dict)
     topics: ByTopic = field(default_factory=dict)
 
     def in_log(self, option: str, places: Places, *, strict: bool = True) -> Self:
-        """By partition of the log alone. `strict`: what is not there is an `InvalidSetting`; otherwise it may come later."""
+        """The positions by log partition only. `strict`: a missing topic or partition is an `InvalidSetting`; otherwise it may be created later."""
         return replace(self, given=_in_log(option, self.given, self.topics, places, strict=strict), topics={}) if self.topics else self
 
     def of(self, partition: int) -> int:
@@ -57,7 +57,8 @@ class Positions:
 @dataclass(frozen=True, slots=True)
 class Times:
     """The first transaction appended at a time or later, in milliseconds, for each partition that has one; `otherwise`, `EARLIEST` or `LATEST`, for
-    the others. `option` is the one that said so. `strict`: a partition without such a transaction is an error and not the latest."""
+    the others. `option` is the option that the times come from. `strict`: a partition without such a transaction is an error; otherwise it means the
+    latest."""
 
     option: str
     everywhere_ms: int | None = None
@@ -67,7 +68,7 @@ class Times:
     topics: ByTopic = field(default_factory=dict)
 
     def in_log(self, places: Places, *, strict: bool = True) -> Self:
-        """As of `Positions`."""
+        """As in `Positions`."""
         return replace(self, given_ms=_in_log(self.option, self.given_ms, self.topics, places, strict=strict), topics={}) if self.topics else self
 
     def of(self, partition: int) -> int | None:
@@ -75,7 +76,7 @@ class Times:
 
 
 def parse_partitions(text: str) -> tuple[int, ...]:
-    """`0-3,7` as (0, 1, 2, 3, 7): sorted, each once."""
+    """Parses `0-3,7` to (0, 1, 2, 3, 7): sorted, without repetitions."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -122,7 +123,7 @@ def parse_time(name: str, value: object) -> int:
     if not isinstance(value, bool) and text.isdecimal():
         found = int(text)
         if 0 < found < TIME_MS_MIN:
-            reason = f"wants milliseconds since 1970, and {text} is {told_time(found)[:10]} in milliseconds; were seconds meant?"
+            reason = f"wants milliseconds since 1970, and {text} is {iso_time(found)[:10]} in milliseconds; were seconds meant?"
             raise InvalidSetting(name=name, reason=reason, nearest=None)
     else:
         try:
@@ -144,12 +145,12 @@ def backward(option: str, partition: int, start: object, end: object) -> Invalid
     return InvalidSetting(name=option, reason=f"lies before the start: {where}start={start} end={end}", nearest=None)
 
 
-def told_time(time_ms: int) -> str:
+def iso_time(time_ms: int) -> str:
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _said(name: str, text: str, form: str, value_of: Callable[[object], int]) -> tuple[dict[int, int], dict[str, int | Mapping[int, int]]]:
-    """Of JSON, by partition of the log and by topic."""
+    """From JSON, by log partition and by topic."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -169,7 +170,7 @@ def _said(name: str, text: str, form: str, value_of: Callable[[object], int]) ->
 
 
 def _in_log(option: str, given: Mapping[int, int], topics: ByTopic, places: Places, *, strict: bool) -> dict[int, int]:
-    """A partition of the log that is named itself goes before its topic."""
+    """The position of a log partition itself overrides that of its topic."""
     found: dict[int, int] = {}
     numbers: dict[str, list[int]] = {}
     for partition, (topic, number) in sorted(places.items()):
@@ -186,8 +187,8 @@ def _in_log(option: str, given: Mapping[int, int], topics: ByTopic, places: Plac
             )
         for number in sorted(said) if not isinstance(said, int) else ():
             if number not in numbers[topic]:
-                told = ",".join(str(each) for each in numbers[topic])
-                raise InvalidSetting(name=option, reason=f"names partition {number} of topic {topic}, of which are read {told}", nearest=None)
+                known = ",".join(str(each) for each in numbers[topic])
+                raise InvalidSetting(name=option, reason=f"names partition {number} of topic {topic}, of which are read {known}", nearest=None)
     return found | dict(given)
 
 

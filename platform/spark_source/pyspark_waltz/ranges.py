@@ -1,11 +1,11 @@
-"""Reads one committed range from storage nodes, in an executor: verified, in order, every id once, whichever replicas die meanwhile.
+"""Reads one committed range from storage nodes, in an executor: verified, in order, every id once, even if replicas fail meanwhile.
 
-The bound's session goes with every request: a replica that was last made clean in an older session refuses, since its tail may hold other
-transactions under the same ids (design: reading from replicas). What arrived is checked before it is given out: framing, both checksums of
-every record, dense ids. On any failure the range goes on at the next replica from the first id not yet given out. It gives up only when for
-`fetchTimeoutMs` no replica brought a single transaction further; while Spark is busy with a batch no time passes.
+Every request carries the session of the bound. A replica that last became clean in an older session refuses, since its tail may hold other
+transactions under the same ids (design: reading from replicas). Received data is checked before it is returned: framing, both checksums of every
+record, dense ids. After any failure the range continues at the next replica from the first id not yet returned. It fails only if no replica delivered
+another transaction for `fetchTimeoutMs`; time that Spark needs for a batch does not count.
 
-Imported inside workers only: this module and what it imports need gRPC, numpy and Arrow.
+Imported only in workers: this module and its imports need gRPC, numpy and Arrow.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ log = logging.getLogger(__name__)
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 16 * 1024 * 1024
-"""A batch is given out at whichever comes first: enough rows to make the cost per batch vanish, little enough that a worker stays small."""
+"""A batch is returned at whichever limit comes first: enough rows to make the cost per batch negligible, few enough to keep a worker small."""
 
 FRAME_BYTES = 1024 * 1024
-"""Asked for per message: the size at which gRPC carries about 1 GB/s here."""
+"""Requested per message: the size at which gRPC transfers about 1 GB/s here."""
 
 CAREFUL_FRAME_BYTES = 64 * 1024
-"""Asked for after corrupt data, and an eighth after each more, where each message is its own batch: two replicas with different broken records still
-serve all of them together."""
+"""Requested after corrupt data, and an eighth after each further failure; each message is then its own batch. So two replicas with different corrupt
+records can still serve the whole range together."""
 
 LOOKAHEAD_BYTES = 8 * 1024 * 1024
-"""What gRPC may receive ahead of us: the next batch travels while Spark takes the last one."""
+"""How much gRPC may receive in advance: the next batch arrives while Spark processes the last one."""
 
 PAUSE_S = (0.05, 1.0)
-"""Wait after a round in which no replica served: the first, and the longest."""
+"""Pause after a round in which no replica served: the first, and the longest."""
 
 _channels: dict[tuple[int, str], grpc.Channel] = {}
 """Kept between the tasks of a reused worker; by process, because a channel does not survive a fork."""
@@ -77,8 +77,8 @@ class _Chunk:
 
 
 def read_range(task: LogRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a task as batches. `RangeUnreadable` or `DataLost` where it cannot be, `EnvelopeBroken` and `NotAllowed` at once, for every replica
-    says the same; a batch given out stays right all the same."""
+    """The rows of a task as batches. Raises `RangeUnreadable` or `DataLost` if it cannot be read; `EnvelopeBroken` and `NotAllowed` at once, because
+    every replica would answer the same. Batches returned before an error remain valid."""
     patience_s = task.fetch_timeout_ms / 1000
     call_timeout_s = max(0.5, patience_s / (len(task.replicas) + 1))  # a replica that hangs leaves time for the others
     replicas = deque(task.replicas)
@@ -131,7 +131,7 @@ def read_range(task: LogRange) -> Iterator[pa.RecordBatch]:
 
 
 def _past_the_trimmed(task: LogRange, position: int, first: int) -> int:
-    """Every replica says that the log begins at `first` or later."""
+    """Handles the case that every replica's log begins at `first` or later."""
     if task.fail_on_data_loss:
         raise DataLost(partition=task.partition, first=position, last=min(first - 1, task.last), reason="trimmed while it was read")
     return first
@@ -145,7 +145,7 @@ def channel_to(address: str) -> grpc.Channel:
 
 
 def _chunks(task: LogRange, address: str, position: int, *, frame_bytes: int, timeout_s: float) -> Iterator[_Chunk]:
-    """What one replica sends from `position` on, gathered. The first error comes after what arrived before it."""
+    """The blocks that one replica sends from `position` on, collected into chunks. An error is raised after the data that arrived before it."""
     request = pb.ReadRequest(
         cluster_key=task.cluster_key,
         partition=task.partition,

@@ -1,4 +1,4 @@
-"""The columns of the source, as Spark names them."""
+"""The columns of the source, with Spark's types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = StructType(
         StructField("data", BinaryType()),
     ]
 )
-"""A row for each transaction. `timestamp`: when its block was appended; `header`: the application's own number."""
+"""A row for each transaction. `timestamp`: the append time of its block; `header`: the number that the application chose."""
 
 SCHEMA_WITH_METADATA = StructType(
     [
@@ -26,12 +26,12 @@ SCHEMA_WITH_METADATA = StructType(
         StructField("checksum", LongType()),
     ]
 )
-"""With `includeMetadata`: who appended it (client id and its sequence name an append for ever), under which generation of the partition's ownership,
-and the CRC-32 of the data, which is what SQL's `crc32(data)` gives."""
+"""With `includeMetadata`: the appending client (client id and its sequence identify an append permanently), the generation of the partition's
+ownership, and the CRC-32 of the data, which equals SQL's `crc32(data)`."""
 
 TOPIC_FIELDS = (StructField("topic", StringType()), StructField("key", BinaryType()))
-"""With `topic` or `topicPattern`: the topic's name, and the key, which is null in a topic without keys. `data` is the value then, empty where the key
-ends."""
+"""With `topic` or `topicPattern`: the topic's name, and the key, which is null in a topic without keys. `data` is then the value, empty for a
+tombstone."""
 
 METADATA_SCHEMA = StructType(
     [
@@ -44,12 +44,12 @@ METADATA_SCHEMA = StructType(
         StructField("replicas", ArrayType(StringType())),
     ]
 )
-"""With `mode=metadata`: a row for each partition. The first retained transaction and the last committed one (one less than the first where there is
-none), the owner's address, its generation and store session, and the addresses of the storage nodes that hold it. Of a partition that nobody owns
-just now only the replicas are known."""
+"""With `mode=metadata`: a row for each partition. The first retained transaction and the last committed one (one less than the first if there is
+none), the owner's address, its generation and store session, and the addresses of the storage nodes that hold it. For a partition without an owner
+only the replicas are known."""
 
 
 def schema_of(*, include_metadata: bool, by_topic: bool) -> StructType:
-    """Of transactions."""
+    """The schema of transactions."""
     plain = SCHEMA_WITH_METADATA if include_metadata else SCHEMA
     return StructType([*plain.fields, *TOPIC_FIELDS]) if by_topic else plain

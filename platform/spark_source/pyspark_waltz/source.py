@@ -1,7 +1,7 @@
-"""The data source `waltz` as Spark sees it: options, schema, and the readers over the planner.
+"""The data source `waltz` for Spark: options, schema, and the readers around the planner.
 
-Spark pickles a source into planner processes and a reader's `read` into workers, so nothing here connects before it is used, and neither gRPC nor
-the client is imported at the top: workers import this module before they fork.
+Spark pickles a source into planner processes and a reader's `read` into workers. So nothing connects before its first use, and neither gRPC nor the
+client is imported at the top: workers import this module before they fork.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
 
 
 class DefaultSource(DataSource):
-    """Found by its module's name (`pyspark_…`), without registration, wherever the package is installed."""
+    """PySpark finds it by the package's name (`pyspark_…`), without registration, wherever the package is installed."""
 
     connect = staticmethod(_connect)
-    """How the driver reaches the cluster. A subclass may bring another way (tests do), with addresses of its own (`check_address`)."""
+    """How the driver reaches the cluster. A subclass may replace it (tests do), with its own form of address (`check_address`)."""
 
     check_address: Callable[[str], object] = staticmethod(parse_address)
     """Raises `InvalidSetting` for an address that `connect` could never use, before anything is connected."""
@@ -64,7 +64,7 @@ class DefaultSource(DataSource):
 
     @property
     def parsed(self) -> SourceOptions:
-        """Raises `InvalidSetting` where the address of the cluster is missing: the source is made without it for a query of a table."""
+        """Raises `InvalidSetting` if the address of the cluster is missing: for a query of a table, Spark creates the source without it."""
         if self._parsed is None:
             self._parsed = self._parse(self._given)
         return self._parsed
@@ -83,7 +83,7 @@ class DefaultSource(DataSource):
         return schema_of(include_metadata=self.parsed.include_metadata, by_topic=self.parsed.by_topic)
 
     def _adopt(self, schema: StructType) -> None:
-        """Parses the options of the read. Those of a table are in its schema."""
+        """Parses the options of the read. For a table they are in its schema."""
         self._parsed = self._parse(catalog_tables.options_of(schema, self._given))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -91,7 +91,7 @@ class DefaultSource(DataSource):
         self.parsed.check_use("batch")
         if self.parsed.metadata_mode:
             return MetadataReader(self.parsed, self.connect)
-        # Spark 4.2 gives the tasks planned with one query's filters to later queries of the frame, which then miss rows: none unless asked for.
+        # Spark 4.2 reuses the tasks planned with one query's filters for later queries of the DataFrame, which then miss rows: off by default.
         return _FilteringReader(self) if self.parsed.filter_pushdown and filters.asked_for() else _BatchReader(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -101,7 +101,7 @@ class DefaultSource(DataSource):
 
 
 def _plan(options: SourceOptions, view: LogView, spans: Iterable[Span], pushed: Pushed, topics: Mapping[int, TopicOf]) -> list[LogRange]:
-    """The tasks for a batch, each bound to a session and its replicas. `topics`: of each partition, where they are read."""
+    """The tasks for a batch, each bound to a session and its replicas. `topics`: the topic of each partition, if topics are read."""
     spans = [span for span in spans if span.last >= span.first]
     if not spans:
         return []
@@ -114,7 +114,7 @@ def _plan(options: SourceOptions, view: LogView, spans: Iterable[Span], pushed: 
     ranges = []
     for number, span in enumerate(cut(held, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)):
         location = locations[span.partition]
-        # Neighbouring ranges begin at different replicas, so that the reading is spread over them.
+        # Neighboring ranges begin at different replicas, to spread the reads over them.
         shift = (span.partition + number) % max(1, len(location.replicas))
         ranges.append(
             LogRange(
@@ -136,7 +136,7 @@ def _plan(options: SourceOptions, view: LogView, spans: Iterable[Span], pushed: 
 
 
 def _plan_compacted(options: SourceOptions, view: LogView, extents: Mapping[int, Extent]) -> list[InputPartition]:
-    """Views, and the log from where each ends. Raises `InvalidSetting` for a topic without views."""
+    """Tasks for the views, and for the log from where each view ends. Raises `InvalidSetting` for a topic without views."""
     for found in view.topics.values():
         if not found.compaction:
             raise InvalidSetting(name="compacted", reason=f"cannot be used: {found.topic.name} is no compaction topic", nearest=None)
@@ -192,7 +192,7 @@ def _begin(options: SourceOptions, view: LogView, extents: Mapping[int, Extent])
 
 
 def _ends(options: SourceOptions, view: LogView, *, strict: bool) -> tuple[Positions, Times | None]:
-    """Where each partition is to end, by partition of the log. `strict`: of topics that are there."""
+    """Where each partition is to end, by log partition. `strict`: the topics must exist."""
     times = options.ending_times.in_log(_places(view), strict=strict) if options.ending_times is not None else None
     return options.ending.in_log("endingTransactionIds", _places(view), strict=strict), times
 
@@ -205,7 +205,7 @@ def _places(view: LogView) -> dict[int, tuple[str, int]]:
 
 
 class _BatchReader(DataSourceReader):
-    """Bounds are fixed when Spark plans the first query of a frame, and Spark keeps them for its later ones."""
+    """Spark fixes the bounds when it plans the first query of a DataFrame, and keeps them for later queries."""
 
     def __init__(self, source: DefaultSource) -> None:
         self._source = source
@@ -234,7 +234,7 @@ class _BatchReader(DataSourceReader):
             view.close()
 
     def _between_times(self, view: LogView, wanted: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-        """Without what was appended before or after the times that a filter lets pass."""
+        """The ranges without transactions appended before or after the times that a filter accepts."""
         from_ms, until_ms = self._pushed.from_ms, self._pushed.until_ms
         froms = view.positions_at(dict.fromkeys(wanted, from_ms)) if from_ms is not None else {}
         untils = view.positions_at(dict.fromkeys(wanted, until_ms)) if until_ms is not None else {}
@@ -256,7 +256,7 @@ class _FilteringReader(_BatchReader):
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one planner process on the driver for as long as the query runs; copies of it travel to workers for `read` alone."""
+    """Runs in one planner process on the driver as long as the query runs; workers receive copies only for `read`."""
 
     def __init__(self, source: DefaultSource) -> None:
         self._source = source
@@ -272,7 +272,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(starts, initial=True, cluster=str(log.cluster_key), topics=_names(log)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One that Spark knows; the others are seen to in `latestOffset`."""
+        """A limit that Spark knows; `latestOffset` applies the others."""
         limits = self._source.parsed.limits
         if limits.max_rows is not None:
             return ReadMaxRows(limits.max_rows)
@@ -281,7 +281,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(limits.min_rows) if limits.min_rows is not None else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        # Told to read all there is, by a trigger that runs once, a source must not hold back.
+        # With a trigger that runs once, Spark asks for all available data: apply no limit.
         limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._source.parsed.limits
         log, begin = self._log(), Offset.from_json(start)
         now_s = time.monotonic()
@@ -290,12 +290,12 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None:
             extents = self._until_ends(log.extents(begin.topics))
         else:
-            if not begin.topics.keys() <= self._target.keys():  # topics that were deleted are read to their end all the same
+            if not begin.topics.keys() <= self._target.keys():  # deleted topics are still read to their end
                 self._target = self._until_ends(log.extents(begin.topics)) | self._target
             extents = self._target
         begin.expect_cluster(str(log.cluster_key))
         self._expect_reached(log, begin)
-        # What is there now is all there will be, so nothing is waited for.
+        # The query ends at the present end of the log, so it waits for no further rows.
         waited_ms = None if self._target is not None else (now_s - self._last_batch_s) * 1000
         end = latest_offset(begin, extents, limits, measure=log.measure, waited_ms=waited_ms)
         self._reached = dict(end.next)
@@ -307,8 +307,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._until_ends(self._log().extents())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What `sources[].latestOffset` of the query's progress shows: the end of the log, and how far the batch is behind it. A source in Python has
-        no metrics of its own there."""
+        """The value of `sources[].latestOffset` in the query's progress: the end of the log, and how far the batch is behind it. A source in Python
+        cannot add metrics there."""
         known = self._log().known_extents()
         if not known:
             return None
@@ -330,15 +330,15 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._view.close()
 
     def _expect_reached(self, log: LogView, begin: Offset) -> None:
-        """`OutOfRange` where the log ends before what the query has read already. A bound may be old for a moment, which is waited out. Before a log
-        that was set back the query would stand still, and then read on with other transactions under the ids that it had passed."""
+        """Raises `OutOfRange` if the log ends before what the query has read already. Waits first, because a bound may be old for a moment. Over a
+        log that was reset, the query would not advance and later read other transactions under ids that it had passed."""
         known = log.known_extents()
         ahead = {partition: at for partition, at in begin.next.items() if partition in known and at > known[partition].next}
         if ahead:
             log.cover(ahead)
 
     def _until_ends(self, extents: dict[int, Extent]) -> dict[int, Extent]:
-        """The log up to where the query is to end. The end at a time is found once something as new is committed, and stays from then on."""
+        """The log up to where the query is to end. The end at a time is known once a transaction as new is committed, and then stays the same."""
         options = self._source.parsed
         if not options.bounded:
             return extents

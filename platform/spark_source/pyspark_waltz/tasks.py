@@ -1,4 +1,4 @@
-"""What travels to executors: one value for each task of a batch. Spark pickles them, so they hold values and nothing that is connected."""
+"""What Spark sends to executors: one value for each task of a batch. Spark pickles them, so they hold no connection."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["LogRange", "ViewRange"]
 
 @dataclass(frozen=True)
 class LogRange(InputPartition):
-    """One task: everything an executor needs to read ids `first` to `last` of a partition without asking anybody but storage nodes. `tests`: what
-    rows must pass to be handed on, by column."""
+    """One task: everything that an executor needs to read ids `first` to `last` of a partition with requests only to storage nodes. `tests`:
+    conditions by column; only rows that pass are returned."""
 
     partition: int
     first: int

@@ -1,7 +1,7 @@
-"""A log made of nothing but storage stubs, to test readers with: `StubCluster` in the test, `StubSource` (`format("waltz_stub")`) in Spark.
+"""A log that consists of storage stubs only, to test readers with: `StubCluster` in the test, `StubSource` (`format("waltz_stub")`) in Spark.
 
-The stubs are real gRPC servers that answer the real READ procedure from memory, and can be told to misbehave. What the driver asks the cluster
-(bounds, replicas) stands in a JSON file whose path is the source's `cluster` option, because Spark plans in processes of its own.
+The stubs are real gRPC servers that answer the real READ procedure from memory, and can be made to misbehave. The answers of the cluster to the
+driver (bounds, replicas) are in a JSON file whose path is the source's `cluster` option, because Spark plans in separate processes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def block_of(partition: int, first: int, rows: Iterable[bytes], *, append_time_m
 
 
 def records_in(block: Block) -> Iterator[tuple[Record, int]]:
-    """Each with where it ends."""
+    """Each record with the offset of its end."""
     end = 0
     while end < len(block.records):
         record, size = decode_record(block.records[end:])
@@ -75,8 +75,8 @@ def page_of(records: Sequence[WalRecord], *, bound: int, done: bool) -> pb.ReadV
 
 @dataclass
 class StubStorage:
-    """One replica. `session` is what its control file says; `hook` sees each block before it is sent and may change it, raise, or call `stop`;
-    `view_hook` is told how many pages of a view were sent before each, and may raise."""
+    """One replica. `session` is what its control file would say; `hook` receives each block before it is sent and may change it, raise, or call
+    `stop`; `view_hook` receives the number of view pages sent so far before each page, and may raise."""
 
     name: str
     cluster_key: bytes
@@ -107,7 +107,7 @@ class StubStorage:
         self._server.start()
 
     def stop(self) -> None:
-        """As a killed process: open streams break, new ones are refused."""
+        """Like a killed process: open streams break, new ones are refused."""
         if self._server is not None:
             self._server.stop(0)
             self._server = None
@@ -203,7 +203,7 @@ class _Bound:
 
 
 class StubInspector(AbstractContextManager["StubInspector"]):
-    """`ClusterInspector` over the file that a `StubCluster` keeps."""
+    """`ClusterInspector` over the file that a `StubCluster` writes."""
 
     def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
         self._path = Path(cluster)
@@ -214,7 +214,7 @@ class StubInspector(AbstractContextManager["StubInspector"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing is held open."""
+        """Does nothing: nothing is open."""
 
     @property
     def parameters(self) -> _Parameters:
@@ -249,7 +249,7 @@ class StubInspector(AbstractContextManager["StubInspector"]):
 
 
 def _located(blocks: list[list[int]], retained: int, asked: Question) -> Place:
-    """From blocks as (first id, append time, record sizes…), one transaction after the other."""
+    """From blocks of (first id, append time, record sizes…), one transaction after the other."""
     rows = {first + n: (time_ms, size) for first, time_ms, *sizes in blocks for n, size in enumerate(sizes)}
     ids = [at for at in rows if retained <= at <= asked.high_water_mark]
     positions = tuple(next((at for at in ids if rows[at][0] >= time_ms), asked.high_water_mark + 1) for time_ms in asked.times_ms)
@@ -276,7 +276,7 @@ class StubSource(DefaultSource):
 
 
 class StubCluster:
-    """Three replicas with the same blocks, and the file that says so. `publish` after each change of what the driver should see."""
+    """Three replicas with the same blocks, and the file that describes them. Call `publish` after each change that the driver should see."""
 
     def __init__(self, directory: Path, *, partitions: int = 2, replicas: int = 3, session: int = 1, key: UUID | None = None) -> None:
         self.key = key or uuid4()
@@ -312,7 +312,7 @@ class StubCluster:
         return block
 
     def create_topic(self, name: str, partitions: int, *, type: str = "regular", keyed: bool = False) -> Topic:
-        """In the catalogue, over the first log partitions that are free."""
+        """Adds the topic to the catalog, over the first free log partitions."""
         arguments = {"type": type, "keyed": keyed, "partitions": partitions, "pool": range(self.partitions), "now_ms": 0}
         self.catalogue, made = self.catalogue.with_new(TopicName.parse(name), **arguments)  # type: ignore[arg-type]
         self.publish()
@@ -323,7 +323,7 @@ class StubCluster:
         self.publish()
 
     def compact(self, partition: int, bound: int, *, nodes: Iterable[int] | None = None) -> None:
-        """The plainest view: of what is below `bound`, the latest of each key, on these nodes or all."""
+        """Builds the simplest view: the latest transaction of each key below `bound`, on these nodes or all."""
         latest: dict[bytes, WalRecord] = {}
         for block in self._written.get(partition, []):
             for each, _ in records_in(block):
@@ -338,7 +338,7 @@ class StubCluster:
         return dict(self._marks)
 
     def trim(self, partition: int, first: int) -> None:
-        """Ids below `first` are gone, on every replica."""
+        """Removes ids below `first` on every replica."""
         self.first[partition] = first
         for node in self.nodes:
             node.first[partition] = first

@@ -1,11 +1,11 @@
 """Reads the compacted view of one partition from storage nodes, in an executor (docs/reference/spark.md, Topics).
 
-The driver chose an `end`, where the log goes on, and every replica's view ends there or further. From one that ends further, records from `end` on
-are left to the log, as far as this batch reads it (`log_end`); what lies beyond replaced what the batch would have read, and is given. So each key
-comes, as of `end` or newer. When a replica fails, another one's view is read above the last id that was given, if it ends no earlier: what the first
-one left out was replaced by something below its end.
+The driver chose an `end`, where the log continues, and every replica's view ends there or further. If a view ends further, its records from `end` on
+are skipped as far as this batch reads the log (`log_end`). Later records replaced some that the batch would have read, and are returned. So each key
+has its value as of `end` or newer. If a replica fails, reading continues in another replica's view above the last returned id, if that view ends no
+earlier: what the first view omitted was replaced by something below its end.
 
-Columns come as columns and become Arrow without a copy. Imported inside workers only.
+Columns arrive as columns and become Arrow without a copy. Imported only in workers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def read_view(task: ViewRange) -> Iterator[pa.RecordBatch]:
-    """Raises `RangeUnreadable` where no replica brought it further for `fetchTimeoutMs`, `NotAllowed` at once."""
+    """Raises `RangeUnreadable` if no replica delivered more for `fetchTimeoutMs`, `NotAllowed` at once."""
     patience_s = task.fetch_timeout_ms / 1000
     call_timeout_s = max(0.5, patience_s / (len(task.replicas) + 1))
     position, tried = 0, 0
@@ -89,7 +89,7 @@ def _pages(task: ViewRange, address: str, position: int, bound: int, timeout_s: 
 
 
 def _batch(task: ViewRange, page: pb.ReadViewResponse, position: int) -> tuple[pa.RecordBatch, int]:
-    """The rows of a page, and its last id, `position - 1` where it is empty. Raises `ProtocolViolation` where its columns do not fit together."""
+    """The rows of a page, and its last id, `position - 1` if it is empty. Raises `ProtocolViolation` if its columns do not fit together."""
     ids, times = (np.frombuffer(column, dtype=">i8").astype(np.int64) for column in _whole(8, page.transaction_ids, page.times_ms))
     headers = np.frombuffer(_whole(4, page.headers)[0], dtype=">i4").astype(np.int32)
     keys = _binary(page.key_lengths, page.keys)
