@@ -35,6 +35,7 @@
     ├── WorkerFailed              a worker process ends after each start                read its last log lines
     ├── JournalFull               a journal has no room; nothing was written            delete from it, then retry
     ├── JournalFailed             a journal's disk failed                               close it, repair the disk, open it again
+    ├── UndeclaredTransition      a session changed its state as it never should        report it as a defect
     └── ProtocolViolation         the peer sent what the protocol does not allow        upgrade or fix the peer
 
 `base` says how fields are declared and checked. Every error survives pickling and the wire (`encode`, `decode`). `outcome` says whether the failed
@@ -53,6 +54,7 @@ from waltz_log.errors.appends import GaveUp, GaveUpOnConflict, LockConflict, Not
 from waltz_log.errors.availability import ClusterUnavailable, ConnectionLost, NotOwner, OutboxFull, ProtocolViolation, Unavailable
 from waltz_log.errors.base import WaltzError, exit_code_of
 from waltz_log.errors.data import CorruptData, EnvelopeBroken, NotCommittedYet, OutOfRange, Trimmed
+from waltz_log.errors.defects import UndeclaredTransition
 from waltz_log.errors.fencing import ClusterKeyMismatch, CoordinatorBehind, Fenced, OutboxTaken, ReplicaFenced, SessionTooOld
 from waltz_log.errors.machine import JournalFailed, JournalFull, StorageFailed, StorageFull, WorkerFailed
 from waltz_log.errors.requests import (
@@ -101,6 +103,7 @@ __all__ = [
     "TransactionTooLarge",
     "Trimmed",
     "Unavailable",
+    "UndeclaredTransition",
     "UnknownRecord",
     "WaltzError",
     "WorkerFailed",

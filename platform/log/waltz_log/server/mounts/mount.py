@@ -11,6 +11,7 @@ import struct
 from collections import deque
 
 from waltz_log.core.ports import Sender
+from waltz_log.core.session_states import MOUNT, MountState, StateMachine
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import OutOfRange, WaltzError
 from waltz_log.server.base.pulse import Pulse
@@ -39,7 +40,7 @@ class Mount:
         self.appends = bool(request.client_id) and not request.appends_nothing
         self.last_sequence = -1
         self.failed: WaltzError | None = None
-        self.ready = False
+        self._state = StateMachine(MOUNT)
         self._fed = request.client_high_water_mark
         self._stream = stream
         self._store = store
@@ -51,6 +52,11 @@ class Mount:
         self._wake = Pulse()
         self._drained = Pulse()
         self._flushes = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the client may append, and all its older requests are decided."""
+        return self._state.current is MountState.READY
 
     # ---- what others tell it -------------------------------------------------------------------------------------------------------------------
 
@@ -81,6 +87,7 @@ class Mount:
     def fail(self, error: WaltzError) -> None:
         """Ends the stream with the error, which the client receives."""
         if self.failed is None:
+            self._state.move(MountState.FAILED)
             self.failed = error
             self._wake.notify()
 
@@ -119,7 +126,9 @@ class Mount:
             high_water_mark=target,
             protocol_version=self._version,
         )
-        self.ready = True  # before it is told: the client's first append may be here before this task knows that the answer is out
+        if self.failed is not None:
+            raise self.failed
+        self._state.move(MountState.READY)  # before it is told: the client's first append may be here before this task knows that the answer is out
         await self._stream.send(pb.ServerMessage(mounted=response))
         while True:
             await self._wake.wait_for(self._has_work)

@@ -102,7 +102,7 @@ class _Serving:
 
     def ready(self, client_id: int) -> bool:
         """Whether the client's newest mount is ready: of older ones nothing can come any more."""
-        return any(mount.client_id == client_id and mount.ready and mount.failed is None for mount in self.mounts)
+        return any(mount.client_id == client_id and mount.ready for mount in self.mounts)
 
 
 class Partition:

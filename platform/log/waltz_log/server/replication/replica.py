@@ -19,9 +19,10 @@ from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Channel, ReadMethod, Receiver, Request, Response, Stream, StreamMethod
 from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.session_states import REPLICA_SESSION, StateMachine
 from waltz_log.core.status.server_statistics import ReplicaStatistics
 from waltz_log.core.topics.access import allowed
-from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, WaltzError
+from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, UndeclaredTransition, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.fill import Fill
@@ -54,7 +55,7 @@ class ReplicaSession:
         """On its disk, when it refused the last block for want of room."""
         self._store = store
         self._channel: Channel | None = None
-        self._state = ReplicaStatus.CONNECTING
+        self._state = StateMachine(REPLICA_SESSION)
         self._corrupt = False
         """Its node refuses to open the partition: what it stores is damaged."""
         self._error: str | None = None
@@ -99,6 +100,8 @@ class ReplicaSession:
             except CoordinatorBehind as error:
                 found = CoordinatorBehind(partition=error.partition, replica=self.name, recorded=error.recorded, found=error.found)
                 await self._store.close_behind(found)
+            except UndeclaredTransition:
+                raise  # a defect: trying again would hide it
             except WaltzError as error:
                 if self._store.failed is not None:
                     return
@@ -119,7 +122,8 @@ class ReplicaSession:
         if isinstance(error, StorageFull):
             self.free_bytes = max(0, error.free_bytes)
         self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
-        self._state, self._error = ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED, str(error)
+        self._state.move(ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED)
+        self._error = str(error)
         self._store.advanced.notify()
         log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
 
@@ -149,7 +153,7 @@ class ReplicaSession:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _connect(self) -> None:
-        self._state = ReplicaStatus.CONNECTING
+        self._state.move(ReplicaStatus.CONNECTING)
         node = await self._store.coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
         self._entry_version = None if node is None else node.version
         if node is None:
@@ -163,7 +167,7 @@ class ReplicaSession:
     async def _recover(self) -> int:
         """Brings the replica to the resolved mark, clean, and returns the next id it needs."""
         store, recovery = self._store, self._recovery
-        self._state = ReplicaStatus.RECOVERING
+        self._state.move(ReplicaStatus.RECOVERING)
         self._stream_epoch += 1
         opened = await self._open_again()
         self.reached = True
@@ -208,7 +212,7 @@ class ReplicaSession:
         if last > mark:
             last = await self._truncate(mark)
         if last < mark:
-            self._state = ReplicaStatus.COPYING
+            self._state.move(ReplicaStatus.COPYING)
             # From here on all that it holds and gets is committed, and the metadata says where the old session ended.
             await self._keep_progress(last)
             if last < resolved:
@@ -367,7 +371,7 @@ class ReplicaSession:
 
         def has() -> int:
             # With `quorum_memory` a replica that catches up syncs once in a flush period: a turn that waited for the disk would last that long.
-            return self._received if self._state == ReplicaStatus.CATCHING_UP else self._reached
+            return self._received if self._state.current is ReplicaStatus.CATCHING_UP else self._reached
 
         async def acknowledged(transaction_id: int) -> None:
             await self._acknowledging.wait_for(lambda: has() >= transaction_id)
@@ -375,7 +379,7 @@ class ReplicaSession:
         async with aclosing(fill.in_turns(runs, lambda: store.committed, acknowledged, self._yields)) as turns:
             async for run in turns:
                 yield run
-                if self._state == ReplicaStatus.COPYING and fill.keeps_now:
+                if self._state.current is ReplicaStatus.COPYING and fill.keeps_now:
                     await self._keep_progress(self._reached)
 
     def _yields(self) -> bool:
@@ -397,7 +401,8 @@ class ReplicaSession:
     async def _replicate(self, next_id: int) -> None:
         """Sends blocks as they come, older ones read from a peer, and counts the acknowledgements. Ends only with an error."""
         store = self._store
-        self._state, self._error = ReplicaStatus.LIVE, None
+        self._state.move(ReplicaStatus.LIVE)
+        self._error = None
         self._received = next_id - 1
 
         def acknowledged(transaction_id: int) -> None:
@@ -470,22 +475,22 @@ class ReplicaSession:
                 await stream.send(blocks)
                 next_id = blocks[-1].last_transaction_id + 1
                 continue
-            self._state = ReplicaStatus.CATCHING_UP
+            self._state.move(ReplicaStatus.CATCHING_UP)
             async with aclosing(self._in_turns(store.runs(next_id, store.window.first_transaction_id - 1))) as runs:
                 async for run in runs:
                     await stream.send(run)
                     next_id = run[-1].last_transaction_id + 1
-            self._state = ReplicaStatus.LIVE
+            self._state.move(ReplicaStatus.LIVE)
 
     # ---- calls -----------------------------------------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> ReplicaStatus:
-        return ReplicaStatus.FULL if self.full else self._state
+        return ReplicaStatus.FULL if self.full else self._state.current
 
     @property
     def live(self) -> bool:
-        return self._state is ReplicaStatus.LIVE
+        return self._state.current is ReplicaStatus.LIVE
 
     @property
     def _key(self) -> bytes:

@@ -30,6 +30,7 @@ from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, Replic
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.session_states import STORE_SESSION, StateMachine, StoreState
 from waltz_log.core.status.server_statistics import ReplicaStatistics
 from waltz_log.errors import CoordinatorBehind, CorruptData, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
 from waltz_log.server.base.lasting import is_expected
@@ -123,8 +124,7 @@ class StoreSession:
         self._refused: Counter[str] = Counter()
         """How often each replica refused this session without evidence of an owner that the metadata does not know."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._opened = False
-        self._renewing = False
+        self._state = StateMachine(STORE_SESSION)
 
     @property
     def owner_token(self) -> bytes:
@@ -169,7 +169,8 @@ class StoreSession:
         assert recovery.resolved is not None
         # 6. the metadata says who is clean
         await self._record(recovery)
-        self._opened = True
+        self._raise_if_failed()  # it may have ended while the metadata was written
+        self._state.move(StoreState.OPEN)
         self.advanced.notify()
 
     async def _lose_patience(self, recovery: Recovery) -> None:
@@ -210,7 +211,7 @@ class StoreSession:
         """The recovery decided the mark: the log goes on from here."""
         self.resolved = self.committed = high_water_mark
         if self.window.last_transaction_id != high_water_mark:
-            assert not self._renewing, "a session that was closed in order goes on where it closed"
+            assert not self._state.current.renewing, "a session that was closed in order goes on where it closed"
             self.memory.begin(high_water_mark)
         self.advanced.notify()
 
@@ -218,7 +219,7 @@ class StoreSession:
         """A replica holds everything up to the resolved mark. Returns once a majority does."""
         recovery.clean.add(name)
         self.advanced.notify()
-        await self.advanced.wait_for(lambda: self._opened or self.failed is not None)
+        await self.advanced.wait_for(lambda: self._state.current.opened or self.failed is not None)
         self._raise_if_failed()
 
     async def became_clean(self, name: str, recovery: Recovery, last_transaction_id: int) -> None:
@@ -269,14 +270,14 @@ class StoreSession:
     def append(self, block: Block) -> None:
         """Takes a block for all replicas. The caller bounds how many are in flight."""
         self._raise_if_failed()
-        assert not self._renewing, "between two sessions nothing is appended"
+        assert not self._state.current.renewing, "between two sessions nothing is appended"
         self.memory.append(block)
         self.fill_pace.appended += block.count
         self.appended.notify()
 
     @property
     def open_for_appends(self) -> bool:
-        return self._opened and self.failed is None
+        return self._state.current.opened
 
     @property
     def reaches_majority(self) -> bool:
@@ -484,7 +485,7 @@ class StoreSession:
         if len(self.live.intersection(self.assigned, assigned)) + len(filled) < majority(len(assigned)):
             return False
         began = asyncio.get_running_loop().time()
-        self._renewing = True
+        self._state.move(StoreState.CLOSING)
         try:
             await self._end_replica_sessions()
             async with self._metadata_lock:
@@ -492,13 +493,14 @@ class StoreSession:
                 members = closed.replicas | {name: ReplicaState(self.session, self.committed) for name in filled}
                 closed = PartitionMetadata(self.generation, self.session + 1, members)
                 await self._write_metadata(closed)
+            self._raise_if_failed()
+            self._state.move(StoreState.REOPENING)
             self.session += 1
-            self._opened, self._acknowledged, self._received, self._learned = False, {}, {}, {}
+            self._acknowledged, self._received, self._learned = {}, {}, {}
             await self._establish(closed, assigned)
         except WaltzError as error:
             self.fail(error)  # it may be closed in the metadata: nothing may be appended to it any more
             raise
-        self._renewing = False
         took_ms = round(1000 * (asyncio.get_running_loop().time() - began), 1)
         log.info("store session renewed", partition=self.partition, session=self.session, high_water_mark=self.committed, took_ms=took_ms)
         return True
@@ -530,7 +532,7 @@ class StoreSession:
             await self.close_behind(CoordinatorBehind(partition=self.partition, replica=replica, recorded=self.session, found=clean))
             return
         self._refused[replica] += 1
-        if error.newer < FENCE_PASSED_MAX and (self._opened or (self._refused[replica] > 1 and self._lacks_majority)):
+        if error.newer < FENCE_PASSED_MAX and (self._state.current.opened or (self._refused[replica] > 1 and self._lacks_majority)):
             await self._pass_fence(replica, error)
 
     @property
@@ -564,6 +566,7 @@ class StoreSession:
 
     def _end(self, error: WaltzError) -> None:
         if self.failed is None:
+            self._state.move(StoreState.ENDED)
             self.failed = error
             self.appended.fail(error)
             self.advanced.notify()
@@ -588,7 +591,7 @@ class StoreSession:
     @property
     def idle(self) -> bool:
         """Open, nothing in flight, and a majority known to hold it all."""
-        return self._opened and self.failed is None and len(self._complete()) >= majority(len(self.assigned))
+        return self._state.current is StoreState.OPEN and len(self._complete()) >= majority(len(self.assigned))
 
     def _complete(self) -> list[str]:
         """Replicas that said they have everything on disk."""
