@@ -22,7 +22,7 @@ JARS := .cache/delta-jars/COORDINATES
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check format test test-slow explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka docs doctor clean distclean
+.PHONY: help setup check format test test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -59,11 +59,14 @@ format: setup ## let ruff fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test: setup ## all tests but those marked slow
-	$(BIN)/pytest -q -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
+test: setup ## all tests but those marked slow or install
+	$(BIN)/pytest -q -m "not slow and not install" -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow
+
+test-install: setup ## the tests marked install: the built wheel alone in an empty environment; needs a package index
+	$(BIN)/pytest -q -m install
 
 explore: setup ## property tests with new random examples, failing ones saved in var/explore; SECONDS=600, ONLY=tests/.../test_x.py one file
 	$(BIN)/python tools/explore.py --seconds $(or $(SECONDS),600) $(ONLY)

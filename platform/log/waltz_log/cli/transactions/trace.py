@@ -15,6 +15,7 @@ from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
+from waltz_log.extras import install_command, missing_package
 from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["TABLES", "as_json", "as_lines", "run", "show"]
@@ -77,9 +78,11 @@ def _lookup() -> TableLookup:
         try:
             lookup: TableLookup = declared.load()
         except ImportError as error:
-            raise InvalidSetting(name="--table", reason=f"needs a package that is not installed: {error}", nearest=None) from None
+            raise InvalidSetting(
+                name="--table", reason=f"needs {missing_package(error) or f'a package that is not installed: {error}'}", nearest=None
+            ) from None
         return lookup
-    raise InvalidSetting(name="--table", reason="needs the Delta sink: install waltz-platform[spark]", nearest=None)
+    raise InvalidSetting(name="--table", reason=f"needs the Delta sink: {install_command('spark')}", nearest=None)
 
 
 def as_json(found: TransactionTrace, held: TableVersion | None) -> dict[str, Any]:
