@@ -22,7 +22,7 @@ JARS := .cache/delta-jars/COORDINATES
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check format test test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka docs doctor clean distclean
+.PHONY: help setup check format test test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -112,6 +112,9 @@ bench-kafka: setup ## the same load on three Kafka brokers that sync, in turns w
 	@test -f .cache/kafka-jars/COORDINATES || echo "bench-kafka: fetching Kafka's jars (once, 50 MB)"
 	@$(BIN)/python tools/fetch_jars.py kafka
 	$(BIN)/python -m benchmarks.kafka $(if $(ROUNDS),--rounds $(ROUNDS))
+
+reference: setup ## writes the generated pages of docs/reference
+	$(BIN)/python -m tools.reference
 
 docs: setup ## the documentation as a searchable site, in build/site; nothing in it is loaded from other hosts
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,4 +1,4 @@
-"""Prints docs/reference/errors.md, the page of all errors; with `--write` it writes the file.
+"""docs/reference/errors.md, the page of all errors.
 
 Everything on the page is read from the error classes and from `waltz_log.exit_codes`.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
@@ -35,7 +34,7 @@ SECTIONS = {
 INTRODUCTION = f"""\
 # Errors
 
-Generated from the error classes by `python tools/reference_errors.py --write`.
+Generated from the error classes by `make reference`.
 
 Every error is a `WaltzError`. Its fields are attributes with the types that are listed here. `str(error)` is a sentence, followed by the fields as
 `key=value`; a field that is None is left out. Names, fields and exit codes are an interface: match on them. Messages are for people and may change.
@@ -119,10 +118,3 @@ def _described(cls: type[WaltzError]) -> str:
 
 def _wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(text, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-if __name__ == "__main__":
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(page())
-    else:
-        print(page(), end="")

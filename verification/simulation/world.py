@@ -125,7 +125,7 @@ class World:
     def _logged(self, event: str, facts: MutableMapping[str, Any]) -> None:
         if event == "high-water mark resolved" and facts["partition"] in self.resolved:
             self.resolved[facts["partition"]].set()
-        if event in ("upkeep broke", "compaction broke", "replica session broke"):
+        if event in ("upkeep failed unexpectedly", "compaction failed unexpectedly", "replica session failed unexpectedly"):
             self.history.complaints.append(f"22: {event} at {self.now_s:.3f}: {facts}")
         if event == "store session open":
             self.history.sessions.append(SessionOpened(self.now_s, facts["partition"], facts["session"], facts["high_water_mark"]))

@@ -40,7 +40,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-cluster_app = typer.Typer(help="Make a cluster; see what it does.", no_args_is_help=True)
+cluster_app = typer.Typer(help="Create, grow and inspect a cluster.", no_args_is_help=True)
 app.add_typer(cluster_app, name="cluster")
 cluster_app.add_typer(replicas_app, name="replicas")
 outbox_app = typer.Typer(help="Inspect a service's outbox; retry or drop its dead letters.", no_args_is_help=True)
@@ -52,11 +52,11 @@ add_transactions(app)
 app.add_typer(subscribers_app, name="subscribers")
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
-Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
-ClusterOption = Annotated[str | None, typer.Option("--cluster", help="host:port[,host:port]/root")]
-LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error (WALTZ_LOG_LEVEL)")]
-OutboxDirectory = Annotated[Path, typer.Argument(help="Where the outbox lies.")]
-DeadIds = Annotated[list[int] | None, typer.Argument(help="Dead letters, by id.")]
+Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
+ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Connection string of the cluster: host:port[,host:port]/path.")]
+LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error. Also WALTZ_LOG_LEVEL.")]
+OutboxDirectory = Annotated[Path, typer.Argument(help="Directory of the outbox.")]
+DeadIds = Annotated[list[int] | None, typer.Argument(help="Ids of dead letters.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
@@ -77,8 +77,8 @@ def options(
 
 @app.command()
 def zookeeper(
-    directory: Annotated[Path, typer.Option(help="Where its data and configuration lie.")] = Path("var/zookeeper"),
-    listen: Annotated[str, typer.Option(help="host:port that clients reach it at.")] = "127.0.0.1:2181",
+    directory: Annotated[Path, typer.Option(help="Directory for its data and configuration.")] = Path("var/zookeeper"),
+    listen: Annotated[str, typer.Option(help="host:port on which it serves.")] = "127.0.0.1:2181",
 ) -> int:
     """Run a real ZooKeeper, from the jars inside the installed pyspark."""
     from waltz_log.processes import zookeeper as command
@@ -89,7 +89,7 @@ def zookeeper(
 @app.command()
 def server(
     config: Config = None,
-    listen: Annotated[str | None, typer.Option(help="host:port that clients reach it at.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port on which it serves.")] = None,
     cluster: ClusterOption = None,
     log_level: LogLevel = None,
 ) -> int:
@@ -105,8 +105,8 @@ def server(
 
 @app.command()
 def dev(
-    directory: Annotated[Path, typer.Option(help="Where everything lies; the same cluster comes up again.")] = Path("var/dev"),
-    partitions: Annotated[int | None, typer.Option(min=1, help="Of a new cluster (default 4).")] = None,
+    directory: Annotated[Path, typer.Option(help="Directory for all data. With an existing one, the same cluster starts again.")] = Path("var/dev"),
+    partitions: Annotated[int | None, typer.Option(min=1, help="Partitions of a new cluster (default 4).")] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="Log servers (default 2).")] = None,
     storages: Annotated[int | None, typer.Option(min=1, help="Storage nodes of a new cluster (default 3).")] = None,
     session_timeout: Annotated[float, typer.Option(min=1.0, max=10.0, help="Seconds until a killed server's partitions move.")] = 4.0,
@@ -120,7 +120,7 @@ def dev(
 
 @app.command()
 def doctor(output: Output = "table") -> int:
-    """Check what this machine offers, and say what to do about what is missing."""
+    """Check this machine for what the platform needs, and show how to install what is missing."""
     from waltz_log.cli import doctor as command
 
     return command.run(Path.cwd(), checked_output(output))
@@ -130,13 +130,13 @@ def doctor(output: Output = "table") -> int:
 def create(
     cluster: Cluster,
     name: Annotated[str, typer.Option(help="A name for people; the cluster key identifies the cluster.")],
-    partitions: Annotated[int, typer.Option(min=1, help="How many; `waltz cluster grow` adds more.")],
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; `waltz cluster grow` adds more.")],
     storages: Annotated[str, typer.Option(help="Names of the storage nodes, separated by commas.")],
     replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Leave a cluster that is there as it is.")] = False,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if the cluster exists already.")] = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Make a cluster. One that is there already is refused."""
+    """Create a cluster. Fails if the cluster exists already."""
     from waltz_log.cli.cluster import cluster as command
 
     names = [each.strip() for each in storages.split(",")]
@@ -148,13 +148,15 @@ def create(
 @cluster_app.command()
 def grow(
     cluster: Cluster,
-    partitions: Annotated[int, typer.Option(min=1, help="How many there shall be.")],
-    storages: Annotated[str | None, typer.Option(help="Storage nodes for the new partitions, separated by commas; all by default.")] = None,
-    replication: Annotated[int | None, typer.Option(min=1, help="Replicas of each new one; as many as others have by default.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be, change nothing.")] = False,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions afterwards.")],
+    storages: Annotated[str | None, typer.Option(help="Storage nodes for the new partitions, separated by commas. All nodes by default.")] = None,
+    replication: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of each new partition. By default as many as the existing partitions have.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Add partitions to a log, while everything runs. A log never gets fewer."""
+    """Add partitions to a log while the cluster runs. The number of partitions cannot decrease."""
     from waltz_log.cli.cluster import grow as command
 
     names = None if storages is None else [each.strip() for each in storages.split(",")]
@@ -168,14 +170,17 @@ def adopt(
         list[str],
         typer.Argument(metavar="NAME=DIRECTORY...", help="Each node with its directory, or the output of `waltz storage describe`."),
     ],
-    name: Annotated[str, typer.Option(help="For people; the key is that of the directories.")],
-    missing: Annotated[list[str] | None, typer.Option(help="A node that held every partition and is not here; the vote waits for it.")] = None,
+    name: Annotated[str, typer.Option(help="A name for people. The cluster key comes from the directories.")],
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(help="A node that held every partition and is not listed; recovery counts it as absent and waits for it if the vote needs it."),
+    ] = None,
     restored: Annotated[
-        bool, typer.Option("--restored", help="The cluster's coordinator was restored to an older state: keep its topics, replace the rest.")
+        bool, typer.Option("--restored", help="The coordinator was restored to an older state: keep its topics and replace the rest of its metadata.")
     ] = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Make a cluster around storage directories that hold data, such as migrated ones. Nodes and servers are started afterwards."""
+    """Create the metadata of a cluster for storage directories that hold data, such as migrated ones. Start nodes and servers afterwards."""
     from waltz_log.cli.cluster import adopt as command
 
     return asyncio.run(command.run(cluster, name=name, nodes=nodes, missing=missing or [], restored=restored, timeout_s=timeout))
@@ -186,7 +191,7 @@ def status(
     cluster: Cluster,
     output: Output = "table",
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the exit code is 0.")] = 0.0,
-    complete: Annotated[bool, typer.Option("--complete", help="Ask for more: every node and every worker answers.")] = False,
+    complete: Annotated[bool, typer.Option("--complete", help="Also ask every node and every worker for its status.")] = False,
     timeout: Timeout = 10.0,
 ) -> int:
     """Show owners, replicas and nodes. Exit code 3 if a partition has no owner, or no majority of replicas that accept appends."""
@@ -197,7 +202,7 @@ def status(
 
 @outbox_app.command(name="status")
 def outbox_status(directory: OutboxDirectory, output: Output = "table") -> int:
-    """Show pending, undecided and dead intents, also of a running service. Exit code 1 if an operator should inspect it."""
+    """Show pending, undecided and dead intents. The service may run. Exit code 1 if an operator should act."""
     from waltz_log.cli.outbox import outbox as command
 
     return command.status(directory, output=checked_output(output))
@@ -206,7 +211,7 @@ def outbox_status(directory: OutboxDirectory, output: Output = "table") -> int:
 @outbox_app.command(name="list")
 def outbox_list(
     directory: OutboxDirectory,
-    pending: Annotated[bool, typer.Option("--pending", help="What is owed instead of the dead letters.")] = False,
+    pending: Annotated[bool, typer.Option("--pending", help="Show the intents that are not appended yet instead.")] = False,
     output: Output = "table",
 ) -> int:
     """Show the dead letters. The service must be stopped."""
@@ -220,10 +225,10 @@ def outbox_retry(
     directory: OutboxDirectory,
     dead: DeadIds = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
-    data: Annotated[str | None, typer.Option(help="Append this instead.")] = None,
-    arguments: Annotated[str | None, typer.Option(help="Call with these instead, as JSON.")] = None,
+    data: Annotated[str | None, typer.Option(help="Append this data instead.")] = None,
+    arguments: Annotated[str | None, typer.Option(help="Call the handler with these arguments instead, as JSON.")] = None,
 ) -> int:
-    """Make dead letters intents again. The service must be stopped; its next start forwards them."""
+    """Turn dead letters back into intents. The service must be stopped; it forwards them after its next start."""
     from waltz_log.cli.outbox import outbox as command
 
     return command.retry(directory, dead or [], everything=everything, data=data, arguments=arguments)
@@ -235,7 +240,7 @@ def outbox_drop(
     dead: DeadIds = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
 ) -> int:
-    """Forget dead letters for good. The service must be stopped."""
+    """Delete dead letters permanently. The service must be stopped."""
     from waltz_log.cli.outbox import outbox as command
 
     return command.drop(directory, dead or [], everything=everything)

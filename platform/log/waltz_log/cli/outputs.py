@@ -10,7 +10,7 @@ from waltz_log.errors import InvalidSetting
 
 __all__ = ["Output", "checked_output"]
 
-Output = Annotated[str, typer.Option("--output", "-o", help="table or json")]
+Output = Annotated[str, typer.Option("--output", "-o", help="table or json.")]
 
 
 def checked_output(chosen: str) -> str:

@@ -135,7 +135,7 @@ class Compactor:
             try:
                 offsets, dead_offsets = _places(file, self._view.index_of(file), hashes, latest)
             except CorruptData as error:
-                log.warning("index of a compacted view is damaged, its records are read instead", where=error.where, reason=error.reason)
+                log.warning("index of a compacted view damaged, reading its records", where=error.where, reason=error.reason)
                 offsets, dead_offsets = _places(file, self._view.keys_of(file), hashes, latest)
             found.append(_marked(file, offsets, dead_offsets))
         # Tombstones among the dead are still counted: at worst a file is rewritten sooner.

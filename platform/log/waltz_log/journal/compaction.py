@@ -271,7 +271,7 @@ class Compactor:
                 content, start = self._read_at(file, offset), offset
             record = record_at(content, offset - start, file.id, check_seed(self._salt, file.id))
             if record is None:
-                log.warning("a record of the journal is damaged where it stands", file=file.name, offset=offset, record=record_id)
+                log.warning("journal record damaged", file=file.name, offset=offset, record=record_id)
                 file.damaged = True
                 return []
             found.append(record)

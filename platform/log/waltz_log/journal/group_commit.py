@@ -369,7 +369,7 @@ class GroupCommitJournal:
                 on_done(None if appended <= synced else failure)
             except Exception:
                 # A callback's defect is its owner's; the others and the journal go on.
-                log.exception("a callback of the journal failed")
+                log.exception("journal callback failed")
 
     def _prepare(self) -> None:
         """Keeps one file ready, so that a change of the file seldom waits for one to be made."""

@@ -79,19 +79,19 @@ def _open(disk: Disk, settings: JournalSettings, entropy: Callable[[int], bytes]
 
 def _repair(disk: Disk, directory: Directory, loading: Loading, ring: Ring) -> None:
     for name in directory.short:
-        log.warning("setting aside a journal file without a header", file=name)
+        log.warning("journal file without a header set aside", file=name)
         ring.put_aside(name, f"{name}.lost")
     for found in directory.files:
         if found.header_id != found.id:
-            log.info("correcting the header of a journal file", file=found.name, header=found.header_id)
+            log.info("journal file header corrected", file=found.name, header=found.header_id)
             ring.correct_header(found)
     struck: dict[JournalFile, list[int]] = {}
     for strike in loading.strikes:
-        log.warning("a transaction of the journal lacks records and does not count", file=strike.file.name, offset=strike.offset)
+        log.warning("incomplete journal transaction ignored", file=strike.file.name, offset=strike.offset)
         struck.setdefault(strike.file, []).append(strike.offset)
     for file in loading.data:
         if file.damaged:
-            log.warning("a journal file is damaged and will be set aside when it is not needed", file=file.name)
+            log.warning("journal file damaged", file=file.name)
         if file not in struck and file.id not in loading.unsealed:
             continue
         handle = disk.open(file.name, "write")

@@ -36,7 +36,7 @@ class Ballast:
             finally:
                 file.close()
         except OSError as error:
-            log.warning("no space to hold back for a full disk", file=BALLAST_FILE, error=str(error))
+            log.warning("space not reserved", file=BALLAST_FILE, error=str(error))
             return
         self.there = True
 
@@ -45,6 +45,6 @@ class Ballast:
         if not self.there:
             return False
         self.there = False
-        log.warning("disk full: gave away the space held back", file=BALLAST_FILE, bytes=self._size)
+        log.warning("disk full, reserved space released", file=BALLAST_FILE, bytes=self._size)
         self._disk.remove(BALLAST_FILE)
         return True

@@ -58,7 +58,7 @@ async def _lives(life: Callable[[], Awaitable[None]], stop: asyncio.Event) -> No
         try:
             await life()
         except ClusterUnavailable as error:
-            log.warning("no coordinator, trying again", reason=str(error))
+            log.warning("no coordinator, retrying", reason=str(error))
             await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
 
 

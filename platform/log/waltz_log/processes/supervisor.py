@@ -136,7 +136,7 @@ class Workers:
         if kept:
             _, late = await asyncio.wait(kept, timeout=timeout_s)
             if late:
-                log.warning("workers are killed: not ended in time", workers=len(late), timeout_s=timeout_s)
+                log.warning("workers killed, stop timed out", workers=len(late), timeout_s=timeout_s)
             self.kill()
             await asyncio.gather(*kept, return_exceptions=True)
 
@@ -196,7 +196,7 @@ class _Worker:
             pause = self._restarts.ended(loop.time() - began)
             if pause is None:
                 raise WorkerFailed(worker=self._orders.worker, lives=self._restarts.short_lives, ended=ended)
-            log.warning("worker ended and starts again", worker=self._orders.worker, ended=ended, restarts=self._restarts.count, pause_s=pause)
+            log.warning("worker ended and is restarted", worker=self._orders.worker, ended=ended, restarts=self._restarts.count, pause_s=pause)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._workers.stopping.wait(), pause)
 

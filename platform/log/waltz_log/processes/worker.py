@@ -85,7 +85,7 @@ async def _watch(link: Link, orders: Orders) -> None:
     """Returns never: the supervisor says nothing more, and its end is this process's."""
     async for _ in link.told():
         pass
-    log.error("supervisor is gone", worker=orders.worker)
+    log.error("supervisor ended", worker=orders.worker)
     os._exit(1)
 
 
@@ -125,7 +125,7 @@ async def _serve_partitions(orders: Orders, link: Link, stop: asyncio.Event) -> 
         try:
             await _partitions_session(orders, link, stop)
         except ClusterUnavailable as error:
-            log.warning("no coordinator, trying again", reason=str(error))
+            log.warning("no coordinator, retrying", reason=str(error))
             await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
 
 

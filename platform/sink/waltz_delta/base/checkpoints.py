@@ -85,9 +85,7 @@ class Checkpoints:
             try:
                 write()
             except Exception as error:
-                log.warning(
-                    "a checkpoint of the table's log was not written; the next one covers it", table=path, error=f"{error}".split("\n")[0][:200]
-                )
+                log.warning("table checkpoint not written", table=path, error=f"{error}".split("\n")[0][:200])
 
 
 CHECKPOINTS = Checkpoints()

@@ -128,5 +128,5 @@ def require_one_winner(spark: SparkSession, path: str) -> None:
     if reason is not None:
         if str(session.conf.get(SINGLE_DRIVER, "false")).lower() != "true":
             raise UnsafeTable(path=path, reason=reason)
-        log.warning("one driver alone may write this table, as the setting says", path=path, setting=SINGLE_DRIVER, otherwise=reason)
+        log.warning("table restricted to a single driver", path=path, setting=SINGLE_DRIVER, otherwise=reason)
     _judged.add(judged)

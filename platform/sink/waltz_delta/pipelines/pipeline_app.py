@@ -19,10 +19,10 @@ Files = Annotated[list[Path], typer.Argument(help="Pipeline files, or directorie
 @pipeline_app.command()
 def check(
     files: Files,
-    spark: Annotated[bool, typer.Option("--spark", help="Start a local Spark (ten seconds) for columns that only Spark can resolve.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Start a local Spark (ten seconds) to resolve columns that need it.")] = False,
     output: Output = "table",
 ) -> int:
-    """Say what is wrong, with lines, or which tables get which columns. Runs nothing and asks no cluster. Exit code 2 where something is wrong."""
+    """Check pipeline files: show each error with its line, or the columns of each table. Contacts no cluster. Exit code 2 if a file is wrong."""
     from waltz_delta.pipelines import pipeline_check as command
 
     return command.run(files, spark=spark, output=checked_output(output))

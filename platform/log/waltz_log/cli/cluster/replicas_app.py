@@ -9,32 +9,32 @@ import typer
 
 __all__ = ["replicas_app"]
 
-replicas_app = typer.Typer(help="Change which storage nodes hold a partition, while it is in use.", no_args_is_help=True)
+replicas_app = typer.Typer(help="Change which storage nodes hold a partition while it is in use.", no_args_is_help=True)
 
-Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
-Partition = Annotated[int, typer.Argument(min=0)]
-Added = Annotated[str, typer.Argument(help="The storage node that is to hold it.")]
-Removed = Annotated[str, typer.Argument(help="The storage node that no longer is.")]
-Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait until it is complete. The cluster goes on with what was begun.")]
-Force = Annotated[bool, typer.Option("--force", help="Leave fewer than three replicas, too. Without it the command says what is at risk and stops.")]
+Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
+Partition = Annotated[int, typer.Argument(min=0, help="Number of the log partition.")]
+Added = Annotated[str, typer.Argument(help="Storage node that gets a replica.")]
+Removed = Annotated[str, typer.Argument(help="Storage node that loses its replica.")]
+Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for completion. The change continues if the wait ends first.")]
+Force = Annotated[bool, typer.Option("--force", help="Allow fewer than three replicas. Without it the command names the risk and stops.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
 @replicas_app.command()
 def add(cluster: Cluster, partition: Partition, node: Added, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
-    """One replica more. Returns when it holds everything and counts."""
+    """Add a replica. Returns when it holds the whole log and votes."""
     return _change(cluster, partition, node, None, wait, timeout)
 
 
 @replicas_app.command()
 def remove(cluster: Cluster, partition: Partition, node: Removed, force: Force = False, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
-    """One replica less. Its data stays on its disk. Below three replicas acknowledged transactions are at risk: that needs --force."""
+    """Remove a replica. Its data stays on its disk. Fewer than three replicas put acknowledged transactions at risk and need --force."""
     return _change(cluster, partition, None, node, wait, timeout, force=force)
 
 
 @replicas_app.command()
 def replace(cluster: Cluster, partition: Partition, old: Removed, new: Added, wait: Wait = 3600.0, timeout: Timeout = 10.0) -> int:
-    """One replica by another: added before the old one goes, unless that is gone already."""
+    """Replace a replica. The new one is added before the old one is removed, unless the old one is gone already."""
     return _change(cluster, partition, new, old, wait, timeout)
 
 

@@ -19,19 +19,19 @@ journal_app = typer.Typer(help="Inspect, copy and measure circular journals.", n
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="Settings of the journal in YAML (WALTZ_JOURNAL_...). Its replaceable types say which updates still live."),
+    typer.Option("--config", "-c", help="Settings of the journal in YAML (WALTZ_JOURNAL_...). `replaceable_types` decides which updates are live."),
 ]
-Directory = Annotated[Path, typer.Argument(help="The directory of a journal, the one that holds journal-* files.")]
+Directory = Annotated[Path, typer.Argument(help="Directory of a journal, which holds the journal-* files.")]
 
 
 @journal_app.command(name="print")
 def print_records(
     directory: Directory,
-    reclaimed: Annotated[bool, typer.Option("--reclaimed", help="Also what is left of earlier uses of the files.")] = False,
-    safe: Annotated[bool, typer.Option("--safe", help="Hide bodies: they may hold what is not for every eye.")] = False,
+    reclaimed: Annotated[bool, typer.Option("--reclaimed", help="Also show records left from earlier uses of the files.")] = False,
+    safe: Annotated[bool, typer.Option("--safe", help="Hide bodies, which may be confidential.")] = False,
     output: Output = "table",
 ) -> int:
-    """Print every record where it stands, living or not."""
+    """Print every record in the order of the files, live or not."""
     from waltz_log.cli.journal import journal as command
 
     return command.print_records(directory, reclaimed=reclaimed, safe=safe, output=checked_output(output))
@@ -39,7 +39,7 @@ def print_records(
 
 @journal_app.command()
 def stats(directory: Directory, config: Config = None, output: Output = "table") -> int:
-    """Show what lives, and what each file holds."""
+    """Count live records, and show what each file holds."""
     from waltz_log.cli.journal import journal as command
 
     return command.stats(directory, config, output=checked_output(output))
@@ -47,7 +47,7 @@ def stats(directory: Directory, config: Config = None, output: Output = "table")
 
 @journal_app.command()
 def verify(directory: Directory, output: Output = "table") -> int:
-    """Read everything and list what is damaged. Exit code 1 if something is."""
+    """Read everything and list what is damaged. Exit code 1 if anything is damaged."""
     from waltz_log.cli.journal import journal as command
 
     return command.verify(directory, output=checked_output(output))
@@ -56,10 +56,10 @@ def verify(directory: Directory, output: Output = "table") -> int:
 @journal_app.command()
 def export(
     directory: Directory,
-    to: Annotated[Path | None, typer.Option("--to", help="A new file; standard output where it is not given.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="A new file. Standard output by default.")] = None,
     config: Config = None,
 ) -> int:
-    """Write living records and transactions in doubt as lines of JSON."""
+    """Write live records and prepared transactions as lines of JSON."""
     from waltz_log.cli.journal import journal as command
 
     return command.export(directory, to, config)
@@ -67,11 +67,11 @@ def export(
 
 @journal_app.command(name="import")
 def import_lines(
-    directory: Annotated[Path, typer.Argument(help="Where the journal is to be: a journal that holds nothing, or none yet.")],
-    source: Annotated[Path | None, typer.Option("--from", help="What export wrote; standard input where it is not given.")] = None,
+    directory: Annotated[Path, typer.Argument(help="Directory of an empty journal, or of a new one.")],
+    source: Annotated[Path | None, typer.Option("--from", help="Output of `waltz journal export`. Standard input by default.")] = None,
     config: Config = None,
 ) -> int:
-    """Fill an empty journal from what export wrote."""
+    """Fill an empty journal from the output of `waltz journal export`."""
     from waltz_log.cli.journal import journal as command
 
     return command.import_lines(directory, source, config)
@@ -79,7 +79,7 @@ def import_lines(
 
 @journal_app.command()
 def compact(directory: Directory, config: Config = None) -> int:
-    """Write again what lives in sparse files, and free them."""
+    """Copy live records out of sparse files, and free these files."""
     from waltz_log.cli.journal import journal as command
 
     return command.compact(directory, config)
@@ -87,11 +87,11 @@ def compact(directory: Directory, config: Config = None) -> int:
 
 @journal_app.command()
 def measure(
-    directory: Annotated[Path, typer.Option(help="Somewhere on the disk; 16 MiB are written there and removed again.")],
-    seconds: Annotated[float, typer.Option(min=0.1, max=600.0, help="How long to measure.")] = 3.0,
+    directory: Annotated[Path, typer.Option(help="Any directory on the disk. 16 MiB are written there and removed again.")],
+    seconds: Annotated[float, typer.Option(min=0.1, max=600.0, help="Seconds to measure.")] = 3.0,
     output: Output = "table",
 ) -> int:
-    """Find how fast a disk syncs, and suggest what a group commit should wait for."""
+    """Measure how fast a disk syncs, and suggest settings for group commit."""
     from waltz_log.cli.journal import journal as command
 
     return command.measure(directory, seconds, output=checked_output(output))

@@ -23,23 +23,26 @@ Directory = Annotated[Path, typer.Argument(help="A storage directory, the one th
 Segment = Annotated[Path, typer.Argument(help="A segment's data file, <first id>.seg.")]
 From = Annotated[int | None, typer.Option("--from", min=0, help="First transaction id.")]
 To = Annotated[int | None, typer.Option("--to", min=0, help="Last transaction id.")]
-Pace = Annotated[float, typer.Option("--mib-per-s", min=0.0, help="Reads at most this much, so that a node beside it keeps its disk; 0: no bound.")]
+Pace = Annotated[
+    float, typer.Option("--mib-per-s", min=0.0, help="Read at most this many MiB per second, to leave the disk to a running node; 0: no limit.")
+]
 
 
 @storage_app.callback()
 def run_node(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")] = None,
-    name: Annotated[str | None, typer.Option(help="What the cluster calls this node.")] = None,
-    directory: Annotated[Path | None, typer.Option(help="Where segments and the control file lie.")] = None,
-    listen: Annotated[str | None, typer.Option(help="host:port that servers and readers reach it at.")] = None,
-    cluster: Annotated[str | None, typer.Option("--cluster", help="host:port[,host:port]/root")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of this node in the cluster.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Directory of segments and the control file.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port on which it serves.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="Connection string of the cluster: host:port[,host:port]/path.")] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="The directory may be empty or behind though the node held data: it copies from its peers.")
+        bool,
+        typer.Option("--replace", help="Accept a directory that is empty or behind although the node held data. The node copies from its peers."),
     ] = False,
-    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error (WALTZ_LOG_LEVEL)")] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error. Also WALTZ_LOG_LEVEL.")] = None,
 ) -> int:
-    """Run a storage node. With a subcommand: look at, copy or convert a storage directory."""
+    """Run a storage node. The subcommands inspect, copy or convert a storage directory."""
     if context.invoked_subcommand is not None:
         given = [config, name, directory, listen, cluster, log_level]
         if replace or any(each is not None for each in given):
@@ -58,10 +61,10 @@ def run_node(
 @storage_app.command("dump-control-file")
 def dump_control_file(
     directory: Directory,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="One partition alone.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
     output: Output = "table",
 ) -> int:
-    """Show the control file and the fence file: every struct, which one holds, starts and fences."""
+    """Show the control file and the fence file: both structs of each partition and which is valid, the number of starts, and the fences."""
     from waltz_log.cli.storage import storage_tools
 
     return storage_tools.dump_control_file(directory, partition, checked_output(output))
@@ -70,14 +73,14 @@ def dump_control_file(
 @storage_app.command("dump-segment")
 def dump_segment(
     segment: Segment,
-    part: Annotated[str, typer.Option(help="records, index, times or header")] = "records",
-    data: Annotated[str, typer.Option(help="hex, text or none: how the data of records is shown; with none only headers are read")] = "none",
+    part: Annotated[str, typer.Option(help="The part to show: records, index, times or header.")] = "records",
+    data: Annotated[str, typer.Option(help="How to show the data of records: hex, text or none. With none, only headers are read.")] = "none",
     first: From = None,
     last: To = None,
-    data_bytes: Annotated[int, typer.Option("--data-bytes", min=1, help="Shown of each record's data.")] = 256,
+    data_bytes: Annotated[int, typer.Option("--data-bytes", min=1, help="Bytes of data to show for each record.")] = 256,
     output: Output = "table",
 ) -> int:
-    """Show what stands in a segment, entry by entry. With --output json one object a line."""
+    """Show a segment, entry by entry. With --output json, one object per line."""
     from waltz_log.cli.storage import storage_tools
 
     return storage_tools.dump_segment(segment, part=part, data=data, first=first, last=last, data_bytes=data_bytes, output=checked_output(output))
@@ -85,7 +88,7 @@ def dump_segment(
 
 @storage_app.command("verify-segment")
 def verify_segment(segment: Segment, output: Output = "table") -> int:
-    """Verify one segment: every checksum, id and index entry. Exit code 1 where anything is wrong."""
+    """Verify one segment: every checksum, id and index entry. Exit code 1 if anything is wrong."""
     from waltz_log.cli.storage import storage_tools
 
     return storage_tools.verify_one(segment, checked_output(output))
@@ -94,11 +97,11 @@ def verify_segment(segment: Segment, output: Output = "table") -> int:
 @storage_app.command("verify")
 def verify(
     directory: Directory,
-    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="These partitions alone.")] = None,
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these partitions.")] = None,
     pace: Pace = 0.0,
     output: Output = "table",
 ) -> int:
-    """Verify a whole directory, strictly read-only, beside a running node too. Exit code 1 where anything is wrong."""
+    """Verify a whole directory without writing to it. The node may run. Exit code 1 if anything is wrong."""
     from waltz_log.cli.storage import storage_tools
 
     return storage_tools.verify_all(directory, None if not partition else set(partition), pace, checked_output(output))
@@ -118,10 +121,10 @@ def segment_statistics(
 def copy_partition(
     source: Annotated[Path, typer.Argument(help="The storage directory to copy from. Its node may run.")],
     target: Annotated[Path, typer.Argument(help="The storage directory to copy into. Its node must be stopped.")],
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0)],
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="The partition to copy.")],
     pace: Pace = 0.0,
 ) -> int:
-    """Fill a partition from another node's directory, as far as that is known to be clean. Its node copies the rest from its peers when it starts."""
+    """Copy a partition from another node's directory, up to its low-water mark. The target's node copies the rest from its peers when it starts."""
     from waltz_log.cli.storage import storage_copies
 
     return storage_copies.copy_one_partition(source, target, partition, pace)
@@ -129,7 +132,7 @@ def copy_partition(
 
 @storage_app.command("describe")
 def describe(directory: Directory) -> int:
-    """Print, as JSON, what `waltz cluster adopt` needs of a directory on another machine."""
+    """Print a description of a directory as JSON, for `waltz cluster adopt` on another machine."""
     from waltz_log.cli.cluster import adopt
 
     return adopt.describe_directory(directory)
@@ -137,7 +140,7 @@ def describe(directory: Directory) -> int:
 
 @storage_app.command("migrate")
 def migrate(directory: Directory, output: Output = "table") -> int:
-    """Convert a directory that Java Waltz 0.13 wrote; its control file is kept beside the new one. No node may have the directory."""
+    """Convert a directory that Java Waltz 0.13 wrote. The old control file is kept beside the new one. No node may use the directory."""
     from waltz_log.cli.storage import storage_copies
 
     return storage_copies.migrate_directory(directory, checked_output(output))
@@ -146,11 +149,11 @@ def migrate(directory: Directory, output: Output = "table") -> int:
 @storage_app.command("backup")
 def backup(
     directory: Directory,
-    target: Annotated[Path, typer.Argument(help="The backup to make. On the file system of the directory, closed segments are linked.")],
+    target: Annotated[Path, typer.Argument(help="The backup to create. On the same file system, closed segments are linked instead of copied.")],
     pace: Pace = 64.0,
     output: Output = "table",
 ) -> int:
-    """Copy a storage directory, of a running node too, into a backup: consistent, verified, there whole or not at all."""
+    """Create a consistent, verified backup of a storage directory. The node may run. A backup that fails leaves nothing."""
     from waltz_log.cli.storage import storage_copies
 
     return storage_copies.backup_directory(directory, target, pace, checked_output(output))
@@ -158,12 +161,12 @@ def backup(
 
 @storage_app.command("restore")
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="What `waltz storage backup` made.")],
-    target: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The storage directory to make.")],
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup made by `waltz storage backup`.")],
+    target: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The storage directory to create.")],
     pace: Pace = 0.0,
     output: Output = "table",
 ) -> int:
-    """Make a storage directory from a backup. A node on it counts as absent in votes until it has caught up with its peers."""
+    """Create a storage directory from a backup. A node on it counts as absent in votes until it has caught up with its peers."""
     from waltz_log.cli.storage import storage_copies
 
     return storage_copies.restore_directory(source, target, pace, checked_output(output))

@@ -11,11 +11,11 @@ from waltz_log.cli.outputs import Output, checked_output
 
 __all__ = ["subscribers_app"]
 
-subscribers_app = typer.Typer(help="List the subscribers of the log, their lag, and what is kept for them.", no_args_is_help=True)
+subscribers_app = typer.Typer(help="List and remove subscribers of the log.", no_args_is_help=True)
 
-Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
-Name = Annotated[str, typer.Argument(help="As `waltz subscribers list` shows it.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be, change nothing.")]
+Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
+Name = Annotated[str, typer.Argument(help="Name of the subscriber, as `waltz subscribers list` shows it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
@@ -29,7 +29,7 @@ def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0)
 
 @subscribers_app.command()
 def remove(cluster: Cluster, name: Name, dry_run: DryRun = False, output: Output = "table", timeout: Timeout = 10.0) -> int:
-    """Keep nothing for it any more. If it is alive after all, its next report is refused."""
+    """Remove a subscriber, so that retention keeps nothing for it. If it still runs, its next report is refused."""
     from waltz_log.cli.topics import subscribers as command
 
     return asyncio.run(command.remove(cluster, name, dry_run=dry_run, output=checked_output(output), timeout_s=timeout))

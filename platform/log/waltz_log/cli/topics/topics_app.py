@@ -11,39 +11,46 @@ from waltz_log.cli.outputs import Output, checked_output
 
 __all__ = ["topics_app"]
 
-topics_app = typer.Typer(help="Names over log partitions, and what was agreed for each.", no_args_is_help=True)
+topics_app = typer.Typer(help="Create, inspect and change topics.", no_args_is_help=True)
 
-Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
-Name = Annotated[str, typer.Argument(help="namespace/topic")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be, change nothing.")]
-Policies = Annotated[list[str] | None, typer.Option("--policy", metavar="name=value", help="May be repeated; `waltz topic describe` shows them all.")]
+Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
+Name = Annotated[str, typer.Argument(help="namespace/topic.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+Policies = Annotated[
+    list[str] | None, typer.Option("--policy", metavar="name=value", help="A policy to set; `waltz topic describe` lists them. May be repeated.")
+]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
-PROPERTY_HELP = "For the whole topic, or for a range of its partitions: 0-3:allow-read=reports. May be repeated; never changes."
+PROPERTY_HELP = "A property of the topic, or of a range of its partitions: 0-3:allow-read=reports. Cannot change later. May be repeated."
 
 
 @topics_app.command()
 def create(
     cluster: Cluster,
     name: Name,
-    partitions: Annotated[int | None, typer.Option(min=1, help="How many; it stays so. 16 unless log partitions are named.")] = None,
-    type: Annotated[str, typer.Option(help="regular or compaction")] = "regular",
-    keyed: Annotated[bool, typer.Option("--keyed", help="Transactions begin with a key; those of a compaction topic always do.")] = False,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Number of partitions; cannot change later. 16 unless --log-partitions is given.")
+    ] = None,
+    type: Annotated[str, typer.Option(help="regular or compaction (keeps the newest value of each key).")] = "regular",
+    keyed: Annotated[bool, typer.Option("--keyed", help="Transactions start with a key. Always so in a compaction topic.")] = False,
     properties: Annotated[list[str] | None, typer.Option("--property", metavar="[range:]name=value", help=PROPERTY_HELP)] = None,
     policies: Policies = None,
-    log_partitions: Annotated[str | None, typer.Option(metavar="3,5-7", help="Which log partitions; any that are empty by default.")] = None,
+    log_partitions: Annotated[str | None, typer.Option(metavar="3,5-7", help="Log partitions to use. By default, any empty ones.")] = None,
     existing_data: Annotated[
         str | None,
-        typer.Option(metavar="keep|discard", help="What becomes of data in the partitions named. keep: they never lose anything; discard: removed."),
+        typer.Option(
+            metavar="keep|discard",
+            help="What to do with data in these log partitions. keep: retention never removes anything from them; discard: remove it.",
+        ),
     ] = None,
     discard_transactions: Annotated[
-        int | None, typer.Option(min=0, help="Confirms how many transactions --existing-data discard removes; --dry-run shows the number.")
+        int | None, typer.Option(min=0, help="Number of transactions that --existing-data discard may remove, as a confirmation; --dry-run shows it.")
     ] = None,
     dry_run: DryRun = False,
     timeout: Timeout = 10.0,
 ) -> int:
-    """Make a topic over log partitions that are empty. One that is there already is left as it is if it is the same, and refused if not."""
+    """Create a topic on empty log partitions. Succeeds without a change if the same topic exists; fails if a different one does."""
     from waltz_log.cli.topics import topics as command
 
     return asyncio.run(
@@ -66,7 +73,7 @@ def create(
 
 @topics_app.command(name="list")
 def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0) -> int:
-    """Show the topics there are."""
+    """List all topics."""
     from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.listing(cluster, output=checked_output(output), timeout_s=timeout))
@@ -74,7 +81,7 @@ def listing(cluster: Cluster, output: Output = "table", timeout: Timeout = 10.0)
 
 @topics_app.command()
 def describe(cluster: Cluster, name: Name, output: Output = "table", timeout: Timeout = 10.0) -> int:
-    """Show all about one topic: ids, partitions, properties, policies and what they mean for what is acknowledged."""
+    """Show one topic: ids, partitions, properties, policies, and what an acknowledgment means under them."""
     from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.describe(cluster, name, output=checked_output(output), timeout_s=timeout))
@@ -90,7 +97,7 @@ def alter_policy(cluster: Cluster, name: Name, policies: Policies = None, dry_ru
 
 @topics_app.command()
 def delete(cluster: Cluster, name: Name, dry_run: DryRun = False, timeout: Timeout = 10.0) -> int:
-    """Forget a topic's name. What is in its log partitions goes, but for what subscribers have not read; then they are free for another topic."""
+    """Delete a topic. Its data is removed as soon as all subscribers have read it; then the log partitions are free for another topic."""
     from waltz_log.cli.topics import topics as command
 
     return asyncio.run(command.delete(cluster, name, dry_run=dry_run, timeout_s=timeout))

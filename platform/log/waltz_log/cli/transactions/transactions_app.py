@@ -12,26 +12,26 @@ from waltz_log.cli.outputs import Output, checked_output
 
 __all__ = ["add_transactions"]
 
-Cluster = Annotated[str, typer.Argument(help="host:port[,host:port]/root")]
-TopicOption = Annotated[str | None, typer.Option("--topic", help="namespace/name; without it --partition is of the log.")]
-Key = Annotated[str | None, typer.Option(help="In a keyed topic; says which partition.")]
-Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Of the topic, or of the log.")]
-Principal = Annotated[str | None, typer.Option(help="The principal, for topics that restrict access.")]
+Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="namespace/topic. Without it, --partition is a partition of the log.")]
+Key = Annotated[str | None, typer.Option(help="Key of the transaction; it decides the partition. Only in a keyed topic.")]
+Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Partition of the topic, or of the log.")]
+Principal = Annotated[str | None, typer.Option(help="Name to state to topics that restrict access.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")]
 
 
 def append(
     cluster: Cluster,
-    data: Annotated[str | None, typer.Argument(help="Text; without it each line of standard input is a transaction.")] = None,
+    data: Annotated[str | None, typer.Argument(help="Text to append. Without it, each line of standard input becomes a transaction.")] = None,
     topic: TopicOption = None,
     key: Key = None,
     partition: Partition = None,
-    header: Annotated[int, typer.Option(help="The application's own number.")] = 0,
-    delete: Annotated[bool, typer.Option("--delete", help="The end of the key.")] = False,
+    header: Annotated[int, typer.Option(help="Header of the transaction: a number that the application chooses.")] = 0,
+    delete: Annotated[bool, typer.Option("--delete", help="Append a tombstone, which removes the key.")] = False,
     principal: Principal = None,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Append by hand, and tell where it went."""
+    """Append transactions, and print their partition and transaction id."""
     from waltz_log.cli.transactions import transactions as command
 
     place = command.Place(topic, key, partition)
@@ -43,17 +43,15 @@ def read(
     topic: TopicOption = None,
     key: Key = None,
     partition: Partition = None,
-    after: Annotated[
-        int | None, typer.Option(min=-1, help="The last transaction that is not wanted; without it from the first that retention left.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended from now on.")] = False,
-    compacted: Annotated[bool, typer.Option("--compacted", help="Of a compaction topic: the latest value of each key, then the log.")] = False,
+    after: Annotated[int | None, typer.Option(min=-1, help="Start after this transaction id. By default, start at the first retained one.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after this many transactions.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new transactions until Ctrl-C.")] = False,
+    compacted: Annotated[bool, typer.Option("--compacted", help="Read the newest value of each key of a compaction topic, then the log.")] = False,
     output: Output = "table",
     principal: Principal = None,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Show what is in the log: a line for each transaction, or one of JSON."""
+    """Show transactions of the log, one line for each. With --output json, one JSON object per line."""
     from waltz_log.cli.transactions import transactions as command
 
     place = command.Place(topic, key, partition)

@@ -250,7 +250,7 @@ def tell(hook: Callable[[Any], None], told: object) -> None:
     try:
         hook(told)
     except Exception:
-        log.exception("a callback of a bulk append failed", told=repr(told))
+        log.exception("bulk append callback failed", told=repr(told))
 
 
 def _joined(ranges: list[Appended]) -> list[Appended]:

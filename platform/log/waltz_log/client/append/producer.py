@@ -235,7 +235,7 @@ class Producer:
         if received > self.known_mark and (serving is None or self._serving is not serving):
             self.window.forget_received()  # told once
         if received > self.known_mark or doubtful:
-            log.warning("what was received is not known to be on disk", partition=self.partition, known_mark=self.known_mark)
+            log.warning("received transactions not confirmed on disk", partition=self.partition, known_mark=self.known_mark)
             raise Unavailable(reason=f"what was received is not known to be on disk: partition={self.partition} known_mark={self.known_mark}")
 
     async def close(self) -> None:

@@ -155,7 +155,7 @@ class Owners:
                 await self._read_assignment(coordinator)
             except WaltzError as error:
                 # The session is used up or the ensemble away. The last assignment stays good until another is known.
-                log.info("assignment watch starts over", reason=str(error))
+                log.info("assignment watch restarted", reason=str(error))
                 if coordinator is not None:
                     self._coordinator = None
                     await coordinator.close()

@@ -90,7 +90,7 @@ class SqlApplication(Application):
         for start in range(0, len(transactions), most):
             batch = transactions[start : start + most]
             while not await self._database(partial(self._apply, partition, batch)):
-                log.debug("another process applied a part meanwhile", partition=partition, first=batch[0].transaction_id)
+                log.debug("part applied by another process", partition=partition, first=batch[0].transaction_id)
 
     def on_error(self, partition: int, error: BaseException) -> bool:
         return isinstance(error, _MovedBack)
@@ -143,7 +143,7 @@ class SqlApplication(Application):
                 transient = error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
                 if not transient or loop.time() + pause_s >= deadline:
                     raise
-                log.warning("the database is tried again", error=str(error.orig), pause_s=round(pause_s, 3))
+                log.warning("database call failed and is retried", error=str(error.orig), pause_s=round(pause_s, 3))
                 await asyncio.sleep(pause_s)
 
 

@@ -65,7 +65,7 @@ async def compacted_batches(
         except OutOfRange as error:
             if position >= error.first - 1:
                 raise
-            log.info("log was trimmed before it was read, its view goes on", partition=error.partition, position=position, first=error.first)
+            log.info("log trimmed before it was read, reading the compacted view", partition=error.partition, position=position, first=error.first)
 
 
 def decode_page(page: pb.ReadViewResponse, partition: int, first: int) -> list[TopicRecord]:

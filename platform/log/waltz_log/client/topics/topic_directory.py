@@ -95,7 +95,7 @@ class TopicDirectory:
                 await self._read(coordinator)
                 backoff.reset()
             except WaltzError as error:
-                log.info("watch of topics starts over", reason=str(error))
+                log.info("topic watch restarted", reason=str(error))
                 await asyncio.sleep(backoff.next_s())
 
     async def close(self) -> None:

@@ -107,7 +107,7 @@ class Submitting:
         if not (await wanted if inspect.isawaitable(wanted) else wanted):
             return None
         pause_s = backoff.next_s()
-        log.warning("feeding again after an error", partition=partition, error=f"{type(error).__name__}: {error}", pause_s=round(pause_s, 3))
+        log.warning("feed restarted after an error", partition=partition, error=f"{type(error).__name__}: {error}", pause_s=round(pause_s, 3))
         await asyncio.sleep(pause_s)
         return await self._mark(partition)
 
@@ -198,4 +198,4 @@ async def _tell(hook: Callable[..., Any], *arguments: object) -> None:
         if inspect.isawaitable(result):
             await result
     except Exception:
-        log.exception("a hook of a context failed", hook=getattr(hook, "__qualname__", repr(hook)))
+        log.exception("context hook failed", hook=getattr(hook, "__qualname__", repr(hook)))

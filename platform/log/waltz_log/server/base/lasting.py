@@ -33,10 +33,10 @@ async def lasting(what: str, work: Callable[[], Awaitable[None]]) -> None:
             raise
         except WaltzError as error:
             if is_expected(error):
-                log.warning("task interrupted and starts again", task=what, reason=str(error))
+                log.warning("task interrupted and is restarted", task=what, reason=str(error))
             else:
-                log.exception("task failed and starts again", task=what)
+                log.exception("task failed and is restarted", task=what)
             await asyncio.sleep(AGAIN_PAUSE_S)
         except Exception:
-            log.exception("task failed and starts again", task=what)
+            log.exception("task failed and is restarted", task=what)
             await asyncio.sleep(AGAIN_PAUSE_S)

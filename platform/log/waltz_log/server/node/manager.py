@@ -40,7 +40,7 @@ class ClusterManager:
                 if node is None:
                     continue
             self.in_office = True
-            log.info("cluster manager in office", server_id=self._server_id)
+            log.info("cluster manager elected", server_id=self._server_id)
             await self._govern()
             self.in_office = False
 

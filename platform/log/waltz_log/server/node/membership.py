@@ -88,7 +88,7 @@ class Membership:
                 if self.in_office:
                     await self._coordinator.delete(paths.MANAGER)
         except (TimeoutError, ClusterUnavailable) as error:
-            log.warning("left without a word to the coordinator", server_id=self.server_id, reason=str(error) or "no answer in time")
+            log.warning("left without notifying the coordinator", server_id=self.server_id, reason=str(error) or "no answer in time")
 
     async def end(self) -> None:
         """Without a word to the coordinator."""

@@ -51,6 +51,6 @@ class PendingTopics:
                     await self._topics.wait_beyond(version)
 
     async def _withdraw(self, topic: Topic) -> None:
-        log.warning("withdrawing a topic whose creation did not end", topic=str(topic.name), epoch=topic.epoch, log_partitions=list(topic.partitions))
+        log.warning("withdrawing an unfinished topic", topic=str(topic.name), epoch=topic.epoch, log_partitions=list(topic.partitions))
         await change_catalogue(self._coordinator, lambda found: found.withdrawn(topic))
         await self._topics.read(latest=True)

@@ -85,7 +85,7 @@ class Reachability:
                 await self._publish(self._stranded_path, wanted, published)
                 published = wanted
             except WaltzError as error:
-                log.info("partitions without a majority were not published", error=str(error))
+                log.info("partitions without a majority not published", error=str(error))
 
     def _overdue(self) -> dict[int, Stranded]:
         now_s = asyncio.get_running_loop().time()
@@ -109,7 +109,7 @@ class Reachability:
                 if not wanted:
                     await self._wait_needed()
             except WaltzError as error:
-                log.info("reachable replicas were not published", error=str(error))
+                log.info("reachable replicas not published", error=str(error))
             await asyncio.sleep(self._round_s)
 
     async def _wait_needed(self) -> None:

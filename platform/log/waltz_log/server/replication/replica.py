@@ -243,7 +243,7 @@ class ReplicaSession:
         """Within a session a replica's own session only rises and its log only grows, but for what we cut. One that has less was emptied or restored
         meanwhile: what it acknowledged counts no more, and it is classified anew."""
         if (self._told_session is not None and session < self._told_session) or last < self._reached:
-            log.warning("replica lost what it held", partition=self._store.partition, replica=self.name, session=session, last=last)
+            log.warning("replica lost data", partition=self._store.partition, replica=self.name, session=session, last=last)
             self._lost, self._classification, self._reached = True, None, -1
             self._store.forget(self.name, self._recovery)
         self._told_session = session
@@ -346,7 +346,7 @@ class ReplicaSession:
         try:
             await self._open_again()
         except WaltzError as error:
-            log.info("replica was not informed of its topic", partition=self._store.partition, replica=self.name, error=str(error))
+            log.info("replica not informed of its topic", partition=self._store.partition, replica=self.name, error=str(error))
             return False
         return True
 
@@ -437,7 +437,7 @@ class ReplicaSession:
             try:
                 answer = await self._call(methods.PING, pb.PingRequest(cluster_key=self._key, partition=store.partition))
             except WaltzError as error:
-                log.info("replica was not asked for room", partition=store.partition, replica=self.name, error=str(error))
+                log.info("replica not asked for free space", partition=store.partition, replica=self.name, error=str(error))
             else:
                 if not answer.full:
                     self.full = False

@@ -177,7 +177,7 @@ class StoreSession:
         """Replicas that are absent and may hold what others lost from memory are waited for, but not for ever."""
         await recovery.changed.wait_for(lambda: recovery.waits or recovery.resolved is not None)
         if recovery.resolved is None:
-            log.warning("waiting for absent replicas: those here may have lost what they had in memory", partition=self.partition)
+            log.warning("waiting for absent replicas after a loss of memory", partition=self.partition)
             await asyncio.sleep(self.settings.memory_wait_s)
             recovery.lose_patience()
 
@@ -585,7 +585,7 @@ class StoreSession:
             if is_expected(error):
                 log.warning("replica session ended", partition=self.partition, error=str(error))
             else:
-                log.error("replica session broke", partition=self.partition, error=repr(error), exc_info=error)
+                log.error("replica session failed unexpectedly", partition=self.partition, error=repr(error), exc_info=error)
             self.fail(error if isinstance(error, WaltzError) else Unavailable(reason=f"replica session broke: {error!r}"))
 
     @property

@@ -68,10 +68,10 @@ class Upkeep:
             except Fenced as error:
                 self._store.fenced(error)
             except WaltzError as error:
-                log.info("upkeep is tried again later", partition=self._store.partition, error=str(error))
+                log.info("upkeep failed and is retried", partition=self._store.partition, error=str(error))
                 self._statistics = UpkeepStatistics(error=str(error))
             except Exception as error:
-                log.exception("upkeep broke", partition=self._store.partition)
+                log.exception("upkeep failed unexpectedly", partition=self._store.partition)
                 self._statistics = UpkeepStatistics(error=repr(error))
             await self._pause(self._pause_s)
 
@@ -173,7 +173,7 @@ class Upkeep:
         first = max(decision.first, before.first)
         self._settled = await settle_retained(store.coordinator, store.partition, first, version)
         if self._settled:
-            log.info("log is trimmed", partition=store.partition, first=first, was=store.first_transaction_id, held_by=decision.held_by)
+            log.info("log trimmed", partition=store.partition, first=first, was=store.first_transaction_id, held_by=decision.held_by)
             store.first_transaction_id = max(store.first_transaction_id, first)
         return decision
 

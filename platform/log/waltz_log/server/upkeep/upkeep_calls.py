@@ -25,5 +25,5 @@ async def ask(store: StoreSession, replica: ReplicaSession, method: CallMethod[R
     except Fenced as error:
         store.fenced(error)
     except WaltzError as error:
-        log.info("replica is not kept up", partition=store.partition, replica=replica.name, method=method.name, error=str(error))
+        log.info("upkeep call to a replica failed", partition=store.partition, replica=replica.name, method=method.name, error=str(error))
     return None

@@ -80,7 +80,7 @@ class ViewUpkeep:
     async def _hand_on(self, source: ReplicaSession, target: ReplicaSession, of: Any) -> None:
         store = self._store
         key, partition, session = store.cluster.key.bytes, store.partition, store.session
-        log.info("compacted view is handed on", partition=partition, source=source.name, replica=target.name)
+        log.info("copying compacted view to a replica", partition=partition, source=source.name, replica=target.name)
         request = pb.ReadViewRequest(
             cluster_key=key,
             partition=partition,
@@ -103,7 +103,7 @@ class ViewUpkeep:
         except Fenced as error:
             store.fenced(error)
         except (TimeoutError, WaltzError) as error:
-            log.info("compacted view is handed on later", partition=partition, replica=target.name, error=str(error) or type(error).__name__)
+            log.info("compacted view not copied, retried later", partition=partition, replica=target.name, error=str(error) or type(error).__name__)
         finally:
             await reading.cancel()
             await loading.cancel()

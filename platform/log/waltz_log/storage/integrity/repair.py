@@ -74,7 +74,7 @@ class SegmentRepair:
                 for block in await self._offload(files.read, reader, replacement.next_id, high, LOCAL_BYTES):
                     await self._add(replacement, block)
         except CorruptData as error:
-            log.warning("rest of a range is copied from peers", partition=self._store.partition, error=str(error))
+            log.warning("copying the rest of a range from peers", partition=self._store.partition, error=str(error))
 
     async def _add(self, replacement: Replacement, block: Block) -> None:
         await self._offload(replacement.add, [block])

@@ -90,7 +90,7 @@ class Scrub:
             try:
                 await self.scrub_all()
             except Exception:
-                log.exception("scrub pass broke and is tried again")
+                log.exception("scrub pass failed and is retried")
             await asyncio.sleep(max(self._pause_s, EMPTY_PASS_PAUSE_S))
 
     async def run_repairs(self) -> None:
@@ -109,7 +109,7 @@ class Scrub:
 
     def _postpone_broken(self, partition: int, first: int, error: Exception) -> None:
         """A defect stopped the work on one segment. The task continues with the others."""
-        log.error("repair of a segment broke and is tried again", partition=partition, segment=first, error=repr(error), exc_info=error)
+        log.error("segment repair failed and is retried", partition=partition, segment=first, error=repr(error), exc_info=error)
         self._corruption.postpone(partition, first, repr(error))
 
     async def _repair_due(self, each: CorruptSegment) -> None:
@@ -162,7 +162,7 @@ class Scrub:
             check = await self._look(store, first, last, self._read_to_repair)
         if not check.findings or not _is_there(store, first, last):
             if self._corruption.forget(store.partition, first):
-                log.info("segment is whole", partition=store.partition, segment=first)
+                log.info("segment intact", partition=store.partition, segment=first)
             return
         if first not in self._counted.setdefault(store.partition, set()):
             self._counted[store.partition].add(first)

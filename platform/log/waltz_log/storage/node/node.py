@@ -290,4 +290,4 @@ class StorageNode:
 
 def _scrub_ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("scrub broke", error=repr(error), exc_info=error)
+        log.error("scrub failed unexpectedly", error=repr(error), exc_info=error)

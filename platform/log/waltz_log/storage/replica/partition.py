@@ -169,7 +169,7 @@ class PartitionStore:
         log.info("session admitted", partition=self.partition, session=session, dropped_blocks=dropped)
 
     def _broke(self, error: BaseException) -> None:
-        log.error("a turn broke", partition=self.partition, exc_info=error)
+        log.error("partition task failed unexpectedly", partition=self.partition, exc_info=error)
         self._stop(StorageFailed(partition=self.partition, reason=f"a turn broke: {error!r}"))
 
     async def _guarded(self, work: Awaitable[Any]) -> None:

@@ -44,7 +44,7 @@ def remove_leftovers(disk: Disk, directory: str) -> list[int]:
     for kind in (INDEX, TIMES):
         leftovers += [name for name in names if (first := first_id_of(name, kind)) is not None and first not in known]
     for name in leftovers:
-        log.warning("removing what a crash left of a segment", file=f"{directory}/{name}")
+        log.warning("removing an incomplete segment", file=f"{directory}/{name}")
         disk.remove(f"{directory}/{name}")
     # Also without leftovers: a process that was killed between a rename or removal and its sync left names that the medium does not have yet.
     disk.sync_directory(directory)
@@ -109,7 +109,7 @@ def repair_closed_index(files: OpenFiles, directory: str, key: UUID, partition: 
     files.disk.rename(f"{path}.new", path)
     files.disk.sync_directory(directory)
     files.forget(path)
-    log.warning("made the index of a closed segment again", file=path, transactions=following - first)
+    log.warning("index of a closed segment rebuilt", file=path, transactions=following - first)
 
 
 def _rewrite(index: DiskFile, scan: Scan, first: int) -> None:
@@ -166,7 +166,7 @@ def _open_or_create(files: OpenFiles, directory: str, header: SegmentHeader, kin
             read_header(file, header.cluster_key, header.partition, header.first_transaction_id, path)
             return file
         except WaltzError as error:
-            log.warning("side file is unusable and made again", file=path, error=str(error))
+            log.warning("side file rebuilt", file=path, error=str(error))
     create_files(files.disk, directory, header, (kind,))
     return files.writing(path)
 

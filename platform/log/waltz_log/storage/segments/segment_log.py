@@ -176,7 +176,7 @@ class SegmentLog:
                         self.files.disk.remove(left)
             self.files.disk.sync_directory(self.directory)
         self._full = False
-        log.info("what found no room is cut away", partition=self.partition, last=self.tail.last_id)
+        log.info("failed write truncated", partition=self.partition, last=self.tail.last_id)
 
     # ---- changing --------------------------------------------------------------------------------------------------------------------------------
 

@@ -228,7 +228,7 @@ class Views:
                 await self._fold_all(entry, segments)
             entry.error = ""
         except (OSError, WaltzError) as error:
-            log.warning("compacted view does not go on", topic=str(entry.of.topic), partition=entry.of.partition, error=str(error))
+            log.warning("compaction failed", topic=str(entry.of.topic), partition=entry.of.partition, error=str(error))
             entry.error = str(error)
             if isinstance(error, CorruptData):
                 self._corrupt(error)
@@ -367,7 +367,7 @@ class Views:
         except InvalidRequest:
             raise
         except WaltzError as error:
-            log.warning("compacted view is replaced, as it does not open", topic=str(of.topic), partition=of.partition, error=str(error))
+            log.warning("replacing a compacted view that does not open", topic=str(of.topic), partition=of.partition, error=str(error))
             remove_view_folder(self._disk, of.topic, of.partition)
             return self._open_view(partition, of, start)
 
@@ -402,7 +402,7 @@ class Views:
 def _ended(entry: _Entry, task: asyncio.Task[None]) -> None:
     entry.tasks.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("compaction broke", topic=str(entry.of.topic), error=repr(error), exc_info=error)
+        log.error("compaction failed unexpectedly", topic=str(entry.of.topic), error=repr(error), exc_info=error)
         entry.error = f"broke: {error!r}"
 
 

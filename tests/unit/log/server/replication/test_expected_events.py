@@ -40,7 +40,7 @@ def test_a_lost_coordinator_session_is_no_error(lives_on: bool) -> None:
             await client.append(1, b"z")
         assert _alarming(logs) == []
         if lives_on:
-            assert "task interrupted and starts again" in {each["event"] for each in logs}
+            assert "task interrupted and is restarted" in {each["event"] for each in logs}
         await client.close()
         await cluster.stop()
 

@@ -1,0 +1,207 @@
+"""The log events of the platform: what each means, and what an operator does about it. Level, fields and place are read from the source.
+
+Names of events are an interface: operators match on them. A test compares these names with the calls in the source.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MEANINGS"]
+
+MEANINGS: dict[str, str] = {
+    # ---- processes
+    "coordinator session ended, starting over": (
+        "The process lost its ZooKeeper session. It starts again with a new one; its partitions may move meanwhile."
+    ),
+    "no coordinator, retrying": "ZooKeeper does not answer. The process tries again until it does.",
+    "storage node closed": "The storage node has stopped in order.",
+    "no replica is assigned to this storage node": (
+        "The node runs and stores nothing. If that is unexpected, compare its `--name` with `waltz cluster status`."
+    ),
+    "directory is behind and treated as restored": (
+        "The directory is older than the coordinator's record of it, and `--replace` was given. The node copies from its peers and does not vote "
+        "until then."
+    ),
+    "worker ended and is restarted": "A worker process ended. Its partitions continue after the restart. Investigate if `restarts` keeps rising.",
+    "workers killed, stop timed out": "Workers did not stop in time and were killed. Nothing that was acknowledged is lost.",
+    "worker serves": "A worker is ready.",
+    "supervisor ended": "The supervisor of a node disappeared, so its worker stops too. Restart the node.",
+    # ---- log server: ownership
+    "server started": "The log server is registered and can own partitions.",
+    "cluster manager elected": "This log server assigns partitions to owners from now on.",
+    "assigning partitions": "The manager distributes partitions over these log servers.",
+    "closing partition": "The partition moves to another owner, or the server stops.",
+    "partition closed": "The owner ended its work on the partition because of an error. The partition opens again, here or elsewhere.",
+    "partition is owned by a newer generation": "Another server became the owner, and this one stopped. Normal after a failover.",
+    "partition handed over to a server that reaches a majority of its replicas": (
+        "The owner could not reach a majority of the replicas, so the partition moved. Check the network of the previous owner."
+    ),
+    "partition handed over before all outcomes were sent": "Clients did not read their outcomes in time. They resolve them with the next owner.",
+    "partition handed over with appends in flight": (
+        "Some appends were undecided at the hand-over. The next owner recovers them; clients resolve them."
+    ),
+    "closing mark not recorded": "The session ended without a recorded mark, so the next owner holds a vote. No data is lost.",
+    "partitions without a majority of their replicas": (
+        "A majority of the replicas of these partitions does not answer this server. Appends to them wait. An empty list means that all answer again."
+    ),
+    "partitions without a majority not published": "The coordinator did not accept this server's list of such partitions. It is sent again.",
+    "reachable replicas not published": "The coordinator did not accept this server's list of reachable replicas. It is sent again.",
+    "removing the entry of the previous process at this address": "A server that was killed left its registration; its successor removes it.",
+    "left without notifying the coordinator": (
+        "The server stopped while the coordinator did not answer. Its partitions move when its session expires."
+    ),
+    "withdrawing an unfinished topic": (
+        "The creator of a topic disappeared before it finished, so the manager undoes the creation. Create the topic again."
+    ),
+    "task failed and is restarted": "An unexpected error ended a background task; it starts again. Report the stack trace as a defect.",
+    "task interrupted and is restarted": "A background task lost its connection and starts again.",
+    # ---- log server: store sessions and replicas
+    "opening store session": "A new owner starts recovery of the partition.",
+    "high-water mark resolved": "Recovery has decided up to where the log is committed: by a vote, or from the closing mark.",
+    "store session open": "A majority of the replicas is clean, and the partition accepts appends.",
+    "store session renewed": "The owner started a new session without interrupting appends for longer than `took_ms`.",
+    "store session ended": "The session failed. The partition recovers in a new one.",
+    "store session closed in order": "The session ended with a closing mark; the next owner needs no vote.",
+    "raising the session number above the fence": (
+        "A storage node has seen a newer session than the coordinator has recorded. The next session uses a number above it."
+    ),
+    "coordinator is behind the replicas": (
+        "The coordinator was restored to an older state. Appends stop; follow the [operations guide](../guides/operations.md) to adopt the replicas."
+    ),
+    "waiting for absent replicas after a loss of memory": (
+        "A partition of a `quorum_memory` topic opens after its replicas died together. The owner waits `memory_wait_s` for others, which may "
+        "hold more."
+    ),
+    "replica assignment not read": "The coordinator did not return the partition's replicas. The owner keeps those that it knows and tries again.",
+    "replica failed": "The connection to a replica failed. The owner reconnects; appends continue while a majority answers.",
+    "replica session ended": "The owner's work with one replica ended with the store session.",
+    "replica session failed unexpectedly": "An unexpected error ended the work with a replica and the session. Report the stack trace as a defect.",
+    "truncating replica": "Recovery removes transactions from a replica that were never committed.",
+    "replica lost data": "A replica has less than in the same session before: it was emptied or restored. It copies everything from its peers.",
+    "replica starts empty at a new first id": (
+        "Retention removed what the replica lacks, so it drops what it has and starts at the first retained id."
+    ),
+    "copy interrupted": "Copying between replicas failed. It continues after a pause.",
+    "appends arrive faster than a replica is filled": (
+        "The fill of a new replica does not finish at this rate. Lower the load, or give the node more bandwidth."
+    ),
+    "replica not asked for free space": "A full replica did not answer the question whether it has space again. It is asked again.",
+    "replica not informed of its topic": "A replica did not receive the topic of its partition. It receives it after the next connect.",
+    "replicas are full, appends are refused": "No majority of the replicas has free disk space. Add space, or shorten the retention.",
+    "replicas have room again": "Appends are accepted again.",
+    "replica does not serve a read in time": "A replica is slow to read. The owner reads from another one.",
+    # ---- log server: upkeep
+    "log trimmed": "Retention removed transactions before `first`. `held_by` names what kept the rest.",
+    "upkeep failed and is retried": "A round of retention and compaction failed. The next round repeats it.",
+    "upkeep failed unexpectedly": "An unexpected error ended a round of upkeep. The next round repeats it. Report the stack trace as a defect.",
+    "upkeep call to a replica failed": "A replica did not trim or compact. The next round asks it again.",
+    "copying compacted view to a replica": "A replica cannot build its view from the log any more and receives it from another replica.",
+    "compacted view not copied, retried later": "The copy of a view to a replica failed. The next round repeats it.",
+    # ---- storage node
+    "storage node open": "The node has read its control file and serves.",
+    "room for more partitions": "The control file was extended after `waltz cluster grow`.",
+    "partition open": "The node has opened a partition and knows where its log ends.",
+    "partition does not open": "The files of a partition cannot be used. The node serves the others; `waltz storage verify` shows what is damaged.",
+    "partition did not close": "Files of a partition were not closed cleanly. The next start recovers them.",
+    "partition stopped": "A disk error ended the service of the partition on this node. Repair or replace the disk, then restart the node.",
+    "partition task failed unexpectedly": "An unexpected error ended the service of the partition on this node. Report the stack trace as a defect.",
+    "session admitted": "The node accepted a new store session and fenced older ones.",
+    "session clean": "The replica holds everything that was committed before this session, and acknowledges from now on.",
+    "truncated": "The replica removed transactions after `last` at the owner's request.",
+    "read failed": "A read failed. The reader gets it from another replica.",
+    "disk space": (
+        "The free space crossed a limit: `low` is below `disk_warn_free_bytes`, `refusing` below `disk_refuse_free_bytes`. Add space or trim."
+    ),
+    # ---- segments
+    "closed segment is damaged": "A segment that was complete has an unreadable part. The node repairs it from its peers.",
+    "index of a closed segment rebuilt": "The index file was missing or damaged and was made again from the records.",
+    "side file rebuilt": "An index or time file was unusable and was made again.",
+    "removing an incomplete segment": "A crash interrupted the creation of a segment. The rest is removed.",
+    "dropping a torn tail": "A crash interrupted a write. The incomplete end is removed; it was never acknowledged.",
+    "failed write truncated": "The remains of a write that found the disk full were removed. The partition accepts appends when there is space.",
+    "a full disk cannot truncate the failed write": (
+        "The remains of a failed write could not be removed yet. This is tried again before the next write."
+    ),
+    "log starts empty at a new first id": "The partition on this node starts again, empty, at the first retained id.",
+    "segment trimmed": "Retention removed a segment.",
+    "checkpoint at closing failed": "The last sync at close failed. The next start verifies more of the log.",
+    # ---- corruption
+    "corruption reported": "A reader or a check found damage. The segment is checked and repaired.",
+    "corruption found": "Stored bytes do not match their checksum. Repair starts by itself.",
+    "corruption repaired": "The damaged range was replaced from other replicas. If it happens again on this node, replace its disk.",
+    "corruption not repaired": "No other replica could supply the range yet. Repair is tried again; start the other replicas.",
+    "segment intact": "A reported segment was checked and has no damage.",
+    "scrub pass done": "All stored data was read once. `damaged` counts segments that are not repaired yet.",
+    "scrub of a partition ended early": "The scrub of a partition failed; the next pass includes it.",
+    "scrub of a compacted view ended early": "The scrub of a view failed; the next pass includes it.",
+    "scrub pass failed and is retried": "An unexpected error ended a pass. Report the stack trace as a defect.",
+    "scrub failed unexpectedly": "The scrub ended and stays off until the node is restarted. Report the stack trace as a defect.",
+    "segment repair failed and is retried": "An unexpected error ended a repair. Report the stack trace as a defect.",
+    "peer could not repair a range": "One peer could not supply the range. The next peer is asked.",
+    "copying the rest of a range from peers": "Only a part of a damaged range was readable. The rest comes from peers.",
+    # ---- compacted views
+    "compacted view removed": "The topic was deleted, or its type changed; its view was removed.",
+    "compacted view does not open": "The files of a view cannot be used. The view is made again from another replica or the log.",
+    "compacted view replaced by another replica's": "The view was copied from another replica, up to transaction `bound`.",
+    "replacing a compacted view that does not open": "A damaged view is replaced by a copy from another replica.",
+    "compaction failed": "A step of compaction failed. The view stays as it was and is tried again.",
+    "compaction failed unexpectedly": "An unexpected error ended a step of compaction. Report the stack trace as a defect.",
+    "metadata of a compacted view cannot be read": "The description of a view is damaged. The view is made again.",
+    "index of a compacted view damaged, reading its records": (
+        "Compaction reads the records instead of the index. It is slower, and the result is the same."
+    ),
+    # ---- transport and coordination
+    "call failed": "A handler raised an unexpected error; the caller gets an error. Report the stack trace as a defect.",
+    "direct connections are refused": "A storage node has as many direct connections as it allows. Senders fall back to gRPC.",
+    "peer cannot be reached directly": "The direct port of a storage node does not answer; blocks go over gRPC. Check firewalls for `direct_port`.",
+    "worker does not answer": "A call that was forwarded to another worker of the node failed. The caller tries again.",
+    "status of a node cannot be read": "A node did not answer `waltz cluster status`.",
+    "event loop closed": "A ZooKeeper notification arrived after the application's event loop ended. Harmless.",
+    "stopped with %r": "The ZooKeeper client reported an error while it stopped. Harmless.",
+    "handler failed": "A handler of the in-memory test cluster raised an unexpected error.",
+    # ---- client
+    "producer failed": "An unexpected error ended appends to a partition; pending appends fail. Report the stack trace as a defect.",
+    "received transactions not confirmed on disk": (
+        "`flush` cannot confirm transactions of a `quorum_memory` topic after a change of owner. Read the log from `known_mark` to see which exist."
+    ),
+    "assignment watch restarted": "The client reads the owners of partitions again after an error.",
+    "topic watch restarted": "The client reads the topics again after an error.",
+    "feed restarted after an error": "The feed of a partition failed. It continues after a pause, without a gap.",
+    "on_completion holds up apply": "A completion callback is slow and delays the application of later transactions.",
+    "context hook failed": "A method of the application's context raised an error. The transaction is not affected.",
+    "bulk append callback failed": "The application's callback raised an error. The append is not affected.",
+    "log trimmed before it was read, reading the compacted view": (
+        "Retention removed what the reader needed next, so it reads the compacted view first."
+    ),
+    "no replica has the compacted view, reading the log alone": "No view exists yet, and the log still holds everything.",
+    "poller woke for another loop": "gRPC woke the wrong event loop of the process. Harmless.",
+    "part applied by another process": "Another process of the application applied these transactions to the database first. Normal.",
+    "database call failed and is retried": "The SQL database is locked or does not answer. It is tried again for `retry_s`.",
+    # ---- outbox and journal
+    "disk full, reserved space released": "The service's disk is full. The outbox used its reserve so that it can record outcomes. Free some space.",
+    "space not reserved": "The disk has no space for the reserve that the outbox needs on a full disk.",
+    "intent given up": "An intent became a dead letter. `waltz outbox list` shows it.",
+    "outbox journal failed": "The disk of the outbox failed. Intents are refused until the service is restarted on a good disk.",
+    "outbox closed on a failed disk": "The outbox closed, but could not write its last records. Its next start settles what is in doubt.",
+    "outbox fenced by a newer epoch": "Another process opened a copy of this outbox, so this one stopped. Only one may run.",
+    "outbox session ended": "The outbox lost the cluster and connects again. Intents are kept.",
+    "outbox session failed": "An unexpected error ended the connection of the outbox; it connects again. Report the stack trace as a defect.",
+    "statistics file not written": "`waltz outbox status` shows old numbers until the file can be written again.",
+    "outbox may not append": (
+        "The cluster refuses the outbox: the topic restricts access, or the settings do not name it. Intents wait until that is corrected."
+    ),
+    "outbox follower ended": "The application's `apply` failed. The feed continues after a pause from transaction `applied`.",
+    "journal callback failed": "The application's callback raised an error. The record is not affected.",
+    "journal record damaged": "Compaction of the journal found a damaged record. `waltz journal verify` lists the damage.",
+    "journal file without a header set aside": "A crash interrupted the creation of a file. It is kept beside the journal and holds no records.",
+    "journal file header corrected": "A file header did not match the file name and was corrected from the name.",
+    "incomplete journal transaction ignored": "A crash interrupted a transaction of the journal; its records do not count.",
+    "journal file damaged": "A file has damaged records. The readable ones are used, and the file is set aside when they are no longer needed.",
+    # ---- Spark source and Delta sink
+    "corrupt data from %s, reading from another replica: %s": "An executor received damaged bytes and reads them from another replica.",
+    "reading on at another replica than %s: %s": "A storage node failed while an executor read from it. The executor continues at another replica.",
+    "reading the view on at another replica than %s: %s": "The same, for a compacted view.",
+    "table checkpoint not written": "Delta's checkpoint of the table's log failed. The table is complete; the next checkpoint includes everything.",
+    "table restricted to a single driver": (
+        "The file system of the table cannot prevent two writers, and the configuration confirms that there is only one."
+    ),
+}
