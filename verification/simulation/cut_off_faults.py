@@ -157,7 +157,7 @@ def _waits(world: World, name: str, partition: int) -> bool:
     told: dict[str, Any] = {} if server is None else to_json(server.statistics())["partitions"].get(str(partition), {})
     if any(replica["state"] == "full" or replica.get("full") for replica in told.get("replicas", {}).values()):
         return False
-    return bool(told) and (told["state"] != "open" or told["appended"] > told["committed"])
+    return bool(told) and (told["state"] != "open" or told["last_transaction_id"] > told["committed"])
 
 
 async def _surroundings(world: World, held: list[str]) -> Any:

@@ -158,15 +158,17 @@ class RecoveringPartitionStatistics:
 @dataclass(frozen=True, slots=True)
 class OpenPartitionStatistics:
     """A partition that the server serves. `mounts`: clients, of which some are `catching_up`; `rejected`: transactions whose locks moved; `refused`:
-    those that broke a limit; `appended`: the last transaction id given out, `committed`: the last one committed; `low_water_mark`: where this session
-    began; `in_memory`: transactions that a majority received and that are not committed."""
+    those that broke a limit; `last_transaction_id`: the last id given out, `committed`: the last one committed; `appended_transactions`: how many
+    were ordered since this owner opened the partition; `low_water_mark`: where this session began; `in_memory`: transactions that a majority received and
+    that are not committed."""
 
     generation: Highest[int]
     state: Newest[Literal["open"]]
     mounts: Summed[int]
     catching_up: Summed[int]
     feed: Fieldwise[FeedStatistics]
-    appended: Highest[int]
+    last_transaction_id: Highest[int]
+    appended_transactions: Summed[int]
     rejected: Summed[int]
     refused: Summed[int]
     blocks: Summed[int]

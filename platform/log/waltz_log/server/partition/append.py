@@ -80,7 +80,7 @@ class AppendTask:
         self._confirming = False
         self._held = False
         self.moving = False
-        self.appended = 0
+        self.appended_transactions = 0
         self.rejected = 0
         self.refused = 0
         self.blocks = 0
@@ -182,7 +182,7 @@ class AppendTask:
                 entry.of(appender).committed.extend(ranges)
             self._in_flight.append(entry)
             self.blocks += 1
-            self.appended += block.count
+            self.appended_transactions += block.count
             self._store.append(block)
             self._settle_wake.notify()
         self.rejected += len(sequenced.rejected)

@@ -305,7 +305,7 @@ def test_a_full_queue_slows_its_own_partition_and_no_other_in_bounded_memory() -
             queued.append(_statistics(cluster)["queued_bytes"])
             await asyncio.sleep(0.01)
         assert (1 << 20) <= max(queued) < (1 << 20) + len(floods) * FRAME_BYTES, "a frame of each client more than the bound at most"
-        assert _statistics(cluster)["appended"] < 20, "only what may be in flight was ordered"
+        assert _statistics(cluster)["last_transaction_id"] < 20, "only what may be in flight was ordered"
         gate.set()
         await asyncio.gather(*floods)
         await _end(cluster, *clients)
