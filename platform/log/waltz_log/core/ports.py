@@ -221,8 +221,8 @@ class Stream(Sender[Sent_contra], Receiver[Received_co], Protocol[Sent_contra, R
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """One remote procedure: its name and its messages. A subclass for each `kind` gives the types of the handler that may serve it; `Channel` takes
-    the kind that each of its calls is for."""
+    """One remote procedure: its name and its messages. A subclass for each `kind` gives the types of the handler that may serve it; each call of
+    `Channel` accepts one kind."""
 
     kind: ClassVar[Literal["call", "read", "stream"]]
     name: str
@@ -231,7 +231,7 @@ class Method(Generic[Request, Response]):
 
 
 AnyMethod: TypeAlias = Method[Any, Any]
-"""A method whatever its messages are: for code that carries messages and does not look into them."""
+"""A method whatever its messages are: for code that carries messages without reading them."""
 
 Handler: TypeAlias = Callable[..., Awaitable[Any]]
 """Any, because a service holds handlers of all shapes. The shape was checked when `served_by` paired the handler with its method."""

@@ -125,7 +125,7 @@ STORE_SESSION: Final = StateTable(
         StoreState.OPEN: "A majority of the assigned replicas is clean, and the metadata says so. Blocks are appended and committed.",
         StoreState.CLOSING: "The owner records the closing mark of an idle session, to go on under the next number. Nothing is appended.",
         StoreState.REOPENING: "The replicas recover under the next session number. Blocks in memory, reads and mounts stay.",
-        StoreState.ENDED: "The session takes no more blocks. What was in flight is decided by the next session.",
+        StoreState.ENDED: "The session accepts no more blocks. What was in flight is decided by the next session.",
     },
     transitions={
         StoreState.OPENING: {StoreState.OPEN: "a majority is clean", StoreState.ENDED: _ENDS},

@@ -157,10 +157,10 @@ class RecoveringPartitionStatistics:
 @snapshot
 @dataclass(frozen=True, slots=True)
 class OpenPartitionStatistics:
-    """A partition that the server serves. `mounts`: clients, of which some are `catching_up`; `rejected`: transactions whose locks moved; `refused`:
-    those that broke a limit; `last_transaction_id`: the last id given out, `committed`: the last one committed; `appended_transactions`: how many
-    were ordered since this owner opened the partition; `low_water_mark`: where this session began; `in_memory`: transactions that a majority received and
-    that are not committed."""
+    """A partition that the server serves. `mounts`: clients, of which some are `catching_up`; `rejected`: transactions whose locks moved;
+    `refused`: those that broke a limit; `last_transaction_id`: the last id given out, `committed`: the last one committed;
+    `appended_transactions`: how many were ordered since this owner opened the partition; `low_water_mark`: where this session began; `in_memory`:
+    transactions that a majority received and that are not committed."""
 
     generation: Highest[int]
     state: Newest[Literal["open"]]
