@@ -95,6 +95,7 @@ class Fetcher:
                 if run is not None:
                     return run
             except TimeoutError:
+                source.check_reachable()
                 log.warning("replica does not serve a read in time", partition=store.partition, replica=source.name, transaction_id=first)
             except Fenced as error:
                 store.fenced(error)

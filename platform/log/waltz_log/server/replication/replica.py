@@ -74,6 +74,8 @@ class ReplicaSession:
         self._received = -1
         """The last id of this stream of blocks that the replica has, on disk or in memory."""
         self._acknowledging = Pulse()
+        self._asking: asyncio.Task[None] | None = None
+        """After a read that was not answered."""
         self._lost = False
         """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
 
@@ -573,11 +575,37 @@ class ReplicaSession:
         try:
             while (answer := await self.patience.await_answer(stream.receive())) is not None:
                 yield [Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms) for got in answer.blocks]
+        except ConnectionLost:
+            self.check_reachable()
+            raise
         finally:
             self.reading -= 1
             await stream.cancel()
 
+    def check_reachable(self) -> None:
+        """A read was not answered. While nothing is appended, nothing else shows that the node cannot be reached: it is asked until it answers."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self._ask_until_answered())
+
+    async def _ask_until_answered(self) -> None:
+        store = self._store
+        while store.failed is None:
+            try:
+                await self._open_again()
+            except (ConnectionLost, Unavailable):
+                self.reached = False
+            except WaltzError:
+                self.reached = True  # a refusal is an answer
+            else:
+                self.reached = True
+            if self.reached:
+                return
+            await asyncio.sleep(store.settings.replica_retry_s)
+
     async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
         if self._channel is not None:
             channel, self._channel = self._channel, None
             await channel.close()

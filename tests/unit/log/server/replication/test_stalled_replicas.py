@@ -126,3 +126,31 @@ def test_a_replica_that_was_away_catches_up_at_another(monkeypatch: pytest.Monke
         await cluster.stop()
 
     run_in_virtual_time(scenario())
+
+
+def test_an_owner_to_which_reads_are_not_answered_knows_that_it_reaches_no_majority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is appended, so the streams of blocks are silent, and a partition that serves no reader could move to a server that does better."""
+
+    async def scenario() -> None:
+        hung = _Hung(monkeypatch, "open", "read")
+        cluster = await _cluster()
+        await _append(cluster, COUNT)
+        _forget(cluster)
+        server, _ = cluster.servers["server-0"]
+        partition = server._partitions[0]
+        assert partition.lacks_majority() is None
+        hung.nodes = {"storage-0", "storage-1", "storage-2"}
+        client = await cluster.connect()
+        reading = asyncio.ensure_future(anext(client.feed_batches(0, after=-1)))
+        await asyncio.sleep(3 * RPC_S)
+        assert partition.lacks_majority() is None, "one of three was asked"
+        await asyncio.sleep(4 * RPC_S)
+        assert partition.lacks_majority() is not None
+        hung.nodes = set()
+        await reading
+        await asyncio.sleep(2 * RPC_S)
+        assert partition.lacks_majority() is None
+        await client.close()
+        await cluster.stop()
+
+    run_in_virtual_time(scenario())
