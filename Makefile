@@ -9,6 +9,9 @@ SYSTEM_PYTHON := /usr/bin/python3
 PYTHON ?= $(shell $(SYSTEM_PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null && echo $(SYSTEM_PYTHON) || echo python3)
 # Test modules run at once: each of them may start a cluster of processes and a Spark of 1 GB. The slow ones stand first, so they begin first.
 JOBS ?= 2
+QUICK := "not slow and not long and not install"
+# A module's tests share its clusters, so they stay on one worker. The order of the files is kept: e2e first, because its files are the longest.
+SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -22,7 +25,7 @@ JARS := .cache/delta-jars/COORDINATES
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check format test test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -49,18 +52,31 @@ $(JARS): $(INSTALLED)
 	@test -f $@ || echo "setup: fetching Delta's jars (once, 90 MB)"
 	@$(BIN)/python tools/fetch_jars.py && touch $@
 
-check: setup ## lint, format, types, layers
+check: lint typecheck ## lint and typecheck: what must pass before a change is reviewed
+
+lint: setup ## style, format, and imports that cross a boundary
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+typecheck: setup ## types, with mypy
+	$(BIN)/mypy
 
 format: setup ## let ruff fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test: setup ## all tests but those marked slow or install
-	$(BIN)/pytest -q -m "not slow and not install" -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
+test: setup ## all tests but those marked long, slow or install
+	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) --durations=30 --durations-min=5
+
+test-unit: setup ## the unit tests alone
+	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/unit
+
+test-sim: setup ## the tests in the simulator: clusters under faults, planted bugs, checkers
+	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
+
+test-long: setup ## the tests marked long: drivers killed by the dozen, a standalone Spark cluster, hundreds of seeds
+	$(BIN)/pytest -q -m "long and not slow" $(SPREAD) --durations=30 --durations-min=5
 
 test-slow: setup ## the tests marked slow
 	$(BIN)/pytest -q -m slow

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.chaos import Chaos, lives_of
+from tests.e2e.chaos import Chaos, Told, lives_of
 from tests.e2e.chaos_checker import Row, differences
 from tests.e2e.chaos_drivers import ANYWHERE
 from tests.e2e.killed_driver import GAPS
@@ -15,20 +16,30 @@ from tests.e2e.killed_driver import GAPS
 pytestmark = pytest.mark.timeout(3600)
 
 SEED = 11
-KILLS_OF_A_GAP = 4
 
 
-def test_sixteen_drivers_killed_at_the_gaps_leave_each_transaction_once(tmp_path: Path) -> None:
-    """Also within: a first batch without a table yet, a deleted and an older checkpoint, killed workers, nodes and servers, two drivers racing. And
-    one of the actions, which `test_chaos_actions` has all of."""
-    lives = [*GAPS] * KILLS_OF_A_GAP
+def killed_at_the_gaps(directory: Path, kills_of_a_gap: int, *, strikes: int, actions: Sequence[str] = ()) -> Told:
+    """What happened, after the table was compared with the log."""
+    lives = [*GAPS] * kills_of_a_gap
     random.Random(SEED).shuffle(lives)
     lives[lives.index("commit")], lives[0] = lives[0], "commit"  # files of a first batch, and no table to name them
-    chaos = Chaos(tmp_path, SEED)
-    assert chaos.run(lives, strikes=4, actions=["restored-committing"]) == []
-    assert chaos.told.driver == dict.fromkeys(GAPS, KILLS_OF_A_GAP)
-    assert chaos.told.actions == {"restored-committing: RestoreOvertaken, then equal": 1}
-    assert chaos.told.checkpoints == {"deleted": 1, "older": 1}
+    chaos = Chaos(directory, SEED)
+    assert chaos.run(lives, strikes=strikes, actions=actions) == []
+    assert chaos.told.driver == dict.fromkeys(GAPS, kills_of_a_gap)
+    return chaos.told
+
+
+def test_a_driver_killed_at_each_gap_leaves_each_transaction_once(tmp_path: Path) -> None:
+    """Also: a first batch without a table yet, a deleted checkpoint, a killed worker, node or server, and two drivers that race."""
+    assert killed_at_the_gaps(tmp_path, 1, strikes=1).checkpoints == {"deleted": 1}
+
+
+@pytest.mark.long
+def test_sixteen_drivers_killed_at_the_gaps_leave_each_transaction_once(tmp_path: Path) -> None:
+    """Also: an older checkpoint, and one of the actions, which `test_chaos_actions` has all of."""
+    told = killed_at_the_gaps(tmp_path, 4, strikes=4, actions=["restored-committing"])
+    assert told.actions == {"restored-committing: RestoreOvertaken, then equal": 1}
+    assert told.checkpoints == {"deleted": 1, "older": 1}
 
 
 def test_lives_end_at_each_gap_and_anywhere_in_equal_parts() -> None:

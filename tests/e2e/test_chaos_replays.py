@@ -27,7 +27,8 @@ from waltz_log.errors import OutOfRange
 pytestmark = pytest.mark.timeout(900)
 
 Stub = Callable[..., StubCluster]
-REPLAYS = 100
+REPLAYS = 20
+"""With every `make test`. A hundred of them are a test marked long."""
 
 
 class Landing:
@@ -94,8 +95,9 @@ def landing(spark: Any, stub: Stub, tmp_path: Path) -> Landing:
     return Landing(spark, stub(), tmp_path, seed=5)
 
 
-def test_replays_under_changing_limits_leave_each_row_once(landing: Landing) -> None:
-    assert landing.replay(REPLAYS) == REPLAYS
+@pytest.mark.parametrize("replays", [REPLAYS, pytest.param(100, marks=pytest.mark.long)])
+def test_replays_under_changing_limits_leave_each_row_once(landing: Landing, replays: int) -> None:
+    assert landing.replay(replays) == replays
     assert landing.wrong() == []
 
 

@@ -15,7 +15,8 @@ from tests.e2e.pasted import ROOT, blocks, make_folder, pasted, running
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_the_readmes_session_works_as_pasted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spark", [False, pytest.param(True, marks=pytest.mark.long)], ids=["log", "log-and-spark"])
+def test_the_readmes_session_works_as_pasted(tmp_path: Path, spark: bool) -> None:
     readme = (ROOT / "README.md").read_text()
     block = blocks(readme)
     assert list(block) == ["dev", "terminal", "hello", "python", "pyspark", "job", "sql"]
@@ -29,6 +30,8 @@ def test_the_readmes_session_works_as_pasted(tmp_path: Path) -> None:
         shown = second("python -i", block["python"])
         assert "refused: lock conflict" in shown
         assert "1 b'{" in shown
+        if not spark:
+            return  # each of the other steps starts a Spark of its own
         pyspark = re.search(r"`(pyspark [^`]+)`", readme)
         assert pyspark is not None
         assert re.search(r"\|\s*0\|\s*2\|", second(pyspark[1], block["pyspark"]))

@@ -21,7 +21,7 @@ from waltz_log.client.inspection.inspect import ClusterInspector
 from waltz_log.processes import launch
 from waltz_log.processes.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 600

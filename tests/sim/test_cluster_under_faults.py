@@ -15,6 +15,8 @@ from verification.simulation import run
 from verification.simulation.ranges import run_range
 
 SEEDS = 500
+SHORT = 100
+"""Seeds with every `make test`; the others are in tests marked long."""
 PORTION = 50
 
 FAILED_ONCE = {
@@ -35,7 +37,9 @@ FAILED_ONCE = {
 """Seeds that found something, and what it was. What a seed draws changes with the mix; the cause stays worth running."""
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, PORTION))
+@pytest.mark.parametrize(
+    "first", [*range(0, SHORT, PORTION), *(pytest.param(first, marks=pytest.mark.long) for first in range(SHORT, SEEDS, PORTION))]
+)
 def test_every_invariant_holds_whatever_goes_wrong(first: int) -> None:
     found = run_range(range(first, first + PORTION), jobs=1)
     assert not found.failed, "\n".join(str(failed) for failed in found.failed[:3])
