@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -26,13 +26,11 @@ from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fen
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.fill import Fill
+from waltz_log.server.replication.owner_session import Flushing, OwnerSession
 from waltz_log.server.replication.patience import Patience
 from waltz_log.server.replication.recovery import Recovery
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
-
-if TYPE_CHECKING:
-    from waltz_log.server.replication.store import Flushing, StoreSession
 
 __all__ = ["ReplicaSession"]
 
@@ -42,7 +40,7 @@ log = structlog.get_logger(__name__)
 class ReplicaSession:
     """`run` belongs to one session number; the connection, and reads over it, outlive it."""
 
-    def __init__(self, store: StoreSession, name: str) -> None:
+    def __init__(self, store: OwnerSession, name: str) -> None:
         self.name = name
         self.reading = 0
         self.patience = Patience(name, store.settings.rpc_timeout_s)

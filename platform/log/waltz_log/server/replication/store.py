@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -40,6 +40,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.memory import PartitionMemory
+from waltz_log.server.replication.owner_session import Flushing
 from waltz_log.server.replication.recovery import Recovery
 from waltz_log.server.replication.replica import ReplicaSession
 from waltz_log.server.replication.window import Window
@@ -50,13 +51,6 @@ FENCE_PASSED_MAX = 1 << 62
 """No session number is taken above a higher fence: a signed number of 64 bits holds them, and there must be room for those to come."""
 
 log = structlog.get_logger(__name__)
-
-
-class Flushing(NamedTuple):
-    """As a topic's policy has it."""
-
-    period_ms: int
-    bytes: int
 
 
 class StoreSession:

@@ -1,0 +1,102 @@
+"""The store session as each of its replica sessions sees it: what they read of it, and what they report to it.
+
+`StoreSession` is the only one that the product has. The protocol names all that a replica session may use, so that neither module imports the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import NamedTuple, Protocol
+
+from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.formats.block import Block
+from waltz_log.core.metadata import ClusterParameters
+from waltz_log.core.ports import Coordinator, Network
+from waltz_log.errors import CoordinatorBehind, Fenced, WaltzError
+from waltz_log.server.base.node_probes import NodeProbes
+from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.base.topics import ServedTopics
+from waltz_log.server.replication.block_stream import Encodings
+from waltz_log.server.replication.recovery import Recovery
+from waltz_log.server.replication.window import Window
+
+__all__ = ["BlockSource", "Flushing", "OwnerSession"]
+
+
+class Flushing(NamedTuple):
+    """When replicas sync what they acknowledged from memory, as a topic's policy says."""
+
+    period_ms: int
+    bytes: int
+
+
+class BlockSource(Protocol):
+    """A replica that another one is copied from."""
+
+    def runs(
+        self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0
+    ) -> AsyncGenerator[list[Block], None]: ...
+
+
+class OwnerSession(Protocol):
+    # ---- what stays the same while the partition has this owner
+
+    partition: int
+    cluster: ClusterParameters
+    coordinator: Coordinator
+    network: Network
+    settings: ServerSettings
+    topics: ServedTopics
+    probes: NodeProbes
+    fill_pace: FillPace
+    encodings: Encodings
+
+    # ---- the session
+
+    session: int
+    assigned: tuple[str, ...]
+    failed: WaltzError | None
+    """What ended it."""
+    first_transaction_id: int
+    """The first id that is kept. A replica that begins later raises it."""
+    resolved: int
+    committed: int
+    wanted: int
+    """An application waits for the ids up to here to be on disk."""
+    made_clean: dict[str, int]
+    """By replica, the newest session in which this owner may have made it clean. A replica session writes its own entry."""
+    appended: Pulse
+    """A block was appended, or what replicas are to be informed of changed."""
+    advanced: Pulse
+    """The committed mark rose, a replica's state changed, or the session ended."""
+
+    @property
+    def owner_token(self) -> bytes: ...
+    @property
+    def window(self) -> Window: ...
+    @property
+    def flushing(self) -> Flushing | None: ...
+    @property
+    def open_for_appends(self) -> bool: ...
+    @property
+    def live(self) -> frozenset[str]: ...
+
+    # ---- other replicas
+
+    def replica(self, name: str) -> BlockSource: ...
+    def runs(self, first: int, last: int) -> AsyncGenerator[list[Block], None]:
+        """Committed blocks, from any replica of this session."""
+        ...
+
+    # ---- what a replica session reports
+
+    async def decide(self, recovery: Recovery) -> None: ...
+    def resolved_at(self, high_water_mark: int) -> None: ...
+    async def opened_with(self, name: str, recovery: Recovery) -> None: ...
+    async def became_clean(self, name: str, recovery: Recovery, last_transaction_id: int) -> None: ...
+    def forget(self, name: str, recovery: Recovery) -> None: ...
+    def acknowledge(self, name: str, last_transaction_id: int) -> None: ...
+    def receive(self, name: str, transaction_id: int) -> None: ...
+    async def expect_taken(self, replica: str, error: Fenced) -> None: ...
+    async def close_behind(self, error: CoordinatorBehind) -> None: ...
