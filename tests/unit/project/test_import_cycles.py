@@ -17,8 +17,6 @@ TYPES_ONLY = {
     ("waltz_log.client.client", "waltz_log.client.topics.topic"),
     ("waltz_log.client.sync", "waltz_log.client.sync_topic"),
     ("waltz_log.outbox.calls", "waltz_log.outbox.lane"),
-    ("waltz_log.storage.node.node", "waltz_log.storage.node.service"),
-    ("waltz_log.testing.connection", "waltz_log.testing.network"),
 }
 """Pairs of which one names a class of the other in annotations alone. The list may only become shorter."""
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -18,11 +18,8 @@ from waltz_log import errors
 from waltz_log.core.messages import Encoded
 from waltz_log.core.ports import AnyMethod, Handler
 from waltz_log.errors import ConnectionLost, WaltzError
+from waltz_log.testing.links import Links
 from waltz_log.testing.virtual_time import call_at_world_time, world_time_s
-
-if TYPE_CHECKING:
-    from waltz_log.testing.links import Links
-    from waltz_log.testing.network import MemoryNetwork
 
 __all__ = ["OUTSIDE", "Connection", "End"]
 
@@ -34,6 +31,20 @@ OUTSIDE = Context()
 """Deliveries belong to no process: they go on while sender and receiver are stopped."""
 
 _FINISHED = object()
+
+
+class Carrier(Protocol):
+    """The network as a connection sees it: `MemoryNetwork`."""
+
+    links: Links | None
+    connections: dict[int, Connection]
+    corrupts: Callable[[tuple[str, str], Any, bytes], bytes] | None
+    defects: list[str]
+
+    def connection(self, host: str, method: AnyMethod, address: str) -> Connection: ...
+    def accept(self, connection: Connection, request: bytes | None) -> None: ...
+    async def pause(self) -> None: ...
+    def observe(self, connection: Connection, host: str, message: Any, since_s: float) -> None: ...
 
 
 class _Start:
@@ -206,7 +217,7 @@ class End:
 class Connection:
     """`number` rises with each; `original` is that of the connection whose messages this one repeats, its own where it repeats none."""
 
-    def __init__(self, network: MemoryNetwork, number: int, method: AnyMethod, caller: str, callee: str, address: str) -> None:
+    def __init__(self, network: Carrier, number: int, method: AnyMethod, caller: str, callee: str, address: str) -> None:
         self.network = network
         self.number = self.original = number
         self.method = method

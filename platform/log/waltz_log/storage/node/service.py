@@ -11,7 +11,7 @@ import json
 from collections.abc import Coroutine
 from contextlib import aclosing
 from struct import iter_unpack, pack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import header_bytes
@@ -21,14 +21,12 @@ from waltz_log.errors import ClusterKeyMismatch, ProtocolViolation
 from waltz_log.statistics import to_json
 from waltz_log.storage.node.read_access import OpenedBy
 from waltz_log.storage.node.requests import OfPartition, OfReader, WithKey
+from waltz_log.storage.node.served_node import ServedNode
 from waltz_log.storage.node.upkeep_service import upkeep_service_of
 from waltz_log.storage.replica.appender import Appender, Flushing
 from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
-
-if TYPE_CHECKING:
-    from waltz_log.storage.node.node import StorageNode
 
 __all__ = ["service_of"]
 
@@ -36,7 +34,7 @@ READ_BYTES_MAX = 8 * 1024 * 1024
 """However much a reader asks for: half of the largest message."""
 
 
-def service_of(node: StorageNode) -> Service:
+def service_of(node: ServedNode) -> Service:
     service = _Service(node)
     return [
         methods.OPEN.served_by(service.open),
@@ -58,7 +56,7 @@ LOCATE_BYTES_MAX = 8 * 64
 
 
 class _Service:
-    def __init__(self, node: StorageNode) -> None:
+    def __init__(self, node: ServedNode) -> None:
         self._node = node
 
     def _expect_key(self, request: WithKey) -> None:

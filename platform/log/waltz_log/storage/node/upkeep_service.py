@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from struct import pack
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.core.ports import Sender, Service, Stream
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ProtocolViolation, StorageFailed, Unavailable
 from waltz_log.storage.node.requests import OfPartition, OfReader, OfSession
+from waltz_log.storage.node.served_node import ServedNode
 from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.storage.views.views import TopicPartition, ViewFacts, Wanted
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.view_pages import decode_view_page, encode_view_page
-
-if TYPE_CHECKING:
-    from waltz_log.storage.node.node import StorageNode
 
 __all__ = ["upkeep_service_of"]
 
@@ -37,7 +35,7 @@ LoadStream: TypeAlias = Stream[pb.LoadViewResponse, pb.LoadViewRequest]
 FindStore: TypeAlias = Callable[[OfPartition], Awaitable[PartitionStore]]
 
 
-def upkeep_service_of(node: StorageNode, partition: FindStore, expect_reader: Callable[[OfReader, PartitionStore], None]) -> Service:
+def upkeep_service_of(node: ServedNode, partition: FindStore, expect_reader: Callable[[OfReader, PartitionStore], None]) -> Service:
     """`partition`: the store that a request names, its cluster key compared; `expect_reader`: refuses who may not read."""
     service = _UpkeepService(node, partition, expect_reader)
     return [
@@ -52,7 +50,7 @@ def upkeep_service_of(node: StorageNode, partition: FindStore, expect_reader: Ca
 
 
 class _UpkeepService:
-    def __init__(self, node: StorageNode, partition: FindStore, expect_reader: Callable[[OfReader, PartitionStore], None]) -> None:
+    def __init__(self, node: ServedNode, partition: FindStore, expect_reader: Callable[[OfReader, PartitionStore], None]) -> None:
         self._node = node
         self._views = node.views
         self._partition = partition

@@ -1,0 +1,38 @@
+"""A storage node as its services see it: what they read of it and what they ask of it. `StorageNode` is the only one that the product has."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from uuid import UUID
+
+from waltz_log.core.ports import Clock
+from waltz_log.core.status.storage_statistics import NodeStatistics
+from waltz_log.storage.base.settings import StorageSettings
+from waltz_log.storage.node.read_access import ReadAccess
+from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.views.views import Views
+
+__all__ = ["ServedNode"]
+
+
+class ServedNode(Protocol):
+    settings: StorageSettings
+    clock: Clock
+    views: Views
+    access: ReadAccess
+
+    @property
+    def cluster_key(self) -> UUID: ...
+    @property
+    def start(self) -> int:
+        """How often the node was started."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether appends are refused until there is room on the disk."""
+        ...
+
+    async def partition(self, partition: int) -> PartitionStore: ...
+    async def make_room(self, partitions: int) -> None: ...
+    def statistics(self) -> NodeStatistics: ...
