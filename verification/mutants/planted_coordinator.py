@@ -24,11 +24,11 @@ __all__: list[str] = []
 def restored_coordinator_believed() -> None:
     """An owner goes on from metadata that is older than the replicas, and takes session numbers until they are high enough."""
 
-    async def expect_taken(self: StoreSession, _replica: str, error: Fenced) -> None:
+    async def judge_fence(self: StoreSession, _replica: str, error: Fenced) -> None:
         self.fenced(error)
 
     change(recovery, "unrecorded_session", lambda *_: None)
-    change(StoreSession, "expect_taken", expect_taken)
+    change(StoreSession, "judge_fence", judge_fence)
 
 
 @bug

@@ -93,7 +93,7 @@ class ReplicaSession:
                 next_id = await self._recover()
                 await self._replicate(next_id)
             except Fenced as error:
-                await self._store.expect_taken(self.name, error)
+                await self._store.judge_fence(self.name, error)
                 if self._store.failed is not None:
                     return
                 self._fail(error)

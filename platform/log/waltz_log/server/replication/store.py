@@ -345,7 +345,7 @@ class StoreSession:
             try:
                 await replica.probe()
             except Fenced as error:
-                await self.expect_taken(replica.name, error)
+                await self.judge_fence(replica.name, error)
                 return False
             except WaltzError:
                 return False
@@ -512,7 +512,7 @@ class StoreSession:
         if error.newer > self.session:
             self.fail(error)
 
-    async def expect_taken(self, replica: str, error: Fenced) -> None:
+    async def judge_fence(self, replica: str, error: Fenced) -> None:
         """A replica has seen a newer session, or this one of another owner. Ends the session for good where the replica is clean in a session that
         the metadata does not know: only an owner makes a replica clean.
 
