@@ -86,7 +86,8 @@ def _deleted_before_the_answer(patch: pytest.MonkeyPatch) -> None:
 
     async def sending(self: lane.Lane, frames: Any) -> None:
         await honest(self, frames)
-        entries = [item[0].entry for frame in frames for item in frame.items if isinstance(item[0], lane.Sent)]
+        futures = [append.future for frame in frames for append in frame.appends]
+        entries = [future.entry for future in futures if isinstance(future, lane.OutboxOutcome)]
         await self._writer.write(Change(deletes=[entry.entry_id for entry in entries]))
 
     def deliver(self: lane.Lane, outcomes: Any) -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from waltz_log.client.append.bulk import Appended, BulkReceipt, NotInLog
-from waltz_log.client.append.pending import Unacknowledged
+from waltz_log.client.append.unacknowledged import Unacknowledged
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import WaltzClient
 from waltz_log.client.feed.subscribers import Subscriber, Subscribers, SyncSubscribers

@@ -13,12 +13,12 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Self
 
-from waltz_log.client.append.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, outcomes
-from waltz_log.client.append.packing import check_draft, checked_timeout, pack, whole_mark
-from waltz_log.client.append.pending import Unacknowledged, unacknowledged
+from waltz_log.client.append.arguments import append_nowait
+from waltz_log.client.append.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, append_all, outcomes
+from waltz_log.client.append.packing import checked_timeout, pack_append
 from waltz_log.client.append.producer import Producer
 from waltz_log.client.append.resolve import resolve_foreign, resolve_own
-from waltz_log.client.append.window import AS_KNOWN, NO_LOCKS, Item, left_to_client
+from waltz_log.client.append.unacknowledged import Unacknowledged, unacknowledged
 from waltz_log.client.base import fork
 from waltz_log.client.base.closing import close_in_time
 from waltz_log.client.base.retry import Backoff, RetryBudget
@@ -33,13 +33,13 @@ from waltz_log.client.transactions.attempts import CONFLICT_BASE_S, Attempts
 from waltz_log.client.transactions.context import Application, Context
 from waltz_log.client.transactions.follow import Again, Apply, Follower
 from waltz_log.client.transactions.submitting import Submitting
-from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction, pack_locks
+from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.client.transactions.transactional import transactional
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.topic_names import TopicName
-from waltz_log.errors import BelongsToTopic, Fenced, InvalidRequest, LockConflict, OutcomeUnknown, TopicDeleted
+from waltz_log.errors import BelongsToTopic, Fenced, InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, TopicDeleted
 
 __all__ = ["ATTEMPTS", "WaltzClient"]
 
@@ -128,7 +128,7 @@ class WaltzClient:
             await producer.close()
         if self._submitting is not None:
             await self._submitting.close(wait_s)
-        for followers in list(self._followers.values()):
+        for followers in self._followers.values():
             for follower in list(followers):
                 await follower.close()
         await self._topics.close()
@@ -183,43 +183,28 @@ class WaltzClient:
         timeout_s: float | None = None,
     ) -> Receipt:
         """Returns when the transaction is on disk at a majority. Raises `LockConflict`, `NotAppended`, `OutcomeUnknown`, `InvalidRequest`."""
-        return await (await self.append_nowait(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s))
+        return await (await self.enqueue(partition, Draft(data, header, write_locks, read_locks, append_locks, high_water_mark), timeout_s))
 
-    async def append_nowait(
-        self,
-        partition: int,
-        data: bytes,
-        header: int = 0,
-        write_locks: Sequence[Lock] = (),
-        read_locks: Sequence[Lock] = (),
-        append_locks: Sequence[Lock] = (),
-        high_water_mark: int | None = None,
-        timeout_s: float | None = None,
-        *,
-        topic: TopicEpoch | None = None,
-    ) -> asyncio.Future[Receipt]:
-        """Takes the transaction, waiting only for room in the partition's window; the future tells the outcome. Sent in the order taken. `topic`: for
-        a topic's handle; a partition that belongs to a topic is refused with `BelongsToTopic` without it."""
+    append_nowait = append_nowait
+
+    async def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
+        """`append_nowait` of a draft. `topic`: whose handle appends."""
         producer = self._producers.get(partition if topic is None else (partition, topic))
         if producer is None or self._closed or self._fork != fork.COUNT[0]:
             producer = self._producer(partition, topic)
-        most = self._settings.record_bytes_max
-        if type(data) is not bytes or type(header) is not int or len(data) > most or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
-            check_draft(data, header, most)
-        if write_locks or read_locks or append_locks:
-            counts, locks = pack_locks(write_locks, read_locks, append_locks, self._settings.locks_max)
-        else:
-            counts, locks = NO_LOCKS, b""
-        if high_water_mark is None:
-            mark = self._mark(partition, producer) if locks else AS_KNOWN
-        else:
-            mark = whole_mark(high_water_mark)
-        taken = producer.take(data, header, mark, counts, locks, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
-        return await producer.wait(taken) if isinstance(taken, tuple) else taken
+        timeout_s = self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        loop = producer.loop
+        future: asyncio.Future[Receipt] = asyncio.Future(loop=loop)
+        append = pack_append(future, producer, draft, loop.time() + timeout_s)
+        if timeout_s <= 0:
+            raise NotAppended(partition=partition, reason=f"no time to send it: timeout_s={timeout_s:g}")
+        if not producer.try_enqueue(append):
+            await producer.enqueue(append)
+        return future
 
     async def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
         """Appends in order, pipelined, and returns what became of each once all are decided, or raises the first outcome that is neither."""
-        return await outcomes([await self.append_nowait(partition, *draft, timeout_s) for draft in drafts])
+        return await outcomes([await self.enqueue(partition, draft, timeout_s) for draft in drafts])
 
     async def append_bulk(
         self,
@@ -232,16 +217,7 @@ class WaltzClient:
     ) -> BulkReceipt:
         """Appends all of a list, a generator or an asynchronous one, of bytes, drafts or Arrow record batches; or one such batch or table. In order,
         and as there is room; see `bulk` for the rest. Raises what the source raises, once what was taken before is decided."""
-        bulk = self.bulk(partition, on_ack, on_error, timeout_s)
-        try:
-            await bulk.take(source)
-        except asyncio.CancelledError:
-            bulk.cancel()
-            raise
-        except BaseException:
-            await bulk.finish()
-            raise
-        return await bulk.finish()
+        return await append_all(self.bulk(partition, on_ack, on_error, timeout_s), source)
 
     def bulk(
         self,
@@ -252,14 +228,10 @@ class WaltzClient:
         *,
         topic: TopicEpoch | None = None,
     ) -> BulkAppend:
-        """The same for who has it in parts: `take` each, then `finish`."""
+        """The same for a source in parts: `enqueue` each, then `finish`."""
         producer = self._producer(partition, topic)
 
-        def item(draft: Draft, future: asyncio.Future[Receipt], deadline: float) -> Item:
-            mark, counts, locks = pack(draft, self._settings, lambda: self._mark(partition, producer))
-            return (future, draft.data, draft.header, mark, counts, locks, deadline)
-
-        return BulkAppend(producer, item, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s), on_ack, on_error)
+        return BulkAppend(producer, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s), on_ack, on_error)
 
     async def flush(self) -> None:
         """Returns when everything appended or submitted before is decided, well or badly, and what was appended is on disk at a majority, also where
@@ -369,7 +341,7 @@ class WaltzClient:
             self._check(partition)
         async with self._mounting:
             if self._submitting is None:
-                submitting = Submitting(application, self.follow, self._append_draft, self._attempts, self._in_flight, self._settings, self._rng)
+                submitting = Submitting(application, self.follow, self.enqueue, self._attempts, self._in_flight, self._settings, self._rng)
                 await submitting.begin(self._owners.parameters)
                 self._submitting = submitting
             elif self._submitting.application is not application:
@@ -402,13 +374,10 @@ class WaltzClient:
 
     def _attempts(self, attempts: int, topic: TopicEpoch | None = None) -> Attempts:
         async def append(partition: int, draft: Draft, *, timeout_s: float) -> Receipt:
-            return await (await self._append_draft(partition, draft, timeout_s, topic))
+            return await (await self.enqueue(partition, draft, timeout_s, topic))
 
         pauses = partial(Backoff, CONFLICT_BASE_S, self._settings.retry_cap_s, self._rng)
         return Attempts(append, pauses, self._budget, attempts, lambda: self._closed)
-
-    async def _append_draft(self, partition: int, draft: Draft, timeout_s: float, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
-        return await self.append_nowait(partition, *draft, timeout_s, topic=topic)
 
     def _in_flight(self, partition: int, transactions: Sequence[Transaction]) -> list[asyncio.Future[Receipt]]:
         """The undecided appends of this client that these transactions are."""
@@ -438,13 +407,8 @@ class WaltzClient:
         if producer is None:
             beside = any(each.partition == partition for each in self._producers.values())
             shared = (self._owners, self._settings, self._rng)
-            producer = self._producers[key] = Producer(partition, self._client_id, *shared, topic=topic, own_client_id=beside)
+            followers = self._followers.setdefault(partition, [])
+            producer = Producer(partition, self._client_id, *shared, topic=topic, own_client_id=beside, followers=followers)
+            self._producers[key] = producer
             producer.start()
         return producer
-
-    def _mark(self, partition: int, producer: Producer) -> int:
-        """What locks are judged by where the caller does not say: what the followers of the partition have applied, else what this client knows."""
-        followers = self._followers.get(partition)
-        if followers:
-            return min(follower.applied for follower in followers)
-        return left_to_client(producer.known_mark) if producer.mounts else AS_KNOWN

@@ -1,4 +1,6 @@
-"""The client's blocking face: the same names, over an event loop in a background thread.
+"""The client for code that blocks: the same names, over an event loop in a background thread.
+
+A method whose arguments and result need no translation is made from the asynchronous one by `blocking`; the others are written out below.
 
 Functions given to `follow` and `transactional` run in that thread, one at a time and never at once, so state that only they touch needs no lock; they
 must be short and must not call the client.
@@ -9,27 +11,28 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from functools import wraps
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
-from waltz_log.client.append.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, parts
+from waltz_log.client.append.arguments import append_nowait
+from waltz_log.client.append.bulk import Appended, BulkReceipt, NotInLog, Source, append_all_blocking
 from waltz_log.client.append.packing import checked_timeout
-from waltz_log.client.append.pending import Unacknowledged
-from waltz_log.client.base.background import Background
+from waltz_log.client.append.unacknowledged import Unacknowledged
+from waltz_log.client.base.background import Background, blocking
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import ATTEMPTS, WaltzClient
 from waltz_log.client.feed.fetching import checked_ids
 from waltz_log.client.owners.owners import ConnectCoordinator
 from waltz_log.client.sync_topic import SyncTopicHandle
-from waltz_log.client.transactions.context import Application, Context
+from waltz_log.client.transactions.context import Context
 from waltz_log.client.transactions.follow import Follower
 from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
 from waltz_log.core.topics.catalogue import TopicEpoch
-from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown
+from waltz_log.errors import InvalidRequest, NotAppended
 
 __all__ = ["SyncFollower", "SyncWaltzClient"]
 
@@ -39,36 +42,44 @@ INBOX_MAX = 16_384
 """Appends handed over by `append_nowait` and not yet in a partition's window. Full, the caller waits."""
 
 
+class _Handover(NamedTuple):
+    """The arguments of `WaltzClient.enqueue`."""
+
+    partition: int
+    draft: Draft
+    timeout_s: float | None
+    topic: TopicEpoch | None
+
+
 class SyncFollower:
     """A follower whose waits block."""
 
     def __init__(self, follower: Follower, background: Background) -> None:
-        self.follower = follower
-        self._background = background
+        self.asynchronous = follower
+        self.background = background
 
     @property
     def partition(self) -> int:
-        return self.follower.partition
+        return self.asynchronous.partition
 
     @property
     def applied(self) -> int:
-        return self.follower.applied
+        return self.asynchronous.applied
 
     @property
     def error(self) -> BaseException | None:
-        return self.follower.error
+        return self.asynchronous.error
 
     def wait(self, transaction_id: int, timeout_s: float | None = None) -> None:
         """Returns once the transaction is applied; raises `TimeoutError` after `timeout_s`, or what ended the follower."""
 
         async def wait() -> None:
             async with asyncio.timeout(timeout_s):
-                await self.follower.wait(transaction_id)
+                await self.asynchronous.wait(transaction_id)
 
-        self._background.call(wait())
+        self.background.call(wait())
 
-    def close(self) -> None:
-        self._background.call(self.follower.close())
+    close = blocking(Follower.close)
 
 
 class SyncWaltzClient:
@@ -85,17 +96,17 @@ class SyncWaltzClient:
         return self
 
     def _begin(self, connect: Callable[[], Coroutine[Any, Any, WaltzClient]]) -> None:
-        self._background = Background()
-        self._inbox: deque[tuple[tuple[Any, ...] | None, TopicEpoch | None, Future[Any]]] = deque()
-        """Arguments of an append and what tells its outcome; or None, and who waits until all before it is handed over."""
+        self.background = Background()
+        self._inbox: deque[tuple[_Handover | None, Future[Any]]] = deque()
+        """An append and the future of its outcome; or None, and who waits until all before it is handed over."""
         self._inbox_room = threading.BoundedSemaphore(INBOX_MAX)
         self._pump: asyncio.Task[None] | None = None
         self._waking = False
         self._closed = False
         try:
-            self._client = self._background.call(connect())
+            self.asynchronous = self.background.call(connect())
         except BaseException:
-            self._background.close()
+            self.background.close()
             raise
 
     def __enter__(self) -> Self:
@@ -109,121 +120,96 @@ class SyncWaltzClient:
         if self._closed:
             return
         self._closed = True
-        if not self._background.forked:
-            self._background.call(self._close())
-        self._background.close()
+        if not self.background.forked:
+            self.background.call(self._close())
+        self.background.close()
 
     async def _close(self) -> None:
         if self._pump is not None:
-            await asyncio.wait({self._pump}, timeout=self._client.settings.close_timeout_s)
-        await self._client.close()
+            await asyncio.wait({self._pump}, timeout=self.asynchronous.settings.close_timeout_s)
+        await self.asynchronous.close()
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
         while self._inbox:
-            arguments, _, outcome = self._inbox.popleft()
-            if arguments is not None:
+            append, outcome = self._inbox.popleft()
+            if append is not None:
                 self._inbox_room.release()
             if outcome.running() or outcome.set_running_or_notify_cancel():
-                outcome.set_exception(NotAppended(partition=-1 if arguments is None else arguments[0], reason="the client was closed"))
+                outcome.set_exception(NotAppended(partition=-1 if append is None else append.partition, reason="the client was closed"))
 
     # ---- facts -----------------------------------------------------------------------------------------------------------------------------------
 
     @property
     def partitions(self) -> int:
-        return self._client.partitions
+        return self.asynchronous.partitions
 
     @property
     def client_id(self) -> int:
-        return self._client.client_id
+        return self.asynchronous.client_id
 
     @property
     def parameters(self) -> ClusterParameters:
-        return self._client.parameters
+        return self.asynchronous.parameters
 
     @property
     def settings(self) -> ClientSettings:
-        return self._client.settings
+        return self.asynchronous.settings
 
     @property
     def closed(self) -> bool:
         return self._closed
 
-    def high_water_mark(self, partition: int) -> int:
-        return self._background.call(self._client.high_water_mark(partition))
+    high_water_mark = blocking(WaltzClient.high_water_mark)
+    first_transaction_id = blocking(WaltzClient.first_transaction_id)
 
     def topic(self, name: str) -> SyncTopicHandle:
         """As `WaltzClient.topic`."""
-        return SyncTopicHandle(self, self._background.call(self._client.topic(name)), self._background)
+        return SyncTopicHandle(self, self.background.call(self.asynchronous.topic(name)), self.background)
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
-    def append(
-        self,
-        partition: int,
-        data: bytes,
-        header: int = 0,
-        write_locks: Sequence[Lock] = (),
-        read_locks: Sequence[Lock] = (),
-        append_locks: Sequence[Lock] = (),
-        high_water_mark: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Receipt:
-        """As `WaltzClient.append`."""
-        return self._background.call(self._client.append(partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s))
+    append = blocking(WaltzClient.append)
+    append_many = blocking(WaltzClient.append_many)
+    append_nowait = append_nowait
 
-    def append_nowait(
-        self,
-        partition: int,
-        data: bytes,
-        header: int = 0,
-        write_locks: Sequence[Lock] = (),
-        read_locks: Sequence[Lock] = (),
-        append_locks: Sequence[Lock] = (),
-        high_water_mark: int | None = None,
-        timeout_s: float | None = None,
-        *,
-        topic: TopicEpoch | None = None,
-    ) -> Future[Receipt]:
-        """Hands the transaction over; the future tells the outcome, also of what the client refuses. Waits only while too much is handed over."""
-        if self._closed or self._background.forked:
+    def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> Future[Receipt]:
+        """`append_nowait` of a draft: hands it over; the future has the outcome, also of what the client refuses. Waits only while too much is handed
+        over. `topic`: whose handle appends."""
+        if self._closed or self.background.forked:
             raise InvalidRequest(reason="the client is closed" if self._closed else "this client was made before the process forked")
-        wait_s = self._client.settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
+        wait_s = self.asynchronous.settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         if not self._inbox_room.acquire(timeout=min(wait_s, threading.TIMEOUT_MAX)):
             raise NotAppended(partition=partition, reason="no room before the deadline")
         outcome: Future[Receipt] = Future()
-        self._inbox.append(((partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s), topic, outcome))
+        self._inbox.append((_Handover(partition, draft, timeout_s, topic), outcome))
         if not self._waking:
             self._waking = True
-            self._background.soon(self._wake)
+            self.background.soon(self._wake)
         return outcome
 
     def _wake(self) -> None:
-        self._waking = False  # before the look: whoever hands something over from now on wakes again
+        self._waking = False  # before the inbox is read: whoever hands something over from now on wakes again
         if self._inbox and (self._pump is None or self._pump.done()):
-            self._pump = self._background.loop.create_task(self._empty_inbox(), name="waltz inbox")
+            self._pump = self.background.loop.create_task(self._empty_inbox(), name="waltz inbox")
 
     async def _empty_inbox(self) -> None:
         while self._inbox:
-            arguments, topic, outcome = self._inbox[0]
+            append, outcome = self._inbox[0]
             if not outcome.set_running_or_notify_cancel():
                 pass  # taken back
-            elif arguments is None:
+            elif append is None:
                 outcome.set_result(None)
             else:
                 try:
-                    future = await self._client.append_nowait(*arguments, topic=topic)
+                    future = await self.asynchronous.enqueue(*append)
                 except Exception as error:  # whatever is wrong with it, those behind it go on
                     outcome.set_exception(error)
                 else:
                     future.add_done_callback(_passing_to(outcome))
             self._inbox.popleft()
-            if arguments is not None:
+            if append is not None:
                 self._inbox_room.release()
-
-    def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
-        """As `WaltzClient.append_many`: one crossing to the background thread for all of them, so the fast way to append much."""
-        return self._background.call(self._client.append_many(partition, drafts, timeout_s))
 
     def append_bulk(
         self,
@@ -235,23 +221,7 @@ class SyncWaltzClient:
         timeout_s: float | None = None,
     ) -> BulkReceipt:
         """As `WaltzClient.append_bulk`. The source is read in the caller's thread, the callbacks are called in the client's."""
-
-        async def begin() -> BulkAppend:
-            return self._client.bulk(partition, on_ack, on_error, timeout_s)
-
-        bulk = self._background.call(begin())
-        try:
-            for part in parts(source):
-                self._background.call(bulk.take(part))
-                if bulk.ended:
-                    break
-        except Exception:
-            self._background.call(bulk.finish())
-            raise
-        except BaseException:
-            self._background.loop.call_soon_threadsafe(bulk.cancel)
-            raise
-        return self._background.call(bulk.finish())
+        return append_all_blocking(self.background, lambda: self.asynchronous.bulk(partition, on_ack, on_error, timeout_s), source)
 
     def flush(self) -> None:
         """Returns when everything handed over before is decided."""
@@ -259,23 +229,18 @@ class SyncWaltzClient:
         async def flush() -> None:
             if self._inbox:  # not until it is empty: others may go on handing over
                 handed_over: Future[None] = Future()
-                self._inbox.append((None, None, handed_over))
+                self._inbox.append((None, handed_over))
                 self._wake()
                 await asyncio.wrap_future(handed_over)
-            await self._client.flush()
+            await self.asynchronous.flush()
 
-        self._background.call(flush())
+        self.background.call(flush())
 
     def unacknowledged(self, partition: int | None = None) -> list[Unacknowledged]:
         """As `WaltzClient.unacknowledged`; what `append_nowait` has handed over only just may be missing."""
+        return self.background.call_soon(lambda: self.asynchronous.unacknowledged(partition))
 
-        async def look() -> list[Unacknowledged]:
-            return self._client.unacknowledged(partition)
-
-        return self._background.call(look())
-
-    def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
-        return self._background.call(self._client.resolve(error, timeout_s))
+    resolve = blocking(WaltzClient.resolve)
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -285,11 +250,11 @@ class SyncWaltzClient:
             yield from batch
 
     def feed_batches(self, partition: int, after: int = -1, data: bool = True) -> Generator[list[Transaction], None, None]:
-        yield from self._background.iterate(self._client.feed_batches(partition, after, data))
+        yield from self.background.iterate(self.asynchronous.feed_batches(partition, after, data))
 
     def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[Transaction]:
         """As `WaltzClient.fetch`."""
-        return self._background.call(self._client.fetch(partition, checked_ids(transaction_ids), timeout_s))
+        return self.background.call(self.asynchronous.fetch(partition, checked_ids(transaction_ids), timeout_s))
 
     def follow(
         self, partition: int, apply: Callable[[list[Transaction]], None], after: int = -1, again: Callable[[Exception], int | None] | None = None
@@ -300,11 +265,11 @@ class SyncWaltzClient:
             assert again is not None
             return again(error)
 
-        return self.following(self._background.call(self._client.follow(partition, apply, after, None if again is None else asked)))
+        return self.following(self.background.call(self.asynchronous.follow(partition, apply, after, None if again is None else asked)))
 
     def following(self, follower: Follower) -> SyncFollower:
         """A follower of the client's thread, for code that blocks."""
-        return SyncFollower(follower, self._background)
+        return SyncFollower(follower, self.background)
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 
@@ -317,9 +282,9 @@ class SyncWaltzClient:
         locks: Callable[..., Sequence[Lock]] | None = None,
     ) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
         """As `WaltzClient.transactional`; the function and `locks` run in the client's thread, in turn with `apply`, and the call blocks."""
-        return self.blocking(self._client.transactional(follower.follower, attempts=attempts, timeout_s=timeout_s, locks=locks))
+        return self.decorator(self.asynchronous.transactional(follower.asynchronous, attempts=attempts, timeout_s=timeout_s, locks=locks))
 
-    def blocking(self, make: Callable[[Callable[..., Any]], Any]) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
+    def decorator(self, make: Callable[[Callable[..., Any]], Any]) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
         """A decorator of the client's thread, for code that blocks."""
 
         def decorate(body: Callable[..., None]) -> Callable[..., Receipt | None]:
@@ -327,23 +292,19 @@ class SyncWaltzClient:
 
             @wraps(body)
             def blocking(*arguments: Any, **keywords: Any) -> Receipt | None:
-                receipt: Receipt | None = self._background.call(run(*arguments, **keywords))
+                receipt: Receipt | None = self.background.call(run(*arguments, **keywords))
                 return receipt
 
             return blocking
 
         return decorate
 
-    def mount(self, application: Application, partitions: Collection[int] | None = None) -> None:
-        """As `WaltzClient.mount`; the application's hooks run in the client's thread."""
-        self._background.call(self._client.mount(application, partitions))
-
-    def unmount(self, partitions: Collection[int] | None = None) -> None:
-        self._background.call(self._client.unmount(partitions))
+    mount = blocking(WaltzClient.mount)
+    unmount = blocking(WaltzClient.unmount)
 
     def applied(self, partition: int) -> SyncFollower:
         """As `WaltzClient.applied`."""
-        return SyncFollower(self._client.applied(partition), self._background)
+        return SyncFollower(self.asynchronous.applied(partition), self.background)
 
     def submit(self, context: Context, *, attempts: int = ATTEMPTS, timeout_s: float | None = None) -> Future[Receipt | None]:
         """As `WaltzClient.submit`: returns when there is room, the context's hooks run in the client's thread, the future tells the end. Cancelling
@@ -352,10 +313,10 @@ class SyncWaltzClient:
         outcome.set_running_or_notify_cancel()
 
         async def submit() -> None:
-            task = await self._client.submit(context, attempts=attempts, timeout_s=timeout_s)
+            task = await self.asynchronous.submit(context, attempts=attempts, timeout_s=timeout_s)
             task.add_done_callback(_passing_to(outcome))
 
-        self._background.call(submit())
+        self.background.call(submit())
         return outcome
 
 

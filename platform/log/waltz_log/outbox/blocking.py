@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from waltz_log.client.base.background import Background
+from waltz_log.client.base.background import Background, blocking
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.transactions.follow import Apply
 from waltz_log.outbox.calls import Handler
@@ -24,7 +24,6 @@ from waltz_log.outbox.statistics import OutboxStatistics
 __all__ = ["SyncIntentReceipt", "SyncOutbox"]
 
 H = TypeVar("H", bound=Handler)
-T = TypeVar("T")
 
 
 class SyncIntentReceipt:
@@ -34,7 +33,7 @@ class SyncIntentReceipt:
         self.intent_id = receipt.intent_id
         self.partition = receipt.partition
         self._receipt = receipt
-        self._background = background
+        self.background = background
 
     @property
     def known(self) -> Outcome | None:
@@ -47,7 +46,7 @@ class SyncIntentReceipt:
             async with asyncio.timeout(timeout_s):
                 return await self._receipt.outcome()
 
-        return self._background.call(wait())
+        return self.background.call(wait())
 
 
 class SyncOutbox:
@@ -56,42 +55,36 @@ class SyncOutbox:
     def __init__(
         self, directory: Path | str, cluster: str, settings: OutboxSettings | None = None, client_settings: ClientSettings | None = None
     ) -> None:
-        self._background = Background()
+        self.background = Background()
         self._closed = False
 
-        async def make() -> Outbox:
-            return Outbox.over(directory, cluster, settings, client_settings)
-
         try:
-            self._outbox = self._background.call(make())
+            self.asynchronous = self.background.call_soon(lambda: Outbox.over(directory, cluster, settings, client_settings))
         except BaseException:
-            self._background.close()
+            self.background.close()
             raise
 
     def handler(self, name: str) -> Callable[[H], H]:
-        return self._outbox.handler(name)
+        return self.asynchronous.handler(name)
 
     def follow(self, partition: int, apply: Apply, after: int = -1) -> None:
-        async def follow() -> None:
-            self._outbox.follow(partition, apply, after)
-
-        self._background.call(follow())
+        self.background.call_soon(lambda: self.asynchronous.follow(partition, apply, after))
 
     def start(self) -> None:
         try:
-            self._background.call(self._outbox.start())
+            self.background.call(self.asynchronous.start())
         except BaseException:
             self._closed = True
-            self._background.close()
+            self.background.close()
             raise
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if not self._background.forked:
-            self._background.call(self._outbox.close())
-        self._background.close()
+        if not self.background.forked:
+            self.background.call(self.asynchronous.close())
+        self.background.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -102,32 +95,25 @@ class SyncOutbox:
 
     def submit(self, intents: Intent | Sequence[Intent], timeout_s: float | None = None) -> list[SyncIntentReceipt]:
         """As `Outbox.submit`: returns when all of them are on the local disk."""
-        receipts = self._background.call(self._outbox.submit(intents, timeout_s))
-        return [SyncIntentReceipt(receipt, self._background) for receipt in receipts]
+        receipts = self.background.call(self.asynchronous.submit(intents, timeout_s))
+        return [SyncIntentReceipt(receipt, self.background) for receipt in receipts]
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Returns when nothing is owed; raises `TimeoutError` after `timeout_s`."""
 
         async def flush() -> None:
             async with asyncio.timeout(timeout_s):
-                await self._outbox.flush()
+                await self.asynchronous.flush()
 
-        self._background.call(flush())
+        self.background.call(flush())
 
     def dead_letters(self) -> list[DeadLetter]:
-        return self._on_loop(self._outbox.dead_letters)
+        return self.background.call_soon(self.asynchronous.dead_letters)
 
     def resubmit(self, dead_id: int, intent: Intent | None = None) -> SyncIntentReceipt:
-        return SyncIntentReceipt(self._background.call(self._outbox.resubmit(dead_id, intent)), self._background)
+        return SyncIntentReceipt(self.background.call(self.asynchronous.resubmit(dead_id, intent)), self.background)
 
-    def drop(self, dead_id: int) -> None:
-        self._background.call(self._outbox.drop(dead_id))
+    drop = blocking(Outbox.drop)
 
     def statistics(self) -> OutboxStatistics:
-        return self._on_loop(self._outbox.statistics)
-
-    def _on_loop(self, call: Callable[[], T]) -> T:
-        async def run() -> T:
-            return call()
-
-        return self._background.call(run())
+        return self.background.call_soon(self.asynchronous.statistics)

@@ -14,9 +14,10 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from waltz_log.client.append.packing import check_draft
+from waltz_log.client.append.packing import pack_append
+from waltz_log.client.base.retry import pause_s
+from waltz_log.client.transactions.attempts import CONFLICT_BASE_S
 from waltz_log.client.transactions.follow import Follower
-from waltz_log.client.transactions.transaction import pack_locks
 from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
 from waltz_log.outbox.ledger import Entry, Ledger
@@ -30,9 +31,6 @@ __all__ = ["Calls", "GiveUp", "Handler"]
 
 Handler: TypeAlias = Callable[[TransactionContext, Any], Awaitable[None] | None]
 """`handler(tx, arguments)`, plain or a coroutine function: looks at the application's state, and calls `tx.append` at most once."""
-
-CONFLICT_BASE_S = 0.002
-"""First pause after a conflict, at most. The wait for the winner paces most of it; this only parts those that met."""
 
 
 class GiveUp(Exception):
@@ -51,7 +49,6 @@ class Calls:
         ledger: Ledger,
         writer: JournalWriter,
         rng: random.Random,
-        limits: tuple[int, int],
     ) -> None:
         self._lane = lane
         self._handlers = handlers
@@ -60,7 +57,6 @@ class Calls:
         self._ledger = ledger
         self._writer = writer
         self._rng = rng
-        self._data_bytes_max, self._locks_max = limits
         self._running = 0
         self._limit = settings.calls_max
         self._tasks: set[asyncio.Task[None]] = set()
@@ -140,12 +136,11 @@ class Calls:
             self._lane.nothing_to_append(entry)
             return False
         try:
-            check_draft(draft.data, draft.header, self._data_bytes_max)
-            counts, locks = pack_locks(draft.write_locks, draft.read_locks, draft.append_locks, self._locks_max)
+            append = pack_append(self._lane.outcome_of(entry), self._lane.producer, draft, math.inf)
         except InvalidRequest as error:
             self._lane.give_up(entry, str(error))
             return False
-        await self._lane.send(entry, (draft.data, draft.header, context.high_water_mark, counts, locks, math.inf))
+        await self._lane.send(append)
         return True
 
     # ---- when it did not get into the log --------------------------------------------------------------------------------------------------------
@@ -189,4 +184,4 @@ class Calls:
         self._lane.again(entry)
 
     def _pause_s(self, entry: Entry, base_s: float) -> float:
-        return self._rng.random() * min(self._settings.retry_cap_s, base_s * 2.0 ** min(max(entry.tries - 1, 0), 32))
+        return pause_s(max(entry.tries - 1, 0), base_s, self._settings.retry_cap_s, self._rng)

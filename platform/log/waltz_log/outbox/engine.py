@@ -141,7 +141,7 @@ class Engine:
             if outcome.transaction_id is not None:
                 self._forwarded += 1
             entry.ticket.tell(outcome)
-        self.room.hold(self.ledger)
+        self.room.update(self.ledger)
 
     def give_up(self, entry: Entry, reason: str) -> None:
         if entry.place is Place.GONE or self._writer is None:
@@ -151,7 +151,7 @@ class Engine:
         log.warning("intent given up", intent_id=entry.entry_id, partition=entry.intent.partition, handler=entry.intent.handler, reason=reason)
         self._writer.later(change, lambda: ledger.released(attempts))
         entry.ticket.tell(Outcome(None, dead))
-        self.room.hold(ledger)
+        self.room.update(ledger)
         if self.session is not None:
             self.session.finished(entry)
 
@@ -178,7 +178,7 @@ class Engine:
         self._writer.start()
         for change in changes:
             self._writer.later(change, lambda: None)
-        self.room.hold(ledger)
+        self.room.update(ledger)
         self._failure = None
 
     async def _keep_journal(self) -> None:
@@ -242,7 +242,7 @@ class Engine:
             self._rate = (self._forwarded - before) / self._settings.statistics_every_s
             before = self._forwarded
             self._expire()
-            self.room.hold(self.ledger)
+            self.room.update(self.ledger)
             try:
                 await self._offload(write_statistics, self._disk, self.statistics())
                 if not self.ballast.there and self._failure is None:

@@ -10,16 +10,17 @@ same key at once, for the producer keeps their order; a call waits until everyth
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import structlog
 
+from waltz_log.client.append.packing import pack_checked
+from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.producer import SEQUENCE_MAX, Lasting, Producer
-from waltz_log.client.append.window import AS_KNOWN, NO_LOCKS, STORAGE_FULL, Frame, Item
+from waltz_log.client.append.window import STORAGE_FULL, Frame
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
@@ -31,7 +32,7 @@ from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.settle import REFUSED_PAUSE_S, SettlingMount, settle
 from waltz_log.outbox.writer import JournalWriter
 
-__all__ = ["Lane", "Owing", "SequencesUsedUp", "sequences_left"]
+__all__ = ["Lane", "OutboxOutcome", "Owing", "SequencesUsedUp", "sequences_left"]
 
 log = structlog.get_logger(__name__)
 
@@ -43,9 +44,6 @@ SEQUENCES = SEQUENCE_MAX
 
 ROOM_PAUSE_S = 0.005
 """Between two looks of a handler for room in a window that data has filled."""
-
-Sending: TypeAlias = "tuple[bytes, int, int, bytes, bytes, float]"
-"""data, header, mark, lock counts, locks, deadline: an item of the window without its future."""
 
 
 def sequences_left(client_settings: ClientSettings) -> int:
@@ -65,21 +63,21 @@ class Owing(Protocol):
     def done(self, entries: list[tuple[Entry, Outcome]]) -> None: ...
 
 
-class Sent(asyncio.Future[Receipt]):
-    """Tells its lane when it is decided, at once and without a callback of the loop. An error is the lane's to see: nobody else awaits it."""
+class OutboxOutcome(asyncio.Future[Receipt]):
+    """Reports what became of an entry to its lane at once, without a callback of the loop. Only the lane reads its errors: nobody else awaits it."""
 
-    def __init__(self, entry: Entry, lane: Lane) -> None:
-        super().__init__(loop=lane.loop)
-        self.entry = entry
-        self._lane = lane
+    __slots__ = ("entry", "lane")
+
+    entry: Entry
+    lane: Lane
 
     def set_result(self, result: Receipt) -> None:
         super().set_result(result)
-        self._lane.decided(self.entry, result)
+        self.lane.decided(self.entry, result)
 
     def set_exception(self, exception: type | BaseException) -> None:
         super().set_exception(exception)
-        self._lane.decided(self.entry, super().exception())
+        self.lane.decided(self.entry, super().exception())
 
 
 class _Key:
@@ -266,7 +264,7 @@ class Lane:
         self.settled.set()
 
     def _offer(self) -> None:
-        data, offer, ages = self._data, self.producer.offer, self._settings.intent_age_max_s is not None
+        data, ages = self._data, self._settings.intent_age_max_s is not None
         if self._refused and not self.producer.window.pending:
             self._put_back()
         if self._refused or self._held is not None or (not data and not self._calls):
@@ -280,8 +278,8 @@ class Lane:
         while data:
             entry = data[0]
             if entry.place is Place.READY and not (ages and self._owing.expired(entry)):
-                item: Item = (Sent(entry, self), entry.intent.payload, entry.intent.header, AS_KNOWN, NO_LOCKS, b"", math.inf)
-                if not offer(item):
+                append = pack_checked(self.outcome_of(entry), entry.intent.payload, entry.intent.header)
+                if not self.producer.try_enqueue(append):
                     break
                 entry.place = Place.BUSY
             data.popleft()
@@ -308,7 +306,8 @@ class Lane:
 
     async def _sending(self, frames: list[Frame]) -> None:
         """The attempt is on disk before a byte of it is on the wire."""
-        entries = [item[0].entry for frame in frames for item in frame.items if item is not None and isinstance(item[0], Sent)]
+        appends = (append for frame in frames for append in frame.appends if append is not None)
+        entries = [append.future.entry for append in appends if isinstance(append.future, OutboxOutcome)]
         change, older = self._ledger.sending(self._client_id, self.partition, frames[0].first_sequence, frames[0].since, entries)
         await self._writer.write(change, lambda: self._ledger.released(older))
 
@@ -367,10 +366,15 @@ class Lane:
             if entry.intent.key:
                 self.finished(entry)
 
-    async def send(self, entry: Entry, sending: Sending) -> None:
-        """What a handler computed; what becomes of it is told like that of data."""
-        data, header, mark, counts, locks, deadline = sending
-        while not self._room() or not self.producer.offer((Sent(entry, self), data, header, mark, counts, locks, deadline)):
+    def outcome_of(self, entry: Entry) -> OutboxOutcome:
+        """For one sending of the entry."""
+        outcome = OutboxOutcome(loop=self.loop)
+        outcome.entry, outcome.lane = entry, self
+        return outcome
+
+    async def send(self, append: PendingAppend) -> None:
+        """What a handler computed. Its outcome is reported like that of data."""
+        while not self._room() or not self.producer.try_enqueue(append):
             await asyncio.sleep(ROOM_PAUSE_S)
 
     def give_up(self, entry: Entry, reason: str) -> None:

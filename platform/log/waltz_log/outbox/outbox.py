@@ -144,7 +144,7 @@ class Outbox:
             return []
         engine = self._engine
         size = self._check(wanted)
-        await engine.room.take(size, self._settings.submit_timeout_s if timeout_s is None else timeout_s)
+        await engine.room.reserve(size, self._settings.submit_timeout_s if timeout_s is None else timeout_s)
         try:
             writer, ledger = engine.writer, engine.ledger
             if not engine.ballast.there:
@@ -159,14 +159,14 @@ class Outbox:
         except JournalFull as error:
             raise OutboxFull(bytes=engine.ledger.bytes, reason=f"the disk is full: {error.reason}") from None
         finally:
-            engine.room.give_back(size)
+            engine.room.release(size)
         return [IntentReceipt(entry.entry_id, entry.intent.partition, entry.ticket) for entry in entries]
 
     def _admit(self, ledger: Ledger, entries: list[Entry]) -> None:
         """They are on disk, and owed."""
         for entry in entries:
             ledger.admit(entry)
-        self._engine.room.hold(ledger)
+        self._engine.room.update(ledger)
         if self._engine.session is not None:
             self._engine.session.arrive(entries)
 
@@ -224,7 +224,7 @@ class Outbox:
         except (WaltzError, OSError):
             ledger.restore(dead)
             raise
-        self._engine.room.hold(ledger)
+        self._engine.room.update(ledger)
 
     def _dead(self, dead_id: int) -> DeadLetter:
         dead = self._engine.ledger.dead.get(dead_id)

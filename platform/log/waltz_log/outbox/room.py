@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from copy import copy
 
+from waltz_log.client.base.fifo_waiters import FifoWaiters
 from waltz_log.core.ports import Clock
 from waltz_log.errors import OutboxFull, WaltzError
 from waltz_log.outbox.ledger import Ledger
@@ -15,73 +14,55 @@ __all__ = ["Room"]
 
 
 class Room:
-    """`take` before a submit, `give_back` after it; `hold` whenever what is owed has changed. First come, first served."""
+    """`reserve` before a submit, `release` after it; `update` whenever what is owed has changed. First come, first served."""
 
     def __init__(self, settings: OutboxSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._held = 0
+        self._owed = 0
         self._oldest_ms: int | None = None
-        self._taken = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._reserved = 0
+        self._waiters = FifoWaiters(lambda size: self._why_not(size) is None, self._add, self.release)
+
+    def _add(self, size: int) -> None:
+        self._reserved += size
 
     def _why_not(self, size: int) -> str | None:
         settings = self._settings
-        used = self._held + self._taken
+        used = self._owed + self._reserved
         if used and used + size > settings.bytes_max:
             return f"bytes_max reached: {settings.bytes_max}"
         if settings.age_max_s is not None and self._oldest_ms is not None and self._clock.now_ms() - self._oldest_ms > 1000 * settings.age_max_s:
             return f"the oldest intent waits for more than age_max_s: {settings.age_max_s:g}"
         return None
 
-    async def take(self, size: int, timeout_s: float) -> None:
+    async def reserve(self, size: int, timeout_s: float) -> None:
         """Returns with room for so many bytes reserved. Raises `OutboxFull`."""
-        why = "others wait" if self._waiting else self._why_not(size)
+        why = "others wait" if self._waiters.queue else self._why_not(size)
         if why is None:
-            self._taken += size
+            self._add(size)
             return
         if self._settings.when_full == "refuse":
             raise self._full(why)
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((waiter, size))
         try:
-            async with asyncio.timeout(timeout_s):
-                await waiter
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.give_back(size)
-            else:
-                self._waiting = deque(each for each in self._waiting if each[0] is not waiter)
-                self._admit()
-            if isinstance(error, TimeoutError):
-                raise self._full(self._why_not(size) or "others wait") from None
-            raise
+            await self._waiters.wait(size, asyncio.get_running_loop().time() + timeout_s)
+        except TimeoutError:
+            raise self._full(self._why_not(size) or "others wait") from None
 
     def _full(self, why: str) -> OutboxFull:
-        return OutboxFull(bytes=self._held, reason=why)
+        return OutboxFull(bytes=self._owed, reason=why)
 
-    def give_back(self, size: int) -> None:
-        """What was taken is part of what is owed now, or was not written."""
-        self._taken -= size
-        self._admit()
+    def release(self, size: int) -> None:
+        """What was reserved is part of what is owed now, or was not written."""
+        self._reserved -= size
+        self._waiters.admit()
 
-    def hold(self, ledger: Ledger) -> None:
-        self._held = ledger.bytes
+    def update(self, ledger: Ledger) -> None:
+        self._owed = ledger.bytes
         if self._settings.age_max_s is not None:
             oldest = ledger.oldest()
             self._oldest_ms = None if oldest is None else oldest.submitted_ms
-        if self._waiting:
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self._why_not(self._waiting[0][1]) is None:
-            waiter, size = self._waiting.popleft()
-            if not waiter.done():
-                self._taken += size
-                waiter.set_result(None)
+        self._waiters.admit()
 
     def refuse_all(self, error: WaltzError) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for waiter, _ in waiting:
-            if not waiter.done():
-                waiter.set_exception(copy(error))
+        self._waiters.fail(error)

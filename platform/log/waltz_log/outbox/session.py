@@ -125,10 +125,9 @@ class Session:
                 self._owing.give_up(entry, f"no such partition: partition={partition} partitions={self._owners.parameters.partitions}")
             return
         given = self._given
-        limits = given.client_settings.record_bytes_max, given.client_settings.locks_max
 
         def calls(lane: Lane) -> Calls:
-            return Calls(lane, given.handlers, lambda: self._follower(partition), given.settings, self._ledger, self._writer, given.rng, limits)
+            return Calls(lane, given.handlers, lambda: self._follower(partition), given.settings, self._ledger, self._writer, given.rng)
 
         lane = self._lanes[partition] = Lane(
             partition,

@@ -56,7 +56,7 @@ async def settle(lane: Mounting, owners: Owners, attempts: list[Attempt], client
         await lane.mounted()
         try:
             address = await owners.owner(lane.partition, timeout_s)
-            if not search.take(await owners.call_channel(address).call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)):
+            if not search.add_answer(await owners.call_channel(address).call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)):
                 continue
             if search.final or await _trimmed(lane.partition, owners, address, since, timeout_s):
                 committed = {start + offset: transaction_id + offset for start, count, transaction_id in search.committed for offset in range(count)}

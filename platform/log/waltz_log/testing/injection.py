@@ -10,11 +10,11 @@ import asyncio
 import random
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, OutcomeUnknown, Receipt, WaltzClient
+from waltz_log.client import Appended, ClientSettings, Draft, NotInLog, OutcomeUnknown, Receipt, WaltzClient
 from waltz_log.client.append.bulk import BulkAppend
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import decode_record
@@ -49,7 +49,7 @@ class Faults:
     def __post_init__(self) -> None:
         self.feeds_go_on.set()
 
-    def take(self, partition: int, *, locked: bool) -> Fault | None:
+    def pop_next(self, partition: int, *, locked: bool) -> Fault | None:
         """The fault that this append meets. Conflicts wait for one that checks a lock."""
         for fault in self.planned:
             if fault.partition in (None, partition) and (locked or fault.kind != "conflict"):
@@ -68,36 +68,22 @@ class InjectedClient(WaltzClient):
         super().__init__(owners, client_id, settings, rng)
         self.faults = Faults()
 
-    async def append_nowait(
-        self,
-        partition: int,
-        data: bytes,
-        header: int = 0,
-        write_locks: Sequence[Lock] = (),
-        read_locks: Sequence[Lock] = (),
-        append_locks: Sequence[Lock] = (),
-        high_water_mark: int | None = None,
-        timeout_s: float | None = None,
-        *,
-        topic: TopicEpoch | None = None,
-    ) -> asyncio.Future[Receipt]:
-        locks, checked = (write_locks, read_locks, append_locks), (*write_locks, *read_locks)
-        fault = self.faults.take(partition, locked=bool(checked))
+    async def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
+        checked = (*draft.write_locks, *draft.read_locks)
+        fault = self.faults.pop_next(partition, locked=bool(checked))
         if fault is None:
-            return await super().append_nowait(
-                partition, data, header, write_locks, read_locks, append_locks, high_water_mark, timeout_s, topic=topic
-            )
+            return await super().enqueue(partition, draft, timeout_s, topic)
         if fault.kind == "conflict":
             assert self.faults.rival is not None
             # The mark first: from what this client saw before the rival came.
-            mark = self._seen(partition) if high_water_mark is None else high_water_mark
+            mark = self._seen(partition) if draft.high_water_mark is None else draft.high_water_mark
             rival = await self.faults.rival()
-            theirs = data if fault.data is None else fault.data
-            await (await rival.append_nowait(partition, theirs, header, append_locks=checked, topic=topic))
-            return await super().append_nowait(partition, data, header, *locks, mark, timeout_s, topic=topic)
+            theirs = draft.data if fault.data is None else fault.data
+            await (await rival.enqueue(partition, Draft(theirs, draft.header, append_locks=checked), None, topic))
+            return await super().enqueue(partition, draft._replace(high_water_mark=mark), timeout_s, topic)
         while self.unacknowledged(partition):
             await self.flush()  # alone on the wire, it is the first of the next frame
-        future = await super().append_nowait(partition, data, header, *locks, high_water_mark, timeout_s, topic=topic)
+        future = await super().enqueue(partition, draft, timeout_s, topic)
         self.faults.armed[self.client_id, partition] = lambda sequence: self._meet(fault, future, partition, sequence)
         return future
 
@@ -129,21 +115,21 @@ class _InjectedBulk(BulkAppend):
     """Entries that meet a fault are appended by themselves, and told as the others are."""
 
     def __init__(self, plain: BulkAppend, client: InjectedClient, topic: TopicEpoch | None) -> None:
-        super().__init__(plain._producer, plain._pack, plain._timeout_s, plain._on_ack, plain._on_error)
+        super().__init__(plain._producer, plain._timeout_s, plain._on_ack, plain._on_error)
         self._client = client
         self._topic = topic
 
-    async def _take(self, draft: Draft) -> bool:
+    async def _enqueue(self, draft: Draft) -> bool:
         faults, partition = self._client.faults, self.receipt.partition
-        fault = faults.take(partition, locked=bool(draft.write_locks or draft.read_locks))
+        fault = faults.pop_next(partition, locked=bool(draft.write_locks or draft.read_locks))
         if fault is None:
-            return await super()._take(draft)
+            return await super()._enqueue(draft)
         faults.planned.appendleft(fault)  # the append below takes it
-        slot = self._slot()
+        outcome = self._next_outcome()
         try:
-            slot.set_result(await (await self._client.append_nowait(partition, *draft, self._timeout_s, topic=self._topic)))
+            outcome.set_result(await (await self._client.enqueue(partition, draft, self._timeout_s, self._topic)))
         except WaltzError as error:
-            slot.set_exception(error)
+            outcome.set_exception(error)
         return True
 
 

@@ -317,9 +317,9 @@ def test_a_log_without_room_is_waited_for_and_keys_keep_their_order(monkeypatch:
     def pack(self: Window, *arguments: Any) -> Any:
         if left[0] and rng.random() < 0.7:
             left[0] -= 1
-            for item in list(self.queue):
-                if not item[0].done():
-                    item[0].set_exception(NotAppended(partition=0, reason=STORAGE_FULL))
+            for append in list(self.queue):
+                if not append.future.done():
+                    append.future.set_exception(NotAppended(partition=0, reason=STORAGE_FULL))
         return honest(self, *arguments)
 
     monkeypatch.setattr(Window, "pack", pack)
@@ -347,9 +347,9 @@ def test_data_that_the_log_never_takes_is_given_up_after_its_attempts(monkeypatc
     honest = Window.pack
 
     def pack(self: Window, *arguments: Any) -> Any:
-        for item in list(self.queue):
-            if item[1] == b"3" and not item[0].done():
-                item[0].set_exception(NotAppended(partition=0, reason="refused by a test"))
+        for append in list(self.queue):
+            if append.data == b"3" and not append.future.done():
+                append.future.set_exception(NotAppended(partition=0, reason="refused by a test"))
         return honest(self, *arguments)
 
     monkeypatch.setattr(Window, "pack", pack)

@@ -49,7 +49,7 @@ class Mounted(NamedTuple):
 
 
 class Signals:
-    """What those who hand in transactions tell the sender."""
+    """How the producer wakes the sender."""
 
     def __init__(self) -> None:
         self.work = asyncio.Event()
@@ -164,18 +164,18 @@ class AppendStream:
             self._answered()
             kind = message.WhichOneof("kind")
             if kind == "result":
-                self._take(message.result)
+                self._apply_result(message.result)
                 if not window.frames or window.queue:
                     paced.set()
             elif kind == "flushed":
-                window.know(message.flushed.high_water_mark)
+                window.raise_known_mark(message.flushed.high_water_mark)
                 flushed = self._flushes.get(message.flushed.flush_id)
                 if flushed is not None and not flushed.done():
                     flushed.set_result(None)
             else:
                 raise ProtocolViolation(reason=f"unexpected message on an append stream: kind={kind}")
 
-    def _take(self, result: pb.AppendResult) -> None:
+    def _apply_result(self, result: pb.AppendResult) -> None:
         window = self._window
         if result.committed:
             durability: Durability = "quorum_memory" if result.in_memory else "quorum_sync"
@@ -185,13 +185,13 @@ class AppendStream:
                 window.commit(first, count, transaction_id, result.append_time_ms, durability)
                 if result.in_memory:
                     window.received_mark = transaction_id + count - 1
-                    window.know(result.high_water_mark)
+                    window.raise_known_mark(result.high_water_mark)
                 else:
-                    window.know(transaction_id + count - 1)
+                    window.raise_known_mark(transaction_id + count - 1)
         if result.rejected:
             for sequence, winner in ranges(result.rejected, 2):
                 window.reject(sequence, winner)
-                window.know(winner)
+                window.raise_known_mark(winner)
         if result.above_log:
             for sequence, newest in ranges(result.above_log, 2):
                 window.refuse_mark(sequence, newest)

@@ -11,28 +11,40 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import structlog
 
+from waltz_log.client.append.packing import pack_append
 from waltz_log.client.append.producer import Producer
-from waltz_log.client.append.window import Item
 from waltz_log.client.base import arrow
+from waltz_log.client.base.background import Background
 from waltz_log.client.transactions.transaction import Draft, Receipt
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
 
-__all__ = ["Appended", "BulkAppend", "BulkReceipt", "Entry", "NotInLog", "Source", "outcomes", "parts", "tell"]
+__all__ = [
+    "Appended",
+    "BulkAppend",
+    "BulkReceipt",
+    "Entry",
+    "NotInLog",
+    "Source",
+    "append_all",
+    "append_all_blocking",
+    "call_hook",
+    "outcomes",
+    "parts",
+]
 
 log = structlog.get_logger(__name__)
+
+Result = TypeVar("Result", covariant=True)
 
 Entry: TypeAlias = "bytes | Draft | Any"
 """Data, a draft, or an Arrow record batch with a column `data` and maybe `header` (`Any`: Arrow is not imported here)."""
 
 Source: TypeAlias = "Iterable[Entry] | AsyncIterable[Entry] | Any"
 """Entries, one after the other, or one Arrow record batch or table."""
-
-Pack: TypeAlias = "Callable[[Draft, asyncio.Future[Receipt], float], Item]"
-"""The window's item for a draft. Raises `InvalidRequest` for what the log could never take."""
 
 YIELD_AFTER = 512
 """Entries taken without a wait, before others have a turn of the event loop: about a millisecond."""
@@ -80,13 +92,13 @@ class BulkReceipt:
             raise self.failed[0].error
 
 
-class _Slot(asyncio.Future[Receipt]):
-    """The window's future for one entry. Tells its call at once; nobody awaits it."""
+class _BulkOutcome(asyncio.Future[Receipt]):
+    """The outcome of one entry of a call, which it informs at once; nobody awaits it."""
 
-    def __init__(self, bulk: BulkAppend, position: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self.bulk = bulk
-        self.position = position
+    __slots__ = ("bulk", "position")
+
+    bulk: BulkAppend
+    position: int
 
     def set_result(self, result: Receipt) -> None:
         super().set_result(result)
@@ -98,19 +110,17 @@ class _Slot(asyncio.Future[Receipt]):
 
 
 class BulkAppend:
-    """One call: `take` what there is, any number of times, then `finish`."""
+    """One call: `enqueue` what there is, any number of times, then `finish`."""
 
     def __init__(
         self,
         producer: Producer,
-        pack: Pack,
         timeout_s: float,
         on_ack: Callable[[Appended], None] | None,
         on_error: Callable[[NotInLog], None] | None,
     ) -> None:
         self.receipt = BulkReceipt(producer.partition)
         self._producer = producer
-        self._pack = pack
         self._timeout_s = timeout_s
         self._on_ack = on_ack
         self._on_error = on_error
@@ -119,27 +129,27 @@ class BulkAppend:
         self._ended = False
         self._all_decided = asyncio.Event()
         self._all_decided.set()
-        self._untold: list[Appended] = []
-        self._telling: asyncio.Handle | None = None
+        self._unreported: list[Appended] = []
+        self._reporting: asyncio.Handle | None = None
 
     @property
     def ended(self) -> bool:
         """Nothing more is taken."""
         return self._ended
 
-    async def take(self, source: Source) -> None:
-        """Takes from the source until it or the call is at its end. Raises what the source raises, and nothing else."""
+    async def enqueue(self, source: Source) -> None:
+        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and nothing else."""
         since_yield = 0
         if hasattr(source, "__aiter__"):
             async for entry in source:
                 for draft in _drafts(entry):
-                    await self._take(draft)
+                    await self._enqueue(draft)
                     if self._ended:
                         return
             return
         for entry in _entries(source):
             for draft in _drafts(entry):
-                since_yield = 0 if await self._take(draft) else since_yield + 1
+                since_yield = 0 if await self._enqueue(draft) else since_yield + 1
                 if since_yield >= YIELD_AFTER:
                     since_yield = 0
                     await asyncio.sleep(0)
@@ -153,59 +163,59 @@ class BulkAppend:
         except asyncio.CancelledError:
             self.cancel()
             raise
-        if self._telling is not None:
-            self._telling.cancel()
-            self._tell()
+        if self._reporting is not None:
+            self._reporting.cancel()
+            self._report()
         self.receipt.appended = _joined(self.receipt.appended)
         self.receipt.failed.sort()
         return self.receipt
 
     def cancel(self) -> None:
-        """What was not sent yet never will be; of the rest nobody is told."""
+        """What was not sent yet never will be; no outcome of the rest is reported."""
         self._ended = True
         self._on_ack = self._on_error = None
         for future in self._producer.window.undecided():
-            if isinstance(future, _Slot) and future.bulk is self:
+            if isinstance(future, _BulkOutcome) and future.bulk is self:
                 future.cancel()
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._reporting is not None:
+            self._reporting.cancel()
 
-    async def _take(self, draft: Draft) -> bool:
+    async def _enqueue(self, draft: Draft) -> bool:
         """Whether it waited."""
-        slot = self._slot()
+        outcome = self._next_outcome()
         try:
-            item = self._pack(draft, slot, self._loop.time() + self._timeout_s)
+            append = pack_append(outcome, self._producer, draft, self._loop.time() + self._timeout_s)
         except WaltzError as error:
-            slot.set_exception(error)
+            outcome.set_exception(error)
             return False
         try:
-            if self._producer.offer(item, item[6]):
+            if self._producer.try_enqueue(append):
                 return False
-            await self._producer.wait(item)
+            await self._producer.enqueue(append)
         except WaltzError as error:
             self._ended = True  # no room in time, or a producer that takes nothing any more
-            slot.set_exception(error)
+            outcome.set_exception(error)
         return True
 
-    def _slot(self) -> _Slot:
-        """For the next entry."""
-        position = self.receipt.taken
+    def _next_outcome(self) -> _BulkOutcome:
+        outcome = _BulkOutcome(loop=self._loop)
+        outcome.bulk, outcome.position = self, self.receipt.taken
         self.receipt.taken += 1
         self._left += 1
         self._all_decided.clear()
-        return _Slot(self, position, self._loop)
+        return outcome
 
     # ---- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
     def _committed(self, position: int, transaction_id: int) -> None:
-        for ranges in (self.receipt.appended,) if self._on_ack is None else (self.receipt.appended, self._untold):
+        for ranges in (self.receipt.appended,) if self._on_ack is None else (self.receipt.appended, self._unreported):
             last = ranges[-1] if ranges else None
             if last is not None and position == last.first + last.length and transaction_id == last.transaction_id + last.length:
                 ranges[-1] = Appended(last.first, last.length + 1, last.transaction_id)
             else:
                 ranges.append(Appended(position, 1, transaction_id))
-        if self._untold and self._telling is None:
-            self._telling = self._loop.call_soon(self._tell)
+        if self._unreported and self._reporting is None:
+            self._reporting = self._loop.call_soon(self._report)
         self._decided()
 
     def _failed(self, position: int, error: BaseException | None) -> None:
@@ -213,7 +223,7 @@ class BulkAppend:
         self.receipt.failed.append(failure)
         self._ended = self._ended or not isinstance(failure.error, LockConflict | InvalidRequest)
         if self._on_error is not None:
-            tell(self._on_error, failure)
+            call_hook(self._on_error, failure)
         self._decided()
 
     def _decided(self) -> None:
@@ -221,12 +231,52 @@ class BulkAppend:
         if not self._left:
             self._all_decided.set()
 
-    def _tell(self) -> None:
-        self._telling = None
-        untold, self._untold = self._untold, []
+    def _report(self) -> None:
+        self._reporting = None
+        unreported, self._unreported = self._unreported, []
         if self._on_ack is not None:
-            for each in untold:
-                tell(self._on_ack, each)
+            for each in unreported:
+                call_hook(self._on_ack, each)
+
+
+class Bulk(Protocol[Result]):
+    """A `BulkAppend`, or one of a topic."""
+
+    @property
+    def ended(self) -> bool: ...
+    async def enqueue(self, source: Source) -> None: ...
+    async def finish(self) -> Result: ...
+    def cancel(self) -> None: ...
+
+
+async def append_all(bulk: Bulk[Result], source: Source) -> Result:
+    """Raises what the source raises, once what was taken before is decided."""
+    try:
+        await bulk.enqueue(source)
+    except asyncio.CancelledError:
+        bulk.cancel()
+        raise
+    except BaseException:
+        await bulk.finish()
+        raise
+    return await bulk.finish()
+
+
+def append_all_blocking(background: Background, begin: Callable[[], Bulk[Result]], source: Source) -> Result:
+    """The same in a thread that blocks. The source is read in it; `begin` runs in the event loop."""
+    bulk = background.call_soon(begin)
+    try:
+        for part in parts(source):
+            background.call(bulk.enqueue(part))
+            if bulk.ended:
+                break
+    except Exception:
+        background.call(bulk.finish())
+        raise
+    except BaseException:
+        background.soon(bulk.cancel)
+        raise
+    return background.call(bulk.finish())
 
 
 async def outcomes(futures: Iterable[asyncio.Future[Receipt]]) -> list[Receipt | LockConflict]:
@@ -245,12 +295,12 @@ async def outcomes(futures: Iterable[asyncio.Future[Receipt]]) -> list[Receipt |
     return found
 
 
-def tell(hook: Callable[[Any], None], told: object) -> None:
+def call_hook(hook: Callable[[Any], None], argument: object) -> None:
     """Calls it. What it raises changes nothing."""
     try:
-        hook(told)
+        hook(argument)
     except Exception:
-        log.exception("bulk append callback failed", told=repr(told))
+        log.exception("bulk append callback failed", told=repr(argument))
 
 
 def _joined(ranges: list[Appended]) -> list[Appended]:

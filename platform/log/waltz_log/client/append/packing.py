@@ -1,29 +1,59 @@
-"""From what the caller says of an append to what a window takes: checked against what the log could never take, locks as a frame carries them."""
+"""From what the caller says of an append to what a window sends: checked against what the log could never take, locks as a frame carries them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import math
 from operator import index
 
-from waltz_log.client.append.window import AS_KNOWN, NO_LOCKS
-from waltz_log.client.base.settings import ClientSettings
-from waltz_log.client.transactions.transaction import Draft, pack_locks
+from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES, NO_LOCKS, PendingAppend
+from waltz_log.client.append.producer import Producer
+from waltz_log.client.transactions.transaction import Draft, Receipt, pack_locks
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
-__all__ = ["check_draft", "checked_timeout", "pack", "whole_mark"]
+__all__ = ["check_draft", "checked_timeout", "pack_append", "pack_checked", "whole_mark"]
 
 MARK_MAX = 2**63 - 1
 
 
-def pack(draft: Draft, settings: ClientSettings, known: Callable[[], int]) -> tuple[int, bytes, bytes]:
-    """Mark, lock counts, locks. `known`: the mark where the draft gives none. Raises `InvalidRequest`, `TransactionTooLarge`."""
-    data, header, write, read, append, mark = draft
-    if type(data) is not bytes or type(header) is not int or len(data) > settings.record_bytes_max or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
-        check_draft(data, header, settings.record_bytes_max)
-    counts, locks = pack_locks(write, read, append, settings.locks_max) if write or read or append else (NO_LOCKS, b"")
-    if mark is None:
-        return (known() if locks else AS_KNOWN), counts, locks
-    return whole_mark(mark), counts, locks
+def pack_append(future: asyncio.Future[Receipt], producer: Producer, draft: Draft, deadline: float) -> PendingAppend:
+    """Raises `InvalidRequest`, `TransactionTooLarge`."""
+    data, header, write_locks, read_locks, append_locks, mark = draft
+    most = producer.record_bytes_max
+    if type(data) is not bytes or type(header) is not int or len(data) > most or not -0x8000_0000 <= header <= 0x7FFF_FFFF:
+        check_draft(data, header, most)
+    append = PendingAppend()
+    append.future = future
+    append.data = data
+    append.header = header
+    if write_locks or read_locks or append_locks:
+        append.lock_counts, locks = pack_locks(write_locks, read_locks, append_locks, producer.locks_max)
+    else:
+        append.lock_counts, locks = NO_LOCKS, b""
+    append.locks = locks
+    append.own_writes_known = False
+    if mark is not None:
+        append.mark = whole_mark(mark)
+    elif locks:
+        append.mark, append.own_writes_known = producer.default_mark()
+    else:
+        append.mark, append.own_writes_known = None, True
+    append.size = len(data) + len(locks) + FRAME_OVERHEAD_BYTES
+    append.deadline = deadline
+    return append
+
+
+def pack_checked(future: asyncio.Future[Receipt], data: bytes, header: int) -> PendingAppend:
+    """Of what was checked before; without locks, a mark or a deadline."""
+    append = PendingAppend()
+    append.future = future
+    append.data = data
+    append.header = header
+    append.lock_counts, append.locks = NO_LOCKS, b""
+    append.mark, append.own_writes_known = None, True
+    append.size = len(data) + FRAME_OVERHEAD_BYTES
+    append.deadline = math.inf
+    return append
 
 
 def whole_mark(mark: object) -> int:

@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from waltz_log.client.append.append_stream import AppendStream, Mounted, Signals
+from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.search import Search
-from waltz_log.client.append.window import ITEM_OVERHEAD_BYTES, Frame, Item, Window
+from waltz_log.client.append.window import Frame, Window
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import is_resolving, mount_for_appends, recovering_above
 from waltz_log.client.owners.owners import Owners
-from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import (
     BelongsToTopic,
@@ -57,6 +57,13 @@ EXPIRE_PAUSE_S = 0.01
 """Deadlines are looked after so often at most: one look goes over the whole window."""
 
 
+class Applying(Protocol):
+    """A follower, as far as it concerns marks."""
+
+    @property
+    def applied(self) -> int: ...
+
+
 class Lasting(NamedTuple):
     """What a client brings along that outlives its process (design: protocol, rule 8)."""
 
@@ -81,9 +88,10 @@ class Producer:
         *,
         topic: TopicEpoch | None = None,
         own_client_id: bool = False,
+        followers: Sequence[Applying] = (),
     ) -> None:
         """`topic`: whose handle appends here. `own_client_id`: another producer of this client uses its id in the partition, and sequences of one id
-        never come twice."""
+        never come twice. `followers`: those that this client has at the partition, now and later."""
         self.partition = partition
         self.client_id = client_id
         self.window = Window(
@@ -92,14 +100,17 @@ class Producer:
             max_pending_bytes=settings.max_pending_bytes,
             frame_bytes=settings.frame_bytes,
         )
+        self.record_bytes_max = settings.record_bytes_max
+        self.locks_max = settings.locks_max
         self.sequence_max = SEQUENCE_MAX
         self.mounts = 0
+        self._followers = followers
         self._topic = topic
         self._needs_client_id = own_client_id
         self._doubtful = False
         self._owners = owners
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
         self._mount_sequence = 0
         self._sending: Callable[[list[Frame]], Awaitable[None]] | None = None
@@ -130,52 +141,44 @@ class Producer:
 
     # ---- what the client calls -----------------------------------------------------------------------------------------------------------------
 
-    def take(self, data: bytes, header: int, mark: int, counts: bytes, locks: bytes, timeout_s: float) -> asyncio.Future[Receipt] | Item:
-        """Takes a transaction into the window. The future is settled by the deadline at the latest. Where there is no room: what to `wait` with."""
+    def try_enqueue(self, append: PendingAppend) -> bool:
+        """Enqueues the append where there is room now. It is settled by its deadline at the latest. Raises what ended the producer."""
         if self._dead is not None:
             raise self._unsent(self._dead)
-        if timeout_s <= 0:
-            raise NotAppended(partition=self.partition, reason=f"no time to send it: timeout_s={timeout_s:g}")
-        loop = self._loop
-        deadline = loop.time() + timeout_s
-        future: asyncio.Future[Receipt] = loop.create_future()
-        item = (future, data, header, mark, counts, locks, deadline)
-        if not self.window.take(item, len(data) + len(locks) + ITEM_OVERHEAD_BYTES):
-            return item
-        self._taken(deadline)
-        return future
-
-    async def wait(self, item: Item) -> asyncio.Future[Receipt]:
-        """The same, waiting for room."""
-        future, data, _, _, _, locks, deadline = item
-        await self.window.take_in_turn(item, len(data) + len(locks) + ITEM_OVERHEAD_BYTES)
-        if self._dead is not None:  # between the room and this
-            self._die(self._dead, "the client was closed")
-            return future
-        self._taken(deadline)
-        return future
-
-    def offer(self, item: Item, deadline: float = math.inf) -> bool:
-        """Takes the transaction where there is room now. Without `deadline` the item's own is not watched: it stays until it is decided or the
-        producer ends."""
-        if self._dead is not None:
-            raise self._unsent(self._dead)
-        if not self.window.take(item, len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES):
+        window = self.window
+        if not window.try_enqueue(append):
             return False
-        self._taken(deadline)
+        if len(window.queue) == 1:  # nobody waits for work while there is some
+            self._signals.work.set()
+        if window.queue_bytes >= self._frame_bytes:
+            self._signals.paced.set()
+        if append.deadline < self._deadline:
+            self._watch_deadline(append.deadline)
         return True
 
-    def _taken(self, deadline: float) -> None:
-        self._signals.work.set()
-        if self.window.queue_bytes >= self._frame_bytes:
-            self._signals.paced.set()
-        if deadline < self._deadline:
-            self._watch_deadline(deadline)
+    async def enqueue(self, append: PendingAppend) -> None:
+        """Enqueues the append once there is room, in the order of asking. Raises `NotAppended` at its deadline."""
+        await self.window.enqueue(append)
+        if self._dead is not None:  # between the room and this
+            self._die(self._dead, "the client was closed")
+        else:
+            self._signals.work.set()
+            if self.window.queue_bytes >= self._frame_bytes:
+                self._signals.paced.set()
+            if append.deadline < self._deadline:
+                self._watch_deadline(append.deadline)
 
     @property
     def ready(self) -> bool:
         """Whether an owner takes appends now, as far as known."""
         return self._serving is not None
+
+    def default_mark(self) -> tuple[int | None, bool]:
+        """What locks are checked against where the caller gives no mark: what the followers have applied, else what this client knows; and whether
+        the client's own writes count as known (`PendingAppend`)."""
+        if self._followers:
+            return min(follower.applied for follower in self._followers), False
+        return self.known_mark if self.mounts else None, True
 
     @property
     def known_mark(self) -> int:
@@ -194,7 +197,7 @@ class Producer:
             raise self._dead
         if self._serving is not None:
             return
-        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter: asyncio.Future[None] = self.loop.create_future()
         self._mount_waiters.append(waiter)
         self._signals.work.set()
         try:
@@ -230,7 +233,7 @@ class Producer:
         serving, received = self._serving, self.window.received_mark
         if received > self.known_mark and serving is not None:
             with suppress(TimeoutError, WaltzError):
-                await serving.flushed(self._loop.time() + self._settings.request_timeout_s)
+                await serving.flushed(self.loop.time() + self._settings.request_timeout_s)
         doubtful, self._doubtful = self._doubtful, False
         if received > self.known_mark and (serving is None or self._serving is not serving):
             self.window.forget_received()  # told once
@@ -272,13 +275,13 @@ class Producer:
     def _watch_deadline(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._deadline = self._loop.call_at(deadline, self._expire), deadline
+        self._timer, self._deadline = self.loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
         self._timer, self._deadline = None, math.inf
-        earliest = self.window.expire(self._loop.time(), self.client_id, str(self._reason) if self._serving is None else "no answer yet")
-        if earliest is not None:
-            self._watch_deadline(max(earliest, self._loop.time() + EXPIRE_PAUSE_S))
+        earliest = self.window.expire(self.loop.time(), self.client_id, str(self._reason) if self._serving is None else "no answer yet")
+        if earliest < math.inf:
+            self._watch_deadline(max(earliest, self.loop.time() + EXPIRE_PAUSE_S))
 
     # ---- the task ------------------------------------------------------------------------------------------------------------------------------
 
@@ -353,7 +356,7 @@ class Producer:
         # Who forgets on disk what was appended must not be told before that is on disk.
         stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None, topic=self._topic)
         self._doubtful = self.window.forget_received() or self._doubtful
-        self.window.know(answer.high_water_mark)
+        self.window.raise_known_mark(answer.high_water_mark)
         self.mounts += 1
         return stream, Mounted(self.client_id, answer.generation, address, assigned, self._sequence_last)
 
@@ -362,14 +365,14 @@ class Producer:
         frames = self.window.frames
         if not frames:
             return
-        last = frames[-1].first_sequence + len(frames[-1].items) - 1
+        last = frames[-1].first_sequence + len(frames[-1].appends) - 1
         key, timeout_s = self._owners.parameters.key.bytes, self._settings.request_timeout_s
         search = Search(self.partition, self.client_id, frames[0].first_sequence, last, frames[0].since, key)
         channel = self._owners.call_channel(address)
         while True:
             answer = await channel.call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)
-            self.window.know(answer.high_water_mark)
-            if search.take(answer):
+            self.window.raise_known_mark(answer.high_water_mark)
+            if search.add_answer(answer):
                 break
             if search.contiguous:
                 self.window.searched(search.committed, search.since)

@@ -91,7 +91,7 @@ async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: 
         if left <= 0:
             raise Unavailable(reason=f"not resolved before the deadline: partition={error.partition} sequence={error.sequence}")
         question = search.question(min(left, settings.request_timeout_s))
-        whole = search.take(await owners.ask(error.partition, RESOLVE, question, timeout_s=left))
+        whole = search.add_answer(await owners.ask(error.partition, RESOLVE, question, timeout_s=left))
         if not search.committed and search.contiguous:
             error.searched(search.since)
     for first, count, transaction_id in search.committed:

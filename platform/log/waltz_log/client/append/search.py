@@ -50,7 +50,7 @@ class Search:
         question.search_ms = max(1, int(1000 * SEARCH_PART * timeout_s))
         return question
 
-    def take(self, answer: pb.ResolveResponse) -> bool:
+    def add_answer(self, answer: pb.ResolveResponse) -> bool:
         """Whether the search is at the end of the log; else there is another question. Raises `ProtocolViolation`."""
         self.committed.extend(ranges(answer.committed, 3))
         self._trimmed = self._trimmed or answer.trimmed

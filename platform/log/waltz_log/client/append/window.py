@@ -1,21 +1,23 @@
-"""What one partition's appends wait for: a bounded queue of what is to be sent, and the frames in flight. Decides what each append is told.
+"""What one partition's appends wait for: a bounded queue of what is to be sent, and the frames in flight. Decides the outcome of each append.
 
-Sequences are given when a frame is packed, so a transaction is encoded once per sending with the generation that then holds, and a resend is a
+Sequences are assigned when a frame is packed, so a transaction is encoded once per sending with the generation that then holds, and a resend is a
 new decision under a new sequence with the same marks and locks. Frames in flight are all of one mount. Knows no network and no task;
-nothing is made per transaction but the future and one tuple.
+nothing is made per transaction but the future and the `PendingAppend`.
 
-A future is settled once: a caller that gave up, or whose deadline passed, is skipped from then on and never sent again.
+An append is settled once: one that its caller gave up, or whose deadline passed, is skipped from then on and never sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import copy
-from typing import TypeAlias
 
+from waltz_log.client.append.pending_append import PendingAppend
+from waltz_log.client.base.fifo_waiters import FifoWaiters
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
 from waltz_log.core.formats.records import encode_records
@@ -23,42 +25,24 @@ from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["AS_KNOWN", "ITEM_OVERHEAD_BYTES", "NO_LOCKS", "STORAGE_FULL", "Frame", "Item", "Window", "left_to_client"]
-
-Item: TypeAlias = "tuple[asyncio.Future[Receipt], bytes, int, int, bytes, bytes, float]"
-"""future, data, header, mark, lock counts (three bytes, or empty), locks (eight bytes each), deadline on the loop's clock."""
-
-AS_KNOWN = -2
-"""Stands for a mark that is taken when the transaction is sent for the first time, and kept from then on: `left_to_client` of it."""
-
-ITEM_OVERHEAD_BYTES = 64
-"""What a transaction takes in a frame beyond data and locks: record overhead, length, mark, lock counts, some framing."""
+__all__ = ["STORAGE_FULL", "Frame", "Window"]
 
 HALVED_BYTES = 64 * 1024
 """Where more than twice this is pending a frame holds half of it at most."""
-
-NO_LOCKS = b"\0\0\0"
-
-
-def left_to_client(mark: int) -> int:
-    """A mark that the caller did not give, as an item holds it: its transaction was computed from nothing that was read, so that beside the mark it
-    counts as known what this client wrote before."""
-    return -4 - mark
-
 
 STORAGE_FULL = "storage is full"
 """The reason of a `NotAppended` that time alone may mend: no majority of the replicas has room."""
 
 
 class Frame:
-    """Sent and not wholly decided. An item is None once it is decided."""
+    """Sent and not wholly decided. An append is None once it is decided."""
 
-    __slots__ = ("first_sequence", "items", "left", "sent_at", "since", "size")
+    __slots__ = ("appends", "first_sequence", "left", "sent_at", "since", "size")
 
-    def __init__(self, first_sequence: int, items: list[Item | None], since: int, size: int, sent_at: float) -> None:
+    def __init__(self, first_sequence: int, appends: list[PendingAppend | None], since: int, size: int, sent_at: float) -> None:
         self.first_sequence = first_sequence
-        self.items = items
-        self.left = len(items)
+        self.appends = appends
+        self.left = len(appends)
         self.since = since
         self.size = size
         self.sent_at = sent_at
@@ -70,7 +54,7 @@ class Window:
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
         self._frame_bytes = frame_bytes
-        self.queue: deque[Item] = deque()
+        self.queue: deque[PendingAppend] = deque()
         self.queue_bytes = 0
         self.frames: deque[Frame] = deque()
         self.pending = 0
@@ -79,160 +63,137 @@ class Window:
         self.known_mark = -1
         """The highest transaction id known to be committed."""
         self.received_mark = -1
-        """The highest that was told as received by a majority, before it was on disk."""
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        """The highest that was reported as received by a majority, before it was on disk."""
+        self._waiters = FifoWaiters(self._fits, self._reserve, lambda size: self._release(1, size))
+        self._waiting = self._waiters.queue
 
     def forget_received(self) -> bool:
-        """Whether something was told as received of which it will not be known any more that it is on disk."""
+        """Whether something was reported as received of which it will not be known any more that it is on disk."""
         doubtful, self.received_mark = self.received_mark > self.known_mark, -1
         return doubtful
 
-    def know(self, mark: int) -> None:
+    def raise_known_mark(self, mark: int) -> None:
         if mark > self.known_mark:
             self.known_mark = mark
 
     # ---- in ------------------------------------------------------------------------------------------------------------------------------------
 
-    def take(self, item: Item, size: int) -> bool:
-        """Takes the transaction where there is room for it now. `size` is data, locks and `ITEM_OVERHEAD_BYTES`."""
+    def try_enqueue(self, append: PendingAppend) -> bool:
+        """Enqueues the append where there is room for it now."""
+        size = append.size
         pending, pending_bytes = self.pending, self.pending_bytes + size
         if self._waiting or (pending and (pending >= self._max_pending or pending_bytes > self._max_pending_bytes)):
             return False
         self.pending = pending + 1
         self.pending_bytes = pending_bytes
-        self.queue.append(item)
+        self.queue.append(append)
         self.queue_bytes += size
         return True
 
-    async def take_in_turn(self, item: Item, size: int) -> None:
-        """Takes the transaction once there is room, in the order of asking. Raises `NotAppended` at its deadline."""
-        await self._wait_room(size, item[6])
-        self.queue.append(item)
-        self.queue_bytes += size
+    async def enqueue(self, append: PendingAppend) -> None:
+        """Enqueues the append once there is room, in the order of asking. Raises `NotAppended` at its deadline."""
+        try:
+            await self._waiters.wait(append.size, append.deadline)
+        except TimeoutError:
+            raise NotAppended(partition=self.partition, reason="no room in the window before the deadline") from None
+        self.queue.append(append)
+        self.queue_bytes += append.size
 
     def _fits(self, size: int) -> bool:
         if self.pending == 0:
             return True
         return self.pending < self._max_pending and self.pending_bytes + size <= self._max_pending_bytes
 
-    async def _wait_room(self, size: int, deadline: float) -> None:
-        """Returns once the room is there and reserved, in the order of asking. Raises `NotAppended` at the deadline."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((waiter, size))
-        try:
-            async with asyncio.timeout_at(deadline):
-                await waiter
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._release(1, size)
-            else:
-                self._waiting = deque(entry for entry in self._waiting if entry[0] is not waiter)
-                self._admit()
-            if isinstance(error, TimeoutError):
-                raise NotAppended(partition=self.partition, reason="no room in the window before the deadline") from None
-            raise
+    def _reserve(self, size: int) -> None:
+        self.pending += 1
+        self.pending_bytes += size
 
     def _release(self, count: int, size: int) -> None:
         self.pending -= count
         self.pending_bytes -= size
         if self._waiting:
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            waiter, size = self._waiting.popleft()
-            if not waiter.done():
-                self.pending += 1
-                self.pending_bytes += size
-                waiter.set_result(None)
+            self._waiters.admit()
 
     # ---- out -----------------------------------------------------------------------------------------------------------------------------------
 
     def pack(self, client_id: int, generation: int, since: int, now: float) -> pb.AppendFrame | None:
         """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None where nothing is left to send."""
-        queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES))
-        items: list[Item | None] = []
-        headers: list[int] = []
-        bodies: list[bytes] = []
-        marks: list[int] = []
-        all_counts: list[bytes] = []
-        all_locks: list[bytes] = []
-        total = 0
-        while queue:
-            item = queue[0]
-            future, data, header, mark, counts, locks, deadline = item
-            size = len(data) + len(locks) + ITEM_OVERHEAD_BYTES
-            if total and total + size > limit:
-                break
-            queue.popleft()
-            if deadline <= now and not future.done():
-                future.set_exception(NotAppended(partition=self.partition, reason="deadline passed before it was sent"))
-            if future.done():  # its caller gave up before it was sent, or its deadline passed
-                self.queue_bytes -= size
-                self._release(1, size)
-                continue
-            if mark == AS_KNOWN:
-                mark = left_to_client(since)
-                item = (future, data, header, mark, counts, locks, deadline)
-            total += size
-            items.append(item)
-            headers.append(header)
-            bodies.append(data)
-            marks.append(mark)
-            all_counts.append(counts)
-            all_locks.append(locks)
-        if not items:
+        appends, size = self._pop_unsent(now)
+        if not appends:
             return None
-        first, count = self.next_sequence, len(items)
-        self.queue_bytes -= total
+        first, count = self.next_sequence, len(appends)
+        self.queue_bytes -= size
         self.next_sequence += count
-        self.frames.append(Frame(first, items, since, total, now))
-        locked = b"".join(all_locks)
-        own = b""
-        if min(marks) < AS_KNOWN:
-            own = bytes([mark < AS_KNOWN for mark in marks]) if locked else b""
-            marks = [left_to_client(mark) if mark < AS_KNOWN else mark for mark in marks]
+        self.frames.append(Frame(first, list(appends), since, size, now))
+        for append in appends:
+            if append.mark is None:
+                append.mark = since
+        bodies = [append.data for append in appends]
+        locks = b"".join([append.locks for append in appends])
+        own = [append.own_writes_known for append in appends]
         return pb.AppendFrame(
             generation=generation,
             lengths=struct.pack(f">{count}i", *[len(data) + RECORD_OVERHEAD_BYTES for data in bodies]),
-            marks=struct.pack(f">{count}q", *marks),
-            lock_counts=b"".join(all_counts) if locked else b"",
-            locks=locked,
-            records=encode_records(client_id, generation, self.partition, first, headers, bodies),
-            own=own,
+            marks=struct.pack(f">{count}q", *[append.mark for append in appends]),
+            lock_counts=b"".join([append.lock_counts for append in appends]) if locks else b"",
+            locks=locks,
+            records=encode_records(client_id, generation, self.partition, first, [append.header for append in appends], bodies),
+            own=bytes(own) if locks and True in own else b"",
         )
+
+    def _pop_unsent(self, now: float) -> tuple[list[PendingAppend], int]:
+        """What goes into the next frame, and its size. Drops on the way what its caller gave up or what is late."""
+        queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES))
+        appends: list[PendingAppend] = []
+        total = 0
+        while queue:
+            append = queue[0]
+            size = append.size
+            if total and total + size > limit:
+                break
+            queue.popleft()
+            future = append.future
+            if append.deadline <= now and not future.done():
+                future.set_exception(NotAppended(partition=self.partition, reason="deadline passed before it was sent"))
+            if future.done():  # late, or given up by its caller
+                self.queue_bytes -= size
+                self._release(1, size)
+                continue
+            total += size
+            appends.append(append)
+        return appends, total
 
     # ---- answers -------------------------------------------------------------------------------------------------------------------------------
 
     def commit(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> None:
         """Sequences from `first` are in the log under consecutive ids. Raises `ProtocolViolation` for a sequence that is not in flight."""
-        if self._found(first, count, transaction_id, append_time_ms, durability) != count:
+        if self._settle_committed(first, count, transaction_id, append_time_ms, durability) != count:
             raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={first} count={count}")
         self._retire()
 
-    def _found(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> int:
+    def _settle_committed(self, first: int, count: int, transaction_id: int, append_time_ms: int, durability: Durability = "quorum_sync") -> int:
         """Settles which of these sequences are in flight and undecided; how many those were."""
         end = first + count
-        told = 0
+        settled = 0
         new, partition = tuple.__new__, self.partition
         for frame in self.frames:
             base = frame.first_sequence
-            start, stop = max(first, base) - base, min(end, base + len(frame.items)) - base
+            start, stop = max(first, base) - base, min(end, base + len(frame.appends)) - base
             if start >= stop:
                 continue
-            items = frame.items[start:stop]
+            appends = frame.appends[start:stop]
             identifier = transaction_id + base + start - first
-            for item in items:
-                if item is not None:
-                    future = item[0]
+            for append in appends:
+                if append is not None:
+                    future = append.future
                     if not future.done():
                         future.set_result(new(Receipt, (partition, identifier, append_time_ms, durability)))
                 identifier += 1
-            left = len(items) - items.count(None)
-            told += left
-            frame.items[start:stop] = [None] * len(items)
+            left = len(appends) - appends.count(None)
+            settled += left
+            frame.appends[start:stop] = [None] * len(appends)
             frame.left -= left
-        return told
+        return settled
 
     def reject(self, sequence: int, winner: int) -> None:
         self._decide(sequence, LockConflict(partition=self.partition, winner=winner))
@@ -249,46 +210,39 @@ class Window:
 
     def refuse_mark(self, sequence: int, newest: int) -> None:
         """The owner refused the transaction because its mark is above `newest`, the highest transaction id that existed."""
-        mark = self._item(sequence)[3]
-        given = left_to_client(mark) if mark < AS_KNOWN else mark
-        reason = f"high-water mark is above the log: partition={self.partition} high_water_mark={given} newest={newest}"
+        _, _, append = self._find(sequence)
+        reason = f"high-water mark is above the log: partition={self.partition} high_water_mark={append.mark} newest={newest}"
         self._decide(sequence, InvalidRequest(reason=reason))
 
-    def _item(self, sequence: int) -> Item:
+    def _find(self, sequence: int) -> tuple[Frame, int, PendingAppend]:
+        """Of an undecided append: its frame, its position there, and itself. Raises `ProtocolViolation`."""
         for frame in self.frames:
             at = sequence - frame.first_sequence
-            if 0 <= at < len(frame.items) and (item := frame.items[at]) is not None:
-                return item
+            if 0 <= at < len(frame.appends) and (append := frame.appends[at]) is not None:
+                return frame, at, append
         raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={sequence}")
 
     def _decide(self, sequence: int, error: WaltzError) -> None:
-        for frame in self.frames:
-            at = sequence - frame.first_sequence
-            if 0 <= at < len(frame.items):
-                item = frame.items[at]
-                if item is None:
-                    break
-                if not item[0].done():
-                    item[0].set_exception(error)
-                frame.items[at] = None
-                frame.left -= 1
-                if frame.left == 0:
-                    self._retire()
-                return
-        raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={sequence}")
+        frame, at, append = self._find(sequence)
+        if not append.future.done():
+            append.future.set_exception(error)
+        frame.appends[at] = None
+        frame.left -= 1
+        if frame.left == 0:
+            self._retire()
 
     def _retire(self) -> None:
         frames = self.frames
         while frames and frames[0].left == 0:
             frame = frames.popleft()
-            self._release(len(frame.items), frame.size)
+            self._release(len(frame.appends), frame.size)
 
     # ---- after another mount -------------------------------------------------------------------------------------------------------------------
 
     def searched(self, found: Iterable[tuple[int, ...]], searched_to: int) -> None:
         """A part of the log was searched for what is in flight: that need not be done again, also by who asks later for what is given up here."""
         for first, count, transaction_id in found:
-            self._found(first, count, transaction_id, 0)
+            self._settle_committed(first, count, transaction_id, 0)
         self._retire()
         for frame in self.frames:
             frame.since = max(frame.since, searched_to)
@@ -298,24 +252,22 @@ class Window:
         head of the queue, in order. One that was rejected, and only the answer lost, is rejected again: its mark stays, and locks never go back.
         `failure`: the server would not take these bytes; they are not sent again."""
         for first, count, transaction_id in found:
-            self._found(first, count, transaction_id, 0)  # of some the answer had come before the connection broke
+            self._settle_committed(first, count, transaction_id, 0)  # of some the answer had come before the connection broke
         self._retire()
         frames, self.frames = self.frames, deque()
-        again: list[Item] = []
+        again: list[PendingAppend] = []
         dropped = dropped_bytes = 0
         for frame in frames:
             size = 0
-            for item in frame.items:
-                if item is None:
+            for append in frame.appends:
+                if append is None:
                     continue
-                if not item[0].done():
-                    if failure is not None:
-                        item[0].set_exception(NotAppended(partition=self.partition, reason=str(failure)))
-                    else:
-                        again.append(item)
-                        size += len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES
-                        continue
-            dropped += len(frame.items)
+                if failure is not None and not append.future.done():
+                    append.future.set_exception(NotAppended(partition=self.partition, reason=str(failure)))
+                if not append.future.done():
+                    again.append(append)
+                    size += append.size
+            dropped += len(frame.appends)
             dropped_bytes += frame.size - size
             self.queue_bytes += size
         self.queue.extendleft(reversed(again))
@@ -323,76 +275,89 @@ class Window:
 
     # ---- giving up -----------------------------------------------------------------------------------------------------------------------------
 
-    def expire(self, now: float, client_id: int, reason: str) -> float | None:
-        """Tells those whose deadline passed what is known of them; the next deadline."""
-        earliest: float | None = None
+    def expire(self, now: float, client_id: int, reason: str) -> float:
+        """Settles those whose deadline passed with what is known of them; the next deadline, or infinity."""
+        earliest = math.inf
         late = 0
-        for item in self.queue:
-            if item[0].done():
+        for append in self.queue:
+            if append.future.done():
                 late += 1
-            elif item[6] <= now:
-                item[0].set_exception(NotAppended(partition=self.partition, reason=f"deadline passed before it was sent: {reason}"))
+            elif append.deadline <= now:
+                append.future.set_exception(NotAppended(partition=self.partition, reason=f"deadline passed before it was sent: {reason}"))
                 late += 1
-            elif earliest is None or item[6] < earliest:
-                earliest = item[6]
+            else:
+                earliest = min(earliest, append.deadline)
         if late:
             self._drop_done()
-        for frame in self.frames:
-            for sequence, sent in enumerate(frame.items, frame.first_sequence):
-                if sent is None or sent[0].done():
-                    continue
-                if sent[6] <= now:
-                    sent[0].set_exception(self._unknown(client_id, sequence, frame.since, f"deadline passed: {reason}"))
-                elif earliest is None or sent[6] < earliest:
-                    earliest = sent[6]
+        for sequence, since, sent in _undecided(self.frames):
+            if sent.deadline <= now:
+                sent.future.set_exception(self._unknown(client_id, sequence, since, f"deadline passed: {reason}"))
+            else:
+                earliest = min(earliest, sent.deadline)
         return earliest
 
     def refuse_unsent(self) -> None:
         """Answers all that was never sent as not appended: the storage is full."""
-        for item in self.queue:
-            if not item[0].done():
-                item[0].set_exception(NotAppended(partition=self.partition, reason=STORAGE_FULL))
+        for append in self.queue:
+            if not append.future.done():
+                append.future.set_exception(NotAppended(partition=self.partition, reason=STORAGE_FULL))
         self._drop_done()
 
     def _drop_done(self) -> None:
-        kept = deque(item for item in self.queue if not item[0].done())
-        size = sum(len(item[1]) + len(item[5]) + ITEM_OVERHEAD_BYTES for item in kept)
-        count, dropped = len(self.queue) - len(kept), self.queue_bytes - size
-        self.queue, self.queue_bytes = kept, size
-        self._release(count, dropped)
+        kept: deque[PendingAppend] = deque()
+        count = dropped_bytes = 0
+        for append in self.queue:
+            if append.future.done():
+                count += 1
+                dropped_bytes += append.size
+            else:
+                kept.append(append)
+        self.queue = kept
+        self.queue_bytes -= dropped_bytes
+        self._release(count, dropped_bytes)
 
     def fail(self, error: WaltzError, client_id: int, unsent: WaltzError) -> None:
         """`error` ends everything: the outcome of what is in flight is unknown, what was never sent gets `unsent`."""
         frames, self.frames = self.frames, deque()
         queue, queue_bytes, self.queue, self.queue_bytes = self.queue, self.queue_bytes, deque(), 0
-        waiting, self._waiting = self._waiting, deque()
-        self.pending -= len(queue) + sum(len(frame.items) for frame in frames)
+        self.pending -= len(queue) + sum(len(frame.appends) for frame in frames)
         self.pending_bytes -= queue_bytes + sum(frame.size for frame in frames)
-        for frame in frames:
-            for sequence, item in enumerate(frame.items, frame.first_sequence):
-                if item is not None and not item[0].done():
-                    item[0].set_exception(self._unknown(client_id, sequence, frame.since, str(error)))
-        for item in queue:
-            if not item[0].done():
-                item[0].set_exception(copy(unsent))
-        for waiter, _ in waiting:
-            if not waiter.done():
-                waiter.set_exception(copy(unsent))
+        for sequence, since, append in _undecided(frames):
+            append.future.set_exception(self._unknown(client_id, sequence, since, str(error)))
+        for append in queue:
+            if not append.future.done():
+                append.future.set_exception(copy(unsent))
+        self._waiters.fail(unsent)
 
     def _unknown(self, client_id: int, sequence: int, since: int, reason: str) -> OutcomeUnknown:
         return OutcomeUnknown(partition=self.partition, client_id=client_id, sequence=sequence, since=since, reason=reason)
 
     def sent(self, sequences: Iterable[int]) -> list[asyncio.Future[Receipt]]:
-        """The futures of those sequences that are in flight and undecided."""
+        """The futures of those of the sequences that are in flight and undecided."""
         found = []
         for sequence in sequences:
             for frame in self.frames:
                 at = sequence - frame.first_sequence
-                if 0 <= at < len(frame.items) and (item := frame.items[at]) is not None:
-                    found.append(item[0])
+                if 0 <= at < len(frame.appends) and (append := frame.appends[at]) is not None:
+                    found.append(append.future)
         return found
 
+    def undecided_sent(self) -> Iterator[tuple[int, int, PendingAppend]]:
+        """Sequence, `Frame.since` and append of all that was sent and has no outcome, in order."""
+        return _undecided(self.frames)
+
+    def undecided_unsent(self) -> Iterator[PendingAppend]:
+        """What waits to be sent, or to be sent again, in order."""
+        return (append for append in self.queue if not append.future.done())
+
     def undecided(self) -> list[asyncio.Future[Receipt]]:
-        """The futures of all that was submitted and not decided."""
-        sent = [item[0] for frame in self.frames for item in frame.items if item is not None]
-        return [future for future in (*sent, *(item[0] for item in self.queue)) if not future.done()]
+        """The futures of all that was submitted and has no outcome, in order."""
+        return [append.future for append in (*(sent for _, _, sent in self.undecided_sent()), *self.undecided_unsent())]
+
+
+def _undecided(frames: Iterable[Frame]) -> Iterator[tuple[int, int, PendingAppend]]:
+    """Each is looked at when it is its turn: settling one may cancel others."""
+    for frame in frames:
+        for sequence, append in enumerate(frame.appends, frame.first_sequence):
+            if append is not None and not append.future.done():
+                yield sequence, frame.since, append

@@ -10,18 +10,21 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import structlog
 
 from waltz_log.client.base import fork
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["Background"]
+__all__ = ["Background", "blocking"]
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
+A = TypeVar("A", covariant=True)
 
 CLOSED = "the client is closed"
 
@@ -118,6 +121,14 @@ class Background:
                 raise InvalidRequest(reason=CLOSED)
             self._shared.loop.call_soon_threadsafe(callback)
 
+    def call_soon(self, function: Callable[[], T]) -> T:
+        """Runs the function in the loop and returns its result."""
+
+        async def run() -> T:
+            return function()
+
+        return self.call(run())
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result. Interrupted, it is cancelled. Ended by another thread's `close`: `InvalidRequest`."""
         future = self.start(work)
@@ -162,3 +173,22 @@ class Background:
                 _current.clear()
         if last:
             self._shared.stop()
+
+
+class BlockingFace(Protocol[A]):
+    """An object for code that blocks: what it stands for, and the thread in which that lives."""
+
+    @property
+    def asynchronous(self) -> A: ...
+    @property
+    def background(self) -> Background: ...
+
+
+def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[BlockingFace[A], P], T]:
+    """The same method for code that blocks, with the same arguments: `append = blocking(WaltzClient.append)`."""
+
+    @wraps(method)
+    def call(self: BlockingFace[A], /, *arguments: P.args, **keywords: P.kwargs) -> T:
+        return self.background.call(method(self.asynchronous, *arguments, **keywords))
+
+    return call

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import random
 
-__all__ = ["Backoff", "RetryBudget"]
+__all__ = ["Backoff", "RetryBudget", "pause_s"]
+
+
+def pause_s(tries: int, base_s: float, cap_s: float, rng: random.Random) -> float:
+    """The pause after so many tries that were followed by a pause: anything between nothing and the bound, which doubles with each."""
+    return rng.random() * min(cap_s, base_s * 2.0 ** min(tries, 32))
 
 
 class Backoff:
@@ -20,10 +25,9 @@ class Backoff:
         self._tries = 0
 
     def next_s(self) -> float:
-        """The next pause: anything between nothing and the doubled bound."""
-        bound = min(self._cap_s, self._base_s * 2.0 ** min(self._tries, 32))
+        found = pause_s(self._tries, self._base_s, self._cap_s, self._rng)
         self._tries += 1
-        return self._rng.random() * bound
+        return found
 
     def reset(self) -> None:
         """Something worked: the next pause is short again."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from waltz_log.client.base.background import Background
+from waltz_log.client.base.background import Background, blocking
 from waltz_log.coordination.subscribers import read_retained, read_subscribers, register_subscriber, remove_subscriber, report_marks
 from waltz_log.core.ports import Coordinator
 from waltz_log.core.topics.subscribers import Subscriber
@@ -78,11 +78,11 @@ class SyncSubscribers:
     """The same for programs without an event loop: each call blocks."""
 
     def __init__(self, cluster: str, timeout_s: float = 10.0) -> None:
-        self._background = Background()
+        self.background = Background()
         try:
-            self._subscribers = self._background.call(Subscribers.connect(cluster, timeout_s))
+            self.asynchronous = self.background.call(Subscribers.connect(cluster, timeout_s))
         except BaseException:
-            self._background.close()
+            self.background.close()
             raise
 
     def __enter__(self) -> Self:
@@ -92,24 +92,15 @@ class SyncSubscribers:
         self.close()
 
     def close(self) -> None:
-        if not self._background.forked:
-            self._background.call(self._subscribers.close())
-        self._background.close()
+        if not self.background.forked:
+            self.background.call(self.asynchronous.close())
+        self.background.close()
 
-    def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Subscriber:
-        return self._background.call(self._subscribers.register(name, marks, told))
-
-    def register_at_start(self, name: str, partitions: Iterable[int], told: Mapping[str, str] | None = None) -> Subscriber:
-        return self._background.call(self._subscribers.register_at_start(name, partitions, told))
-
-    def report(self, name: str, marks: Mapping[int, int]) -> Subscriber:
-        return self._background.call(self._subscribers.report(name, marks))
-
-    def remove(self, name: str) -> Subscriber:
-        return self._background.call(self._subscribers.remove(name))
-
-    def list(self) -> list[Subscriber]:
-        return self._background.call(self._subscribers.list())
+    register = blocking(Subscribers.register)
+    register_at_start = blocking(Subscribers.register_at_start)
+    report = blocking(Subscribers.report)
+    remove = blocking(Subscribers.remove)
+    list = blocking(Subscribers.list)
 
 
 def _now_ms() -> int:

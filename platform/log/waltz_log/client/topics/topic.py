@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from waltz_log.client.append.bulk import NotInLog, Source
+from waltz_log.client.append.bulk import NotInLog, Source, append_all
 from waltz_log.client.feed.fetching import checked_ids
 from waltz_log.client.topics.compacted import compacted_batches
 from waltz_log.client.topics.topic_bulk import TopicBulk, TopicBulkReceipt
@@ -22,7 +22,7 @@ from waltz_log.client.topics.topic_directory import KnownTopic, TopicDirectory
 from waltz_log.client.topics.topic_feed import merged
 from waltz_log.client.topics.topic_records import KeyedDraft, TopicFeed, TopicRecord, records_of
 from waltz_log.client.transactions.follow import Follower
-from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
+from waltz_log.client.transactions.transaction import Draft, DraftOptions, Lock, Receipt, Transaction
 from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.core.formats.envelope import pack_keyed
 from waltz_log.core.topics.catalogue import TopicEpoch
@@ -103,24 +103,16 @@ class TopicHandle:
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
     def draft(
-        self,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        header: int = 0,
-        write_locks: Sequence[Lock] = (),
-        read_locks: Sequence[Lock] = (),
-        append_locks: Sequence[Lock] = (),
-        high_water_mark: int | None = None,
+        self, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, **options: Unpack[DraftOptions]
     ) -> tuple[int, Draft]:
         """The partition, and what is appended there. `value` None: the end of the key. Raises `InvalidRequest`, `TopicDeleted`."""
         self._known.expect_there()
         if self._topic.keyed:
             place, data = self._keyed(key, value, partition)
         else:
-            place, data = self._unkeyed(key, value, partition, locked=bool(write_locks or read_locks or append_locks))
-        return place, Draft(data, header, write_locks, read_locks, append_locks, high_water_mark)
+            locked = bool(options.get("write_locks") or options.get("read_locks") or options.get("append_locks"))
+            place, data = self._unkeyed(key, value, partition, locked=locked)
+        return place, Draft(data, **options)
 
     def _keyed(self, key: bytes | None, value: bytes | None, partition: int | None) -> tuple[int, bytes]:
         if not isinstance(key, bytes):
@@ -170,40 +162,35 @@ class TopicHandle:
         *,
         key: bytes | None = None,
         partition: int | None = None,
-        header: int = 0,
-        write_locks: Sequence[Lock] = (),
-        read_locks: Sequence[Lock] = (),
-        append_locks: Sequence[Lock] = (),
-        high_water_mark: int | None = None,
         timeout_s: float | None = None,
+        **options: Unpack[DraftOptions],
     ) -> asyncio.Future[Receipt]:
-        """Takes the transaction, waiting only for room; the future tells the outcome. `Receipt.partition` is that of the log.
+        """Enqueues the transaction, waiting only for room; the future has the outcome. `Receipt.partition` is that of the log.
 
         In a keyed topic the key says which partition; in another one `partition`, or else they take turns."""
         if value is None:
             raise InvalidRequest(reason=f"data are bytes, not None: topic={self.name}")
-        place, draft = self.draft(
-            value,
-            key=key,
-            partition=partition,
-            header=header,
-            write_locks=write_locks,
-            read_locks=read_locks,
-            append_locks=append_locks,
-            high_water_mark=high_water_mark,
-        )
-        return await self._client.append_nowait(self._topic.partitions[place], *draft, timeout_s, topic=self._identity)
+        place, draft = self.draft(value, key=key, partition=partition, **options)
+        return await self._client.enqueue(self._topic.partitions[place], draft, timeout_s, self._identity)
 
-    async def append(self, value: bytes, **options: Any) -> Receipt:
-        """Returns when it is acknowledged. Options and errors as `append_nowait`; outcomes as `WaltzClient.append`."""
-        return await (await self.append_nowait(value, **options))
+    async def append(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timeout_s: float | None = None,
+        **options: Unpack[DraftOptions],
+    ) -> Receipt:
+        """Returns when it is acknowledged. Arguments and errors as `append_nowait`; outcomes as `WaltzClient.append`."""
+        return await (await self.append_nowait(value, key=key, partition=partition, timeout_s=timeout_s, **options))
 
-    async def delete(self, key: bytes, *, timeout_s: float | None = None, **options: Any) -> Receipt:
-        """Appends the end of the key, a tombstone: the compacted view forgets the key. Options as `append`."""
+    async def delete(self, key: bytes, *, partition: int | None = None, timeout_s: float | None = None, **options: Unpack[DraftOptions]) -> Receipt:
+        """Appends the end of the key, a tombstone: the compacted view forgets the key. Arguments as `append`."""
         if not self._topic.keyed:
             raise InvalidRequest(reason=f"transactions of {self.name} have no keys")
-        place, draft = self.draft(None, key=key, **options)
-        return await (await self._client.append_nowait(self._topic.partitions[place], *draft, timeout_s, topic=self._identity))
+        place, draft = self.draft(None, key=key, partition=partition, **options)
+        return await (await self._client.enqueue(self._topic.partitions[place], draft, timeout_s, self._identity))
 
     async def append_bulk(
         self,
@@ -216,19 +203,10 @@ class TopicHandle:
         """Appends all of a list, a generator or an asynchronous one, of what `draft_of` takes or of Arrow record batches, or one such batch, as
         `client.append_bulk` does. A batch for a keyed topic has a column `key`; `data` that is null is the end of its key. In the order of the
         source within each partition, so within each key."""
-        bulk = self.bulk(partition=partition, on_error=on_error, timeout_s=timeout_s)
-        try:
-            await bulk.take(source)
-        except asyncio.CancelledError:
-            bulk.cancel()
-            raise
-        except BaseException:
-            await bulk.finish()
-            raise
-        return await bulk.finish()
+        return await append_all(self.bulk(partition=partition, on_error=on_error, timeout_s=timeout_s), source)
 
     def bulk(self, *, partition: int | None = None, on_error: Callable[[NotInLog], None] | None = None, timeout_s: float | None = None) -> TopicBulk:
-        """The same for who has it in parts: `take` each, then `finish`."""
+        """The same for a source in parts: `enqueue` each, then `finish`."""
         self._known.expect_there()
         if partition is not None:
             self.log_partition(partition)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from waltz_log.client.append.bulk import BulkAppend, BulkReceipt, NotInLog, Source, parts, tell
+from waltz_log.client.append.bulk import BulkAppend, BulkReceipt, NotInLog, Source, call_hook, parts
 from waltz_log.client.base import arrow
 from waltz_log.client.topics.topic_records import KeyedDraft
 from waltz_log.client.transactions.transaction import Draft
@@ -58,7 +58,7 @@ class TopicBulkReceipt:
 
 
 class TopicBulk:
-    """One call: `take` what there is, any number of times, then `finish`."""
+    """One call: `enqueue` what there is, any number of times, then `finish`."""
 
     def __init__(self, route: Route, begin: Begin, *, keyed: bool, on_error: Callable[[NotInLog], None] | None) -> None:
         self.receipt = TopicBulkReceipt()
@@ -73,20 +73,20 @@ class TopicBulk:
         """Nothing more is taken."""
         return any(bulk.ended for bulk in self._bulks.values())
 
-    async def take(self, source: Source) -> None:
-        """Takes from the source until it or the call is at its end. Raises what the source raises, and nothing else."""
+    async def enqueue(self, source: Source) -> None:
+        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and nothing else."""
         if hasattr(source, "__aiter__"):
             async for entry in source:
-                await self._take_part(entry if arrow.is_batch(entry) else [entry])
+                await self._enqueue_part(entry if arrow.is_batch(entry) else [entry])
                 if self.ended:
                     return
             return
         for part in parts(source):
-            await self._take_part(part)
+            await self._enqueue_part(part)
             if self.ended:
                 return
 
-    async def _take_part(self, part: Any) -> None:
+    async def _enqueue_part(self, part: Any) -> None:
         """Some hundred entries: those of each partition together, and the partitions at once, so that a full one holds up none of them."""
         dealt: dict[int, list[Draft]] = {}
         for entry in self._entries(part):
@@ -101,9 +101,9 @@ class TopicBulk:
             dealt.setdefault(partition, []).append(draft)
         if len(dealt) == 1:
             ((partition, drafts),) = dealt.items()
-            await self._bulk(partition).take(drafts)
+            await self._bulk(partition).enqueue(drafts)
         elif dealt:
-            await asyncio.gather(*(self._bulk(partition).take(drafts) for partition, drafts in dealt.items()))
+            await asyncio.gather(*(self._bulk(partition).enqueue(drafts) for partition, drafts in dealt.items()))
 
     def _entries(self, part: Any) -> Iterator[Any]:
         for entry in (part,) if arrow.is_batch(part) else part:
@@ -125,7 +125,7 @@ class TopicBulk:
     def _fail(self, failure: NotInLog) -> None:
         self.receipt.failed.append(failure)
         if self._on_error is not None:
-            tell(self._on_error, failure)
+            call_hook(self._on_error, failure)
 
     async def finish(self) -> TopicBulkReceipt:
         """Returns when all that was taken is decided. Cancelled, as `cancel`."""
@@ -143,6 +143,6 @@ class TopicBulk:
         return self.receipt
 
     def cancel(self) -> None:
-        """What was not sent yet never will be; of the rest nobody is told."""
+        """What was not sent yet never will be; of the rest no outcome is reported."""
         for bulk in self._bulks.values():
             bulk.cancel()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
-__all__ = ["Draft", "Lock", "Receipt", "Transaction", "lock_hash", "pack_locks"]
+__all__ = ["Draft", "DraftOptions", "Lock", "Receipt", "Transaction", "lock_hash", "pack_locks"]
 
 
 class Lock(NamedTuple):
@@ -31,6 +31,16 @@ class Draft(NamedTuple):
     read_locks: Sequence[Lock] = ()
     append_locks: Sequence[Lock] = ()
     high_water_mark: int | None = None
+
+
+class DraftOptions(TypedDict, total=False):
+    """What a draft says beside its data, as keyword arguments: `Draft(data, **options)`."""
+
+    header: int
+    write_locks: Sequence[Lock]
+    read_locks: Sequence[Lock]
+    append_locks: Sequence[Lock]
+    high_water_mark: int | None
 
 
 class Receipt(NamedTuple):

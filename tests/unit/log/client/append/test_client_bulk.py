@@ -158,7 +158,7 @@ async def test_taking_ends_with_the_first_deadline_that_passes(connect: Connect,
 async def test_taking_ends_where_the_client_was_closed(connect: Connect, asynchronous: bool) -> None:
     client = await connect()
     bulk = client.bulk(0)
-    await bulk.take([b"before"])
+    await bulk.enqueue([b"before"])
     await client.flush()
     await client.close()
     read = 0
@@ -173,7 +173,7 @@ async def test_taking_ends_where_the_client_was_closed(connect: Connect, asynchr
         for each in many():
             yield each
 
-    await bulk.take(many_arriving() if asynchronous else many())
+    await bulk.enqueue(many_arriving() if asynchronous else many())
     receipt = await bulk.finish()
     assert (read, receipt.taken, receipt.committed) == (1, 2, 1)
     assert "closed" in str(receipt.failed[0].error)
@@ -198,7 +198,7 @@ async def test_cancelled_it_sends_no_more_and_leaves_nothing(connect: Connect, c
 
 
 async def test_what_is_not_acknowledged_can_be_listed(connect: Connect, cluster: ScriptedCluster) -> None:
-    client = await connect(frame_bytes=4096)
+    client = await connect(frame_bytes=4096, linger_ms=1000)
     await client.append(0, b"done")
     cluster.logs[0].gate.clear()
     appending = asyncio.ensure_future(client.append_bulk(0, [Draft(b"%d" % n, header=n) for n in range(300)]))
@@ -229,7 +229,7 @@ async def test_a_callback_that_raises_changes_nothing(client: WaltzClient) -> No
 
 async def test_flush_waits_for_bulk_appends(client: WaltzClient, cluster: ScriptedCluster) -> None:
     bulk = client.bulk(0)
-    await bulk.take([b"a"] * 100)
+    await bulk.enqueue([b"a"] * 100)
     await client.flush()
     assert cluster.logs[0].high_water_mark == 99
     assert (await bulk.finish()).committed == 100

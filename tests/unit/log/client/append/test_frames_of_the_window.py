@@ -7,16 +7,17 @@ import struct
 
 import pytest
 
-from waltz_log.client.append.window import HALVED_BYTES, ITEM_OVERHEAD_BYTES, NO_LOCKS, Item, Window
+from waltz_log.client.append.packing import pack_checked
+from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
+from waltz_log.client.append.window import HALVED_BYTES, Window
 
 FRAME_BYTES = 1 << 20
-SIZE = 200 + ITEM_OVERHEAD_BYTES
+SIZE = 200 + FRAME_OVERHEAD_BYTES
 
 
-def _taken(window: Window, count: int) -> list[Item]:
-    items: list[Item] = [(asyncio.get_running_loop().create_future(), bytes(200), 0, -1, NO_LOCKS, b"", 1e9) for _ in range(count)]
-    assert all(window.take(item, SIZE) for item in items)
-    return items
+def _enqueue(window: Window, count: int) -> None:
+    loop = asyncio.get_running_loop()
+    assert all(window.try_enqueue(pack_checked(loop.create_future(), bytes(200), 0)) for _ in range(count))
 
 
 def _packed(window: Window) -> int:
@@ -31,21 +32,21 @@ async def window() -> Window:
 
 async def test_what_is_little_goes_as_one_frame(window: Window) -> None:
     little = HALVED_BYTES // SIZE
-    _taken(window, little)
+    _enqueue(window, little)
     assert _packed(window) == little
 
 
 @pytest.mark.parametrize("count", [1000, 4000])
 async def test_no_more_than_half_of_what_is_pending_is_one_frame_and_so_it_stays_while_answers_come(window: Window, count: int) -> None:
-    _taken(window, count)
+    _enqueue(window, count)
     assert [_packed(window), _packed(window), _packed(window)] == [count // 2, count // 2, 0]
     for turn in range(4):
         window.commit(1 + turn * count // 2, count // 2, turn * count, 0)
-        _taken(window, count // 2)
+        _enqueue(window, count // 2)
         assert _packed(window) == count // 2
 
 
 async def test_much_goes_in_full_frames(window: Window) -> None:
-    _taken(window, 16_000)
+    _enqueue(window, 16_000)
     full = FRAME_BYTES // SIZE
     assert [_packed(window) for _ in range(5)] == [full, full, full, full, 16_000 - 4 * full]

@@ -9,8 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from waltz_log.client.append.packing import pack_checked
 from waltz_log.client.append.search import Search
-from waltz_log.client.append.window import AS_KNOWN, NO_LOCKS, Window
+from waltz_log.client.append.window import Window
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import ConnectionLost, NotAppended, OutcomeUnknown, ProtocolViolation
@@ -31,27 +32,27 @@ def _search() -> Search:
 def test_each_question_begins_where_the_last_answer_ended_and_asks_for_less_than_the_deadline() -> None:
     search = _search()
     assert (search.question(2.0).since, search.question(2.0).search_ms) == (3, 1000)
-    assert not search.take(_answer(1, 2, 5, more=True, searched_to=20))
+    assert not search.add_answer(_answer(1, 2, 5, more=True, searched_to=20))
     assert search.question(2.0).since == 20
-    assert search.take(_answer(4, 1, 30, final=True))
+    assert search.add_answer(_answer(4, 1, 30, final=True))
     assert (search.committed, search.final) == ([(1, 2, 5), (4, 1, 30)], True)
 
 
 def test_what_was_trimmed_in_any_part_is_missing_in_the_whole() -> None:
     search = _search()
-    assert not search.take(_answer(more=True, searched_to=20, trimmed=True))
-    assert search.take(_answer(final=True))
+    assert not search.add_answer(_answer(more=True, searched_to=20, trimmed=True))
+    assert search.add_answer(_answer(final=True))
     assert not search.final
 
 
 def test_an_answer_that_goes_nowhere_is_a_violation() -> None:
     with pytest.raises(ProtocolViolation, match="went nowhere"):
-        _search().take(_answer(more=True, searched_to=3))
+        _search().add_answer(_answer(more=True, searched_to=3))
 
 
 def test_an_owner_of_an_older_make_is_asked_once() -> None:
     search = _search()
-    assert search.take(_answer(final=True, high_water_mark=50))
+    assert search.add_answer(_answer(final=True, high_water_mark=50))
     assert search.final
 
 
@@ -99,7 +100,7 @@ def test_a_part_of_the_log_settles_what_it_holds_and_is_not_searched_again_for_t
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Receipt]] = [loop.create_future() for _ in range(3)]
         for future in futures:
-            assert window.take((future, b"", 0, AS_KNOWN, NO_LOCKS, b"", 100.0), 10)
+            assert window.try_enqueue(pack_checked(future, b"", 0))
         assert window.pack(1, 1, 4, 0.0) is not None
         window.searched([(1, 1, 7)], 20)
         assert futures[0].result() == Receipt(0, 7, 0)

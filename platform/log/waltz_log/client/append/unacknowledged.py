@@ -1,4 +1,4 @@
-"""What a client was given and has not told the outcome of: to be looked at, for instance before a process gives up. Decides nothing."""
+"""The appends of a client that have no outcome yet, for instance to save them before a process gives up. Decides nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,8 @@ class Unacknowledged(NamedTuple):
 
 
 def unacknowledged(producer: Producer) -> list[Unacknowledged]:
-    """In the order of appending. Those that were told to be unknown are told, and not here."""
+    """In the order of appending. An append whose outcome was reported as unknown is not among them."""
     window, partition, client_id = producer.window, producer.partition, producer.client_id
-    sent = [
-        Unacknowledged(partition, item[2], item[1], client_id, sequence, frame.since)
-        for frame in window.frames
-        for sequence, item in enumerate(frame.items, frame.first_sequence)
-        if item is not None and not item[0].done()
-    ]
-    queued = [Unacknowledged(partition, item[2], item[1], client_id, None, window.known_mark) for item in window.queue if not item[0].done()]
+    sent = [Unacknowledged(partition, append.header, append.data, client_id, sequence, since) for sequence, since, append in window.undecided_sent()]
+    queued = [Unacknowledged(partition, append.header, append.data, client_id, None, window.known_mark) for append in window.undecided_unsent()]
     return sent + queued
