@@ -264,7 +264,7 @@ class StoreSession:
     def append(self, block: Block) -> None:
         """Takes a block for all replicas. The caller bounds how many are in flight."""
         self._raise_if_failed()
-        assert not self._state.current.renewing, "between two sessions nothing is appended"
+        assert self._state.current is StoreState.OPEN, "between two sessions nothing is appended"
         self.memory.append(block)
         self.fill_pace.appended += block.count
         self.appended.notify()
