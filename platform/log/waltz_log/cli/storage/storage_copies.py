@@ -83,7 +83,7 @@ def backup_directory(source: Path, target: Path, mib_per_s: float, output: str) 
                 return False  # another file system, or one without links
             return True
 
-        manifest = backup(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), link=link, told=Pacer(mib_per_s))
+        manifest = backup(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), link=link, on_bytes=Pacer(mib_per_s))
     _tell_manifest("backup", target, manifest, output)
     return OK
 

@@ -1,8 +1,8 @@
-"""Which stored segments of a node are corrupt, as far as it knows, and when each is to be repaired next.
+"""Which stored segments of a node are known to be corrupt, and when the next repair of each is due.
 
-Whoever meets corruption reports it here: the scrub, a read, an index that cannot be rebuilt when the partition opens. It stays known until a repair
-succeeded, a second look finds the segment whole, or the segment is gone. The first attempt is due at once; while attempts fail, because no peer is up
-or no session is settled, the pauses between them double. Decides nothing about how a segment is repaired (`scrub`).
+Every code that finds corruption reports it here: the scrub, a read, an index that cannot be rebuilt when the partition opens. A segment stays listed
+until a repair succeeds, a second check finds it intact, or the segment is gone. The first attempt is due at once. While attempts fail, because no
+peer is up or no session is settled, the pauses between them double. Does not decide how a segment is repaired (`scrub`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Corruption:
         self._retry_max_s = retry_max_s
         self._segments: dict[str, CorruptSegment] = {}
         self.reported = asyncio.Event()
-        """Something is due earlier than it was before."""
+        """Set when an attempt becomes due earlier than before."""
 
     def partitions(self) -> set[int]:
         return {each.partition for each in self._segments.values()}
@@ -56,7 +56,7 @@ class Corruption:
         return segment_name(partition, first) in self._segments
 
     def report(self, error: CorruptData) -> None:
-        """Somebody met it. An attempt is due at once, or soon where attempts have failed already. What is not of a segment is not ours."""
+        """Corruption was found. An attempt is due at once, or soon if attempts have failed already. An error outside of a segment is ignored."""
         directory, _, name = error.where.rpartition("/")
         firsts = [first for kind in (DATA, INDEX, TIMES) if (first := first_id_of(name, kind)) is not None]
         if directory.isdecimal() and firsts:
@@ -83,11 +83,11 @@ class Corruption:
         known.pause_s = min(2 * known.pause_s, self._retry_max_s)
 
     def forget(self, partition: int, first: int) -> bool:
-        """It is whole, or gone. Whether it was known to be corrupt."""
+        """The segment is intact or gone. Returns whether it was listed as corrupt."""
         return self._segments.pop(segment_name(partition, first), None) is not None
 
     def forget_all_but(self, partition: int, firsts: set[int]) -> None:
-        """The other segments of the partition are cut or trimmed."""
+        """The other segments of the partition were truncated or trimmed."""
         self._segments = {name: each for name, each in self._segments.items() if each.partition != partition or each.first in firsts}
 
     def next_due_s(self) -> float | None:

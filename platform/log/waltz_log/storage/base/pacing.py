@@ -6,7 +6,7 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """Time that the work itself takes counts; time in which nothing was charged earns no credit, so a burst never follows a quiet period. Times are
+    """The duration of the work itself counts; time in which nothing was charged earns no credit, so a burst never follows a quiet period. Times are
     seconds of any one monotonic clock."""
 
     def __init__(self, bytes_per_s: int, now_s: float) -> None:

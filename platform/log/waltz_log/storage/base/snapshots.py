@@ -1,4 +1,4 @@
-"""What a session learns of a replica when it opens a partition. The statistics of a node are in `core.status.storage_statistics`."""
+"""The state of a replica that a session receives when it opens the partition. The statistics of a node are in `core.status.storage_statistics`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ReplicaState"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a session learns when it opens the partition. `may_lack`: this replica may have acknowledged more than it holds, from memory.
+    """The state that a session receives when it opens the partition. `may_lack`: this replica may have acknowledged from memory more than it holds.
     `grew_as_member`: its log grew in the session in which it is clean."""
 
     mark: SessionMark

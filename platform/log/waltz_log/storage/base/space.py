@@ -1,6 +1,6 @@
-"""How full the disk is: warns below one mark, refuses appends below the next, and lets them through again when space returns.
+"""How full the disk is: warns below one mark, refuses appends below the next, and accepts them again when space returns.
 
-Holds for the whole node; every partition asks before it appends. Reads, truncation and the control files are never refused.
+Applies to the whole node; every partition asks before it appends. Reads, truncation and the control files are never refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class DiskSpace:
         self._refuse = refuse_free_bytes
         self._state = "ample"
 
-    def look(self) -> str:
-        """`ample`, `low` or `refusing`."""
+    def poll(self) -> str:
+        """Reads the free space. Returns `ample`, `low` or `refusing`."""
         free = self._disk.free_bytes()
         self._judge(free, free)
         return self._state
@@ -34,14 +34,14 @@ class DiskSpace:
         return self._disk.free_bytes() < self._refuse
 
     def require(self, size: int, partition: int) -> None:
-        """Raises `StorageFull` where `size` more bytes would leave less than must stay free."""
+        """Raises `StorageFull` if `size` more bytes would leave less than must stay free."""
         free = self._disk.free_bytes()
         self._judge(free, free - size)
         if free - size < self._refuse:
             raise StorageFull(partition=partition, reason=f"so much must stay free: kept_free_bytes={self._refuse}", free_bytes=free)
 
     def _judge(self, free: int, left: int) -> None:
-        """`left`: of `free`, once what is wanted is written; below zero where it does not even fit."""
+        """`left`: what remains of `free` after the write; below zero if the write does not fit."""
         state = "refusing" if left < self._refuse else "low" if left < self._warn else "ample"
         if state != self._state:
             (log.info if state == "ample" else log.warning)("disk space", state=state, free_bytes=free, wanted_bytes=free - left, was=self._state)

@@ -1,8 +1,9 @@
-"""The two small files of a storage directory: what each replica was last made clean at, and what fences it (core/formats/control_format.py).
+"""The two small files of a storage directory: the session and marks at which each replica was last clean, and its fence
+(core/formats/control_format.py).
 
-Every change is one write of the older half of a pair and one sync, done when the call returns; in the fence file the other half follows without a
-sync. A failed write or sync is final: the file is not written again until the node starts anew, because what the medium holds is no longer known.
-All calls block.
+Every change is one write of the older half of a pair and one sync, finished when the call returns; in the fence file the other half follows without a
+sync. A failed write or sync is final: the file is not written again until the node restarts, because the content of the medium is then unknown. All
+calls block.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ START_SLOT = 0
 
 
 class ControlFiles:
-    """Both files, open. `start`: how often the directory was started. Made by `open`."""
+    """Both files, open. `start`: how often the directory was started. Created by `open`."""
 
     def __init__(self, disk: Disk, header: ControlHeader, control: DiskFile, fence: DiskFile) -> None:
         self._disk = disk
@@ -53,7 +54,7 @@ class ControlFiles:
 
     @staticmethod
     def create(disk: Disk, clock: Clock, cluster_key: UUID, partitions: int) -> None:
-        """Makes both files. The control file comes last: where it is, the other is too. Raises `InvalidSetting` where there is one already."""
+        """Creates both files. The control file comes last: if it exists, the other does too. Raises `InvalidSetting` if there is one already."""
         if disk.exists(CONTROL_FILE):
             raise InvalidSetting(name="directory", reason="holds a control file already", nearest=None)
         header = ControlHeader(clock.now_ms(), cluster_key, partitions)
@@ -62,9 +63,11 @@ class ControlFiles:
 
     @classmethod
     def open(cls, disk: Disk, owns: Callable[[int], bool] | None = None) -> ControlFiles:
-        """Reads both files. `owns`: the partitions that this process alone writes for, where others have the files open too; what is theirs is left
-        alone and not to be relied on. None: all is ours. Raises `InvalidSetting` where there is no control file, `CorruptData` where one cannot be
-        used at all. A partition whose two structs are both invalid is told by `mark`, not here: the others are served."""
+        """Reads both files.
+
+        `owns`: the partitions that only this process writes, if other processes have the files open too; entries of other partitions are left alone
+        and may be stale. None: all partitions. Raises `InvalidSetting` if there is no control file, `CorruptData` if a file cannot be used at all. If
+        both structs of a partition are invalid, `mark` reports it, not `open`: the other partitions are served."""
         if not disk.exists(CONTROL_FILE):
             raise InvalidSetting(name="directory", reason=f"holds no {CONTROL_FILE}: no storage node was created here", nearest=None)
         control = disk.open(CONTROL_FILE, "write")
@@ -79,7 +82,7 @@ class ControlFiles:
         other = ControlHeader.from_bytes(fence.read(0, CONTROL_HEADER_BYTES), FENCE_FILE)
         if other.cluster_key != header.cluster_key:
             raise ClusterKeyMismatch(expected=str(header.cluster_key), got=str(other.cluster_key))
-        # A killed process may have left names and bytes in the page cache only. What is told of them must be on the medium.
+        # A killed process may have left names and bytes in the page cache only. Sync them before reporting them.
         control.sync()
         fence.sync()
         disk.sync_directory("")
@@ -99,16 +102,18 @@ class ControlFiles:
         return found
 
     def count_start(self, above: int = -1) -> None:
-        """One more start of the directory, and of the one that it replaces, which was started `above` times. Durable when it returns. Raises
+        """Counts one more start of the directory, and of the one that it replaces, which was started `above` times. Durable when it returns. Raises
         `StorageFailed`."""
         start = max(self.start, above) + 1
         self._count(START_SLOT, start, partition=-1)
         self.start = start
 
     def grow(self, partitions: int) -> None:
-        """Makes room for more partitions: new files, renamed over the old ones, the fences first. Also while the node serves: the caller lets nobody
-        else change the files meanwhile. Raises `StorageFull` where the new files found no room: the old ones hold, and the next call tries again.
-        Raises `StorageFailed` otherwise; which files hold is not known then, and nothing is written any more."""
+        """Adds space for more partitions: new files are renamed over the old ones, the fences first. Also while the node serves: the caller excludes
+        other changes of the files meanwhile.
+
+        Raises `StorageFull` if there was no space for the new files: the old ones remain, and the next call tries again. Raises `StorageFailed`
+        otherwise; then it is unknown which files remain, and nothing is written any more."""
         added = partitions - self.header.partitions
         if added <= 0:
             return
@@ -127,7 +132,7 @@ class ControlFiles:
         fences = self._fence.read(CONTROL_HEADER_BYTES, counter_offset(self.header.partitions + 1, 0) - CONTROL_HEADER_BYTES)
         entries = self._control.read(CONTROL_HEADER_BYTES, self.header.partitions * ENTRY_BYTES)
         more = b"".join(encode_entry(partition, SessionMark()) for partition in range(self.header.partitions, partitions))
-        try:  # both, before either takes the place of an old one: a full disk changes nothing then
+        try:  # stage both before replacing either, so that a full disk changes nothing
             _stage(self._disk, FENCE_FILE, header + fences + added * 2 * encode_counter(-1))
             _stage(self._disk, CONTROL_FILE, header + entries + more)
         except OSError as error:
@@ -141,12 +146,12 @@ class ControlFiles:
         self._fence, self._control = self._disk.open(FENCE_FILE, "write"), self._disk.open(CONTROL_FILE, "write")
         self._marks += [(SessionMark(), 0)] * added
         self._counters += [(-1, 0)] * added
-        self.header = ControlHeader.from_bytes(header, CONTROL_FILE)  # last: from now on others ask for the new ones
+        self.header = ControlHeader.from_bytes(header, CONTROL_FILE)  # last: from now on callers use the new partitions
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
     def mark(self, partition: int) -> SessionMark:
-        """Raises `CorruptData` where neither struct of the partition is valid."""
+        """Raises `CorruptData` if neither struct of the partition is valid."""
         found = self._marks[partition]
         if found is None:
             where = mark_offset(partition, 0)
@@ -154,7 +159,7 @@ class ControlFiles:
         return found[0]
 
     def fence(self, partition: int) -> int:
-        """The newest session seen. Raises `CorruptData` where it cannot be read: guessing low would let an old owner write."""
+        """The newest session seen. Raises `CorruptData` if it cannot be read: a value that is too low would let an old owner write."""
         found = self._counters[1 + partition]
         if found is None:
             where = counter_offset(1 + partition, 0)
@@ -186,8 +191,8 @@ class ControlFiles:
         self._mirror(slot)
 
     def _mirror(self, slot: int) -> None:
-        """Makes the other half of a pair the same once the one is on the medium: a bit that rots in one half then takes nothing back. Where this
-        write fails, or is lost or torn in a crash, the half that was synced holds; so nothing waits for it and nobody is told."""
+        """Writes the same value to the other half of a pair once the first half is on the medium. A corrupt bit in one half then loses nothing. If
+        this write fails, or is lost or torn in a crash, the synced half remains valid, so no caller waits for it or learns of its failure."""
         current = self._counters[slot]
         if current is not None:
             with suppress(OSError):
@@ -209,13 +214,13 @@ class ControlFiles:
 
 
 def _put(disk: Disk, name: str, content: bytes) -> None:
-    """A whole file at once: temporary, synced, renamed, directory synced."""
+    """Writes a whole file at once: temporary, synced, renamed, directory synced."""
     _stage(disk, name, content)
     _replace(disk, name)
 
 
 def _stage(disk: Disk, name: str, content: bytes) -> None:
-    """The file under a temporary name, on the medium. What a failed attempt left there is removed first."""
+    """Writes the file under a temporary name, synced. Removes the remains of a failed attempt first."""
     temporary = f"{name}.new"
     if disk.exists(temporary):
         disk.remove(temporary)
@@ -228,6 +233,6 @@ def _stage(disk: Disk, name: str, content: bytes) -> None:
 
 
 def _replace(disk: Disk, name: str) -> None:
-    """Puts the staged file in the place of the old one, durably."""
+    """Renames the staged file over the old one, durably."""
     disk.rename(f"{name}.new", name)
     disk.sync_directory("")

@@ -1,7 +1,7 @@
-"""What the small files of a storage directory tell, read without opening the directory as a node would: for the tools.
+"""Reads the small files of a storage directory without opening the directory as a node would: for the tools.
 
-Takes a directory of Java Waltz as well as ours. Never changes, locks or repairs anything; a file that is being written is read again until it is
-whole.
+Accepts a directory of Java Waltz as well as ours. Never changes, locks or repairs anything; a file that is being written is read again until it is
+complete.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from waltz_log.errors import CorruptData, InvalidSetting
 __all__ = ["ControlEntry", "FenceView", "StorageDirectory", "partition_directories", "read_directory", "read_file", "segment_firsts"]
 
 SMALL_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A control file of a million partitions; anything larger is another file under that name."""
+"""The size of a control file for a million partitions; a larger file is something else under that name."""
 
-LOOKS: Final = 3
-"""How often a file is read before a struct that does not match is believed: its node may be writing it."""
+READS_MAX: Final = 3
+"""How often a file is read before a struct with a wrong checksum counts as damaged: a node may be writing it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlEntry:
-    """`partition`: the number in the file. `structs`: None where the checksum does not match. `current`: which of them holds, None: neither."""
+    """`partition`: the number in the file. `structs`: None if the checksum does not match. `current`: the valid newest one, None if neither is
+    valid."""
 
     partition: int
     structs: tuple[SessionMark | None, SessionMark | None]
@@ -52,7 +53,7 @@ class ControlEntry:
 
 @dataclass(frozen=True, slots=True)
 class FenceView:
-    """`start`: how often the directory was started; `sessions`: the newest seen of each partition. None where neither of a pair is valid."""
+    """`start`: how often the directory was started; `sessions`: the newest seen of each partition. None if neither half of a pair is valid."""
 
     header: ControlHeader
     start: int | None
@@ -61,7 +62,7 @@ class FenceView:
 
 @dataclass(frozen=True, slots=True)
 class StorageDirectory:
-    """`java`: the entries as the original wrote them, None in a directory of ours. `fence`: None where there is no such file."""
+    """`java`: the entries as the original wrote them, None in a directory of ours. `fence`: None if there is no such file."""
 
     header: ControlHeader
     entries: tuple[ControlEntry, ...]
@@ -73,7 +74,7 @@ class StorageDirectory:
         return self.header.cluster_key
 
     def known_good(self, partition: int) -> int:
-        """Up to here every record must be whole: the local low-water mark, -1 where it is not known."""
+        """Every record up to this id must be intact: the local low-water mark, -1 if it is not known."""
         mark = self.entries[partition].mark if 0 <= partition < len(self.entries) else None
         return -1 if mark is None else mark.local_low_water_mark
 
@@ -90,11 +91,10 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def read_directory(disk: Disk) -> StorageDirectory:
-    """Raises `InvalidSetting` where it is no storage directory, `CorruptData` where a header or a size is not what it must be. Entries that are
-    damaged are told in what is returned."""
+    """Raises `InvalidSetting` if it is no storage directory, `CorruptData` if a header or a size is wrong. The result lists damaged entries."""
     if not disk.exists(CONTROL_FILE):
         raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}", nearest=None)
-    for _ in range(LOOKS):
+    for _ in range(READS_MAX):
         found = _read_directory(disk)
         if all(None not in entry.structs for entry in found.entries):
             break
@@ -145,7 +145,7 @@ def _read_fence(disk: Disk) -> FenceView:
 
 
 def partition_directories(disk: Disk) -> list[int]:
-    """The numbers that directories of the storage directory have, in order."""
+    """The partition numbers of the subdirectories, in ascending order."""
     return sorted(int(name) for name in disk.list("") if name.isascii() and name.isdigit() and str(int(name)) == name)
 
 

@@ -1,8 +1,8 @@
-"""Reads a range from the other replicas of a partition: what the scrub mends from.
+"""Reads a range from the other replicas of a partition, as the source of a repair.
 
-Knows no coordinator: whoever starts the node gives a way to learn where the peers are. Every read names the session in which this replica is clean,
-so that a peer of an older session, whose tail may hold other transactions under the same ids, refuses (`SessionTooOld`); every block is verified,
-and one that is not the next of the range is refused.
+Knows no coordinator: the process that starts the node passes a function that finds the peers. Every read names the session in which this replica is
+clean, so that a peer of an older session, whose tail may hold other transactions under the same ids, refuses (`SessionTooOld`). Every block is
+verified, and one that is not the next of the range is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["FindPeers", "PeerReplicas"]
 log = structlog.get_logger(__name__)
 
 FindPeers: TypeAlias = Callable[[int], Awaitable[Sequence[str]]]
-"""Addresses of the nodes that hold the other replicas of a partition, as far as they are known."""
+"""Returns the known addresses of the nodes that hold the other replicas of a partition."""
 
 BLOCK_BYTES = 256 * 1024
 
@@ -37,8 +37,8 @@ class PeerReplicas:
         self._find = find
 
     async def read(self, key: UUID, partition: int, session: int, first: int, last: int) -> AsyncGenerator[Block, None]:
-        """All of the range, in order, from one peer or from several one after the other. Raises `Unavailable`, naming what each peer said, where they
-        do not have it all; what was given until then is good."""
+        """All of the range, in order, from one peer or from several in turn. Raises `Unavailable` with the answer of each peer if they do not have
+        all of it; blocks returned before that are valid."""
         refusals: list[str] = []
         for address in await self._find(partition):
             try:

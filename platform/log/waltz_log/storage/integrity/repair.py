@@ -1,8 +1,9 @@
-"""Mends one closed segment: whole ranges from itself, what is damaged from a peer, all verified, put in its place at once.
+"""Repairs one closed segment: copies intact ranges from the segment itself and damaged ones from a peer, verifies all, and replaces the files at
+once.
 
-Nothing is overwritten unless every transaction of the new copy verifies and the copy is whole; until then, and where no peer has what is missing, the
-old files stay as they are. Only a replica that is clean in the newest session it has seen is mended: while a recovery goes on it is not known whose
-transactions are right. Within that session all replicas hold the same transactions, and one that was not clean in it refuses to be read.
+Nothing is overwritten unless every transaction of the new copy verifies and the copy is complete. Until then, and if no peer has the missing range,
+the old files stay as they are. A replica is repaired only if it is clean in the newest session it has seen: during a recovery it is unknown which
+transactions will remain. Within that session all replicas hold the same transactions, and one that was not clean in it refuses reads.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LOCAL_BYTES = 1024 * 1024
 
 
 class SegmentRepair:
-    """`read`: told how much was read, waits for the pace."""
+    """`read`: receives the number of bytes read and waits to limit the pace."""
 
     def __init__(self, store: PartitionStore, offload: Offload, peers: PeerReplicas | None, read: Callable[[int], Awaitable[None]]) -> None:
         self._store = store
@@ -37,7 +38,7 @@ class SegmentRepair:
         self._read = read
 
     async def run(self, check: SegmentCheck, last: int) -> None:
-        """Returns when the segment is mended. Raises why it is not, with the segment as it was."""
+        """Returns when the segment is repaired. Raises the reason if it is not, with the segment unchanged."""
         if all(finding.part == "index" for finding in check.findings):
             await self._offload(self._store.log.remake_index, check.first)
             return
@@ -66,7 +67,7 @@ class SegmentRepair:
             assert replacement.next_id == high + 1, (low, high)
 
     async def _add_own(self, replacement: Replacement, high: int) -> None:
-        """As far as it goes: where the index leads astray, the peers have the rest."""
+        """As far as possible: if the index is misleading, the rest comes from the peers."""
         try:
             files = self._store.log
             reader = await self._offload(files.reader, replacement.next_id)
@@ -89,7 +90,7 @@ class SegmentRepair:
 
 
 def merged(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges in order, those that touch as one."""
+    """The ranges in ascending order; adjacent ones are joined."""
     result: list[tuple[int, int]] = []
     for low, high in sorted(found):
         if result and low <= result[-1][1] + 1:
@@ -100,7 +101,7 @@ def merged(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def ranges(first: int, last: int, bad: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:
-    """`first` to `last` without a gap, in order: (low, high, whether it is one of the bad)."""
+    """`first` to `last` without a gap, in order: (low, high, whether the range is bad)."""
     result = []
     for low, high in bad:
         if first < low:

@@ -1,12 +1,12 @@
-"""Looks for rot before anybody needs what it took: reads all stored data again, slowly, and mends closed segments from the other replicas.
+"""Finds corruption before a reader needs the data: reads all stored data again, slowly, and repairs closed segments from the other replicas.
 
-A pass goes over the segments of every partition at the pace of a setting. What a second look confirms is repaired (`repair`). Where that fails,
-because no peer serves it yet, it stays known (`corruption`) and is tried again soon; what reads report is checked and repaired in the same way, at
-once and whether passes are made or not. The last segment of a partition is looked at up to what is synced; to be repaired it is closed first, because
-what is written to is not replaced. Takes no turn of a partition but for the moments in which a segment is closed, or a repaired one takes its place;
-appends go on throughout. Compacted views come after the segments, at the same pace (`view_scrub`).
+A pass reads the segments of every partition at a configured pace. If a second check confirms a finding, the segment is repaired (`repair`). If that
+fails, because no peer serves the data yet, the segment stays listed (`corruption`) and is tried again soon. Corruption that reads report is checked
+and repaired in the same way, at once and even if there are no passes. The last segment of a partition is checked up to what is synced; to repair it,
+it is closed first, because a segment that is being written is never replaced. The scrub holds a partition's turn only while it closes a segment or
+replaces one; appends continue throughout. Compacted views come after the segments, at the same pace (`view_scrub`).
 
-Reads come through the page cache: rot below pages that are cached is found when they are not any more, by a later pass.
+Reads come through the page cache: corruption below cached pages is found by a later pass, when they are no longer cached.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = ["Scrub"]
 log = structlog.get_logger(__name__)
 
 EMPTY_PASS_PAUSE_S: Final = 1.0
-"""At least this between passes, however little there is to read."""
+"""Shortest pause between passes, however little there is to read."""
 
 RETRY_S: Final = 5.0
 RETRY_MAX_S: Final = 300.0
-"""As the settings have them by default."""
+"""The default of the setting."""
 
-TOLD_MAX: Final = 100
-"""Damaged segments named in the statistics."""
+NAMED_MAX: Final = 100
+"""Most damaged segments that the statistics name."""
 
 
 class Scrub:
-    """`run` and `run_repairs` until they are cancelled. `peers`: None where no segment can be repaired, only reported; `corruption`: what is known
-    already, and reported later; `repair_bytes_per_s`: as fast as passes are where it is not given."""
+    """Run `run` and `run_repairs` until they are cancelled. `peers`: None if segments can only be reported, not repaired; `corruption`: the list of
+    corrupt segments; `repair_bytes_per_s`: the pace of passes if it is not given."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Scrub:
         views = self._views.damages()
         damaged = self._corruption.reasons() | views
         found, repaired = self._found + self._views.found, self._repaired + self._views.repaired
-        told = dict(sorted(damaged.items())[:TOLD_MAX])
-        return ScrubStatistics(self._passes, self._bytes, found, repaired, len(damaged), told)
+        named = dict(sorted(damaged.items())[:NAMED_MAX])
+        return ScrubStatistics(self._passes, self._bytes, found, repaired, len(damaged), named)
 
     async def run(self) -> None:
         while True:
@@ -94,7 +94,8 @@ class Scrub:
             await asyncio.sleep(max(self._pause_s, EMPTY_PASS_PAUSE_S))
 
     async def run_repairs(self) -> None:
-        """Repairs what is reported, at once, and what could not be repaired, after its pause. Whatever a repair raises postpones that one segment."""
+        """Repairs reported segments at once, and those that could not be repaired after their pause. An error of a repair postpones that one
+        segment."""
         reported = self._corruption.reported
         while True:
             with suppress(TimeoutError):
@@ -143,23 +144,23 @@ class Scrub:
 
     async def _scrub_segment(self, store: PartitionStore, first: int, last: int | None) -> None:
         try:
-            if not (await self._look(store, first, last, self._read)).findings and not self._corruption.knows(store.partition, first):
+            if not (await self._verify(store, first, last, self._read)).findings and not self._corruption.knows(store.partition, first):
                 return
             async with self._repairing:
                 await self._confirm_and_repair(store, first, last)
         except FileNotFoundError:
-            return  # cut or trimmed meanwhile
+            return  # truncated or trimmed meanwhile
         except (OSError, WaltzError):
             raise
         except Exception as error:
             self._postpone_broken(store.partition, first, error)
 
     async def _confirm_and_repair(self, store: PartitionStore, first: int, last: int | None) -> None:
-        """`last`: of a closed segment, None for the one that is written to."""
-        check = await self._look(store, first, last, self._read_to_repair)
+        """`last`: of a closed segment, None for the one that is being written."""
+        check = await self._verify(store, first, last, self._read_to_repair)
         if last is None and (closed := dict(store.log.closed()).get(first)) is not None:
-            last = closed  # the log went on to another segment during the look
-            check = await self._look(store, first, last, self._read_to_repair)
+            last = closed  # the log continued in another segment during the check
+            check = await self._verify(store, first, last, self._read_to_repair)
         if not check.findings or not _is_there(store, first, last):
             if self._corruption.forget(store.partition, first):
                 log.info("segment intact", partition=store.partition, segment=first)
@@ -173,9 +174,9 @@ class Scrub:
         try:
             if last is None:
                 last = await store.close_segment(first)
-                check = await self._look(store, first, last, self._read_to_repair)
+                check = await self._verify(store, first, last, self._read_to_repair)
             await SegmentRepair(store, self._offload, self._peers, self._read_to_repair).run(check, last)
-            again = await self._look(store, first, last, self._read_to_repair)
+            again = await self._verify(store, first, last, self._read_to_repair)
             if again.findings:
                 raise Unavailable(reason=f"still corrupt after the repair: {again.findings[0].reason}")
         except (OSError, WaltzError) as error:
@@ -187,7 +188,7 @@ class Scrub:
         self._repaired += len(check.findings)
         log.warning("corruption repaired", partition=store.partition, segment=first, findings=len(check.findings))
 
-    async def _look(self, store: PartitionStore, first: int, last: int | None, paced: Callable[[int], Awaitable[None]]) -> SegmentCheck:
+    async def _verify(self, store: PartitionStore, first: int, last: int | None, paced: Callable[[int], Awaitable[None]]) -> SegmentCheck:
         files = store.log
         check = SegmentCheck(
             files.files.disk, files.directory, files.key, store.partition, first, following=None if last is None else last + 1, known_good=first - 1
@@ -198,7 +199,7 @@ class Scrub:
         return check
 
     async def _read(self, size: int) -> None:
-        """Waits as long as reading so much should take."""
+        """Waits to limit the pace of passes."""
         self._bytes += size
         await asyncio.sleep(size / self._bytes_per_s)
 

@@ -1,12 +1,12 @@
-"""Verifies one segment: its data, its index and its times, each by itself and against each other. Reads and tells; changes nothing.
+"""Verifies one segment: its data, its index and its times, each by itself and against each other. Reads and reports; changes nothing.
 
-Records are trusted by their own checksums, ids and partition alone, never by the index; the index must then tell where they were found. Behind damage
-the walk goes on at the next record that the index leads to and that is whole, so that one rotten record is told as one.
+A record is trusted by its own checksums, id and partition, never by the index; the index must then match the position of each record. After damage,
+the scan continues at the next intact record that the index points to, so that one corrupt record gives one finding.
 
-In the last segment of a partition, which a node may be appending to, what is not whole above everything that the index or the local low-water mark
-tells was never acknowledged: a tail, told as such and no finding. In a closed segment every byte counts.
+In the last segment of a partition, which a node may be appending to, damage above everything that the index or the local low-water mark covers was
+never acknowledged: it is reported as a tail, not as a finding. In a closed segment every byte counts.
 
-Work goes in steps of about a megabyte (`run` yields the bytes each has read), so that who paces it can wait between them; a step bounds the memory.
+Work is done in steps of about a megabyte (`run` yields the bytes of each), so that the caller can pause between them; a step bounds the memory.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ Part = Literal["header", "data", "index", "times", "control"]
 
 SLICE_BYTES: Final = 1024 * 1024
 FINDINGS_MAX: Final = 1000
-"""Of one segment. A file that is rotten throughout needs no longer list."""
+"""Per segment. A longer list of a completely corrupt file would not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong where. `transaction_id` to `last_transaction_id`: what cannot be served because of it, -1 where nothing is lost."""
+    """What is wrong, and where. `transaction_id` to `last_transaction_id`: the transactions that cannot be served because of it, -1 if none is
+    lost."""
 
     part: Part
     file: str
@@ -47,8 +48,8 @@ class Finding:
 
 
 class SegmentCheck:
-    """Made for one look; `run` to the end, then read what it found. `following`: the next segment's first id, None for the last segment, of which
-    records up to `known_good` must be whole."""
+    """For one check: `run` to the end, then read the findings. `following`: the next segment's first id. None for the last segment, in which records
+    up to `known_good` must be intact."""
 
     def __init__(
         self, disk: Disk, directory: str, key: UUID, partition: int, first: int, *, following: int | None = None, known_good: int = -1
@@ -59,28 +60,28 @@ class SegmentCheck:
         self.records = 0
         self.data_bytes = 0
         self.tail_bytes = 0
-        """Of the last segment: behind the last whole record, in the middle of being written or torn by a crash."""
+        """In the last segment: the bytes after the last intact record, in the middle of being written or torn by a crash."""
         self.last_id = first - 1
         self.times: int | None = None
-        """Entries of the times, None where there is no such file (the original wrote none)."""
+        """Entries of the times, None if there is no such file (the original wrote none)."""
         self.untimed: list[tuple[int, int]] = []
-        """Runs of transactions whose append time is told wrong because an entry of the times is damaged."""
+        """Ranges of transactions whose append time is reported wrong because an entry of the times is damaged."""
         self._disk = disk
         self._key = key
         self._partition = partition
         self._known_good = known_good
         self._paths = {kind: segment_path(directory, first, kind) for kind in (DATA, INDEX, TIMES)}
-        self._told = 0
+        self._indexed_end = 0
         self._index_wrong = 0
 
     def run(self) -> Iterator[int]:
-        """Yields how many bytes were read since the last time. `OSError` where the disk does not give them."""
+        """Yields how many bytes were read since the last step. Raises `OSError` if the disk cannot read them."""
         if not self._disk.exists(self._paths[DATA]):
             self._find("data", DATA, 0, self.first, "is not there", last=self._end() - 1)
             return
         opened: dict[str, DiskFile] = {}
         try:
-            # The index before the data: what it tells has been written then.
+            # Read the index before the data: each record that it lists is then written.
             for kind in (INDEX, TIMES, DATA):
                 if self._disk.exists(self._paths[kind]):
                     opened[kind] = self._disk.open(self._paths[kind], "read")
@@ -95,12 +96,12 @@ class SegmentCheck:
                 file.close()
 
     def bad_ranges(self) -> list[tuple[int, int]]:
-        """Runs of transactions that are not whole or not there, in order."""
+        """Ranges of transactions that are damaged or missing, in order."""
         return [(found.transaction_id, found.last_transaction_id) for found in self.findings if found.part == "data" and found.transaction_id >= 0]
 
     def _end(self) -> int:
-        """The id after the last that must be there, as far as it is known."""
-        return self.following if self.following is not None else max(self._told, self._known_good + 1, self.first)
+        """The id after the last one that must be there, as far as it is known."""
+        return self.following if self.following is not None else max(self._indexed_end, self._known_good + 1, self.first)
 
     def _find(self, part: Part, kind: str, offset: int, transaction_id: int, reason: str, *, last: int = -1) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -121,7 +122,7 @@ class SegmentCheck:
                 created[kind] = header.creation_time_ms
             except WaltzError as error:
                 self._find("header", kind, 0, -1, error.reason if isinstance(error, CorruptData) else str(error))
-        # Times are made from the data's header. That of the index may differ: the original made it a millisecond or so later, and nobody reads it.
+        # Times use the header of the data. That of the index may differ: the original wrote it a millisecond later, and it is never read.
         if TIMES in created and DATA in created and created[DATA] != created[TIMES]:
             near = created.get(INDEX, created[DATA])
             wrong = max((DATA, TIMES), key=lambda kind: abs(created[kind] - near))
@@ -131,7 +132,7 @@ class SegmentCheck:
 
     def _data(self, data: DiskFile, index: DiskFile | None, index_bytes: int) -> Iterator[int]:
         entries = max(0, index_bytes - FILE_HEADER_BYTES) // 8
-        self._told = self.first + written_entries(index, entries) if index is not None else self.first
+        self._indexed_end = self.first + written_entries(index, entries) if index is not None else self.first
         size = data.size()
         next_id, offset = self.first, FILE_HEADER_BYTES
         where = self._paths[DATA]
@@ -158,8 +159,8 @@ class SegmentCheck:
             if found is None:
                 break
             next_id, offset = resumed_id, resumed
-        told = any(last >= self._end() - 1 for _, last in self.bad_ranges())
-        if self.last_id + 1 < self._end() and not told:
+        reported = any(last >= self._end() - 1 for _, last in self.bad_ranges())
+        if self.last_id + 1 < self._end() and not reported:
             self._find("data", DATA, offset, self.last_id + 1, "transactions are missing at the end", last=self._end() - 1)
         self._lengths(index, entries)
 
@@ -180,20 +181,20 @@ class SegmentCheck:
             self._find("index", INDEX, self._index_wrong, -1, "an entry does not tell where its record is")
 
     def _compare(self, index: DiskFile | None, first_id: int, offsets: NDArray[np.int64]) -> None:
-        """Remembers the place of the first entry that is wrong. One that was not written yet is none."""
+        """Remembers the offset of the first wrong entry. An entry that was not written yet is not wrong."""
         if index is None or self._index_wrong:
             return
         place = FILE_HEADER_BYTES + 8 * (first_id - self.first)
         raw = index.read(place, 8 * len(offsets))
-        told = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=">i8").astype(np.int64)
-        wrong = np.flatnonzero(told != offsets[: len(told)])
-        if len(wrong) and first_id + int(wrong[0]) < self._told:
+        indexed = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=">i8").astype(np.int64)
+        wrong = np.flatnonzero(indexed != offsets[: len(indexed)])
+        if len(wrong) and first_id + int(wrong[0]) < self._indexed_end:
             self._index_wrong = place + 8 * int(wrong[0])
 
     def _next_whole(self, data: DiskFile, index: DiskFile | None, bad_id: int, bad_offset: int, size: int) -> tuple[int, int] | None:
-        """The next record behind the bad one that is whole and of the id that the index says; None where there is none."""
+        """The next intact record after the bad one, with the id that the index states; None if there is none."""
         position = bad_id + 1
-        while index is not None and position < self._told:
+        while index is not None and position < self._indexed_end:
             raw = index.read(FILE_HEADER_BYTES + 8 * (position - self.first), SLICE_BYTES // 8)
             for at in range(0, len(raw) // 8 * 8, 8):
                 offset = int.from_bytes(raw[at : at + 8], "big", signed=True)
@@ -237,7 +238,7 @@ class SegmentCheck:
             yield len(raw)
 
     def _torn_times(self, raw: bytes, place: int, before: int, *, at_the_end: bool) -> None:
-        """Tells the entries that are not whole, unless they are what a crash tears or nobody wrote yet: in the last segment, with nothing behind."""
+        """Reports damaged entries, unless a crash tore them or they were not written yet: in the last segment, with nothing after them."""
         wrong: int | None = None
         for at in range(0, len(raw), TIME_ENTRY_BYTES):
             firsts, _, _ = decode_times(raw[at : at + TIME_ENTRY_BYTES])
@@ -256,7 +257,7 @@ class SegmentCheck:
 
 
 def written_entries(index: DiskFile, entries: int) -> int:
-    """How many entries there are once those at the end that nobody wrote are left out: space taken beforehand reads as zeros."""
+    """How many entries there are, without unwritten ones at the end: preallocated space reads as zeros."""
     while entries > 0:
         count = min(entries, SLICE_BYTES // 8)
         found = np.frombuffer(index.read(FILE_HEADER_BYTES + 8 * (entries - count), 8 * count), dtype=">i8")

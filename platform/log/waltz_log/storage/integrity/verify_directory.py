@@ -1,7 +1,7 @@
 """Verifies a whole storage directory: control and fence file, then every segment of every partition, and how they fit together.
 
-Strictly a look: takes any disk, and is meant for a read-only one. The directory may be that of a running node: appends go on at its end, segments
-come and go. What is found in a segment is therefore believed only when a second look finds the same; what is gone by then was cut or trimmed.
+Read-only: works on any disk, and is meant for a read-only one. The directory may be that of a running node, which appends, adds and removes segments.
+A finding therefore counts only if a second check confirms it; a segment that is gone by then was truncated or trimmed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["SegmentReport", "verify_directory", "verify_small_files"]
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """`notes`: what is no damage and yet worth telling."""
+    """`notes`: observations that are no damage."""
 
     partition: int
     segment: int
@@ -38,17 +38,17 @@ def _nothing(_bytes: int) -> None:
     pass
 
 
-def verify_directory(disk: Disk, partitions: set[int] | None = None, told: Callable[[int], None] = _nothing) -> Iterator[SegmentReport]:
-    """A report for each segment, of `partitions` alone where they are given. `told` hears of every step's bytes. Control and fence file are the
-    business of `verify_small_files`. Raises where it is no storage directory or its control file cannot be used (`read_directory`)."""
+def verify_directory(disk: Disk, partitions: set[int] | None = None, on_bytes: Callable[[int], None] = _nothing) -> Iterator[SegmentReport]:
+    """A report for each segment, only of `partitions` if they are given. `on_bytes` receives the bytes of each step. `verify_small_files` checks
+    control and fence file. Raises if it is no storage directory or its control file cannot be used (`read_directory`)."""
     directory = read_directory(disk)
     for partition in partition_directories(disk):
         if partitions is None or partition in partitions:
-            yield from _verify_partition(disk, directory, partition, told)
+            yield from _verify_partition(disk, directory, partition, on_bytes)
 
 
 def verify_small_files(directory: StorageDirectory) -> tuple[list[Finding], list[str]]:
-    """What is wrong in the control and the fence file, and what is only worth telling: one torn struct of a pair is what a crash leaves."""
+    """The damage in the control and the fence file, and notes: one torn struct of a pair is what a crash leaves."""
     findings: list[Finding] = []
     notes: list[str] = []
 
@@ -81,7 +81,7 @@ def verify_small_files(directory: StorageDirectory) -> tuple[list[Finding], list
     return findings, notes
 
 
-def _verify_partition(disk: Disk, directory: StorageDirectory, partition: int, told: Callable[[int], None]) -> Iterator[SegmentReport]:
+def _verify_partition(disk: Disk, directory: StorageDirectory, partition: int, on_bytes: Callable[[int], None]) -> Iterator[SegmentReport]:
     where = str(partition)
     firsts = segment_firsts(disk, where)
     notes = _stray_files(disk, where, set(firsts))
@@ -96,12 +96,12 @@ def _verify_partition(disk: Disk, directory: StorageDirectory, partition: int, t
     for first, following in pairwise([*firsts, None]):
         assert first is not None
         try:
-            check = _look(disk, directory.key, partition, first, following, known_good, told)
-            again = _second_look(disk, directory.key, partition, first, known_good, told) if check.findings else check
+            check = _verify_segment(disk, directory.key, partition, first, following, known_good, on_bytes)
+            again = _verify_again(disk, directory.key, partition, first, known_good, on_bytes) if check.findings else check
         except FileNotFoundError:
             again = None
         if again is None:
-            continue  # cut or trimmed meanwhile
+            continue  # truncated or trimmed meanwhile
         findings = check.findings
         if findings:
             check = again
@@ -113,20 +113,22 @@ def _verify_partition(disk: Disk, directory: StorageDirectory, partition: int, t
         notes = []
 
 
-def _look(disk: Disk, key: UUID, partition: int, first: int, following: int | None, known_good: int, told: Callable[[int], None]) -> SegmentCheck:
+def _verify_segment(
+    disk: Disk, key: UUID, partition: int, first: int, following: int | None, known_good: int, on_bytes: Callable[[int], None]
+) -> SegmentCheck:
     check = SegmentCheck(disk, str(partition), key, partition, first, following=following, known_good=known_good)
     for step in check.run():
-        told(step)
+        on_bytes(step)
     return check
 
 
-def _second_look(disk: Disk, key: UUID, partition: int, first: int, known_good: int, told: Callable[[int], None]) -> SegmentCheck | None:
-    """The node may have rolled, cut or trimmed: the row of segments is looked at anew. None where this one is not in it any more."""
+def _verify_again(disk: Disk, key: UUID, partition: int, first: int, known_good: int, on_bytes: Callable[[int], None]) -> SegmentCheck | None:
+    """The node may have rolled, truncated or trimmed, so the segments are listed again. None if this one is gone."""
     firsts = segment_firsts(disk, str(partition))
     if first not in firsts:
         return None
     following = next((other for other in firsts if other > first), None)
-    return _look(disk, key, partition, first, following, known_good, told)
+    return _verify_segment(disk, key, partition, first, following, known_good, on_bytes)
 
 
 def _stray_files(disk: Disk, where: str, firsts: set[int]) -> list[str]:

@@ -1,7 +1,6 @@
-"""Verifies the compacted views of a storage directory: `metadata`, every record of every file, every index and that it names what the file holds.
+"""Verifies the compacted views of a storage directory: `metadata`, every record of every file, and that every index matches its file.
 
-Strictly a look, also at the directory of a running node, which may change a view meanwhile: what is found counts only where a second look finds it
-too.
+Read-only, also in the directory of a running node, which may change a view meanwhile: a finding counts only if a second check confirms it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["ViewReport", "verify_views"]
 
 @dataclass(frozen=True, slots=True)
 class ViewReport:
-    """`log_partition` -1: `metadata` does not tell."""
+    """`log_partition` -1: `metadata` cannot be read."""
 
     topic: str
     partition: int
@@ -33,13 +32,13 @@ class ViewReport:
     findings: tuple[Finding, ...]
 
 
-def verify_views(disk: Disk, partitions: set[int] | None = None, told: Callable[[int], None] = lambda size: None) -> Iterator[ViewReport]:
-    """A report for each view, of the log partitions that are given alone. `told` hears of each file's bytes."""
+def verify_views(disk: Disk, partitions: set[int] | None = None, on_bytes: Callable[[int], None] = lambda size: None) -> Iterator[ViewReport]:
+    """A report for each view, only of the given log partitions. `on_bytes` receives the bytes of each file."""
     for topic, partition in list(view_folders(disk)):
         try:
-            report = _look(disk, topic, partition, told)
+            report = _verify_view(disk, topic, partition, on_bytes)
             if report.findings:
-                again = _look(disk, topic, partition, told)
+                again = _verify_view(disk, topic, partition, on_bytes)
                 known = {(found.file, found.reason) for found in report.findings}
                 report = ViewReport(*_facts(again), tuple(found for found in again.findings if (found.file, found.reason) in known))
         except FileNotFoundError:
@@ -52,7 +51,7 @@ def _facts(report: ViewReport) -> tuple[str, int, int, int, int, int]:
     return report.topic, report.partition, report.log_partition, report.bound, report.records, report.bytes
 
 
-def _look(disk: Disk, topic: TopicName, partition: int, told: Callable[[int], None]) -> ViewReport:
+def _verify_view(disk: Disk, topic: TopicName, partition: int, on_bytes: Callable[[int], None]) -> ViewReport:
     folder = f"{topic.namespace}/{topic.topic}/{partition}"
     try:
         manifest = read_manifest(disk, topic, partition)
@@ -67,14 +66,14 @@ def _look(disk: Disk, topic: TopicName, partition: int, told: Callable[[int], No
             findings.append(check)
             continue
         for read in check.run():
-            told(read)
+            on_bytes(read)
         findings += check.findings
         records, size = records + check.records, size + file.size_bytes
     return ViewReport(str(topic), partition, manifest.log_partition, manifest.bound, records, size, tuple(findings))
 
 
 def _opened(disk: Disk, folder: str, file: ViewFile) -> ViewFileCheck | Finding:
-    """By its name, or by that which it has until its change, which took effect already, is tidied up."""
+    """Opens the file by its name, or by its temporary name if its change took effect but the rename is still to come."""
     opened: list[DiskFile] = []
     for part, name in (("data", file.name), ("index", file.index_name)):
         path = f"{folder}/{name}"

@@ -1,7 +1,7 @@
-"""Verifies one file of a compacted view against what `metadata` says of it, and its index against the file. Reads and tells; changes nothing.
+"""Verifies one file of a compacted view against its entry in `metadata`, and its index against the file. Reads and reports; changes nothing.
 
-Work goes in steps of about a megabyte (`run` yields the bytes each has read), so that who paces it can wait between them. Memory: a step, and one
-chunk of the index.
+Work is done in steps of about a megabyte (`run` yields the bytes of each), so that the caller can pause between them. Memory: one step, and one chunk
+of the index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEP_BYTES: Final = 1 << 20
 
 
 class ViewFileCheck:
-    """Made for one look at open files, which `run` closes; then read what it found."""
+    """For one check of open files, which `run` closes; then read the findings."""
 
     def __init__(self, folder: str, file: ViewFile, data: DiskFile, index: DiskFile) -> None:
         self.findings: list[Finding] = []
@@ -36,7 +36,7 @@ class ViewFileCheck:
         self._index_path = f"{folder}/{file.index_name}"
 
     def run(self) -> Iterator[int]:
-        """Yields how many bytes were read since the last time. `OSError` where the disk does not give them."""
+        """Yields how many bytes were read since the last step. Raises `OSError` if the disk cannot read them."""
         try:
             named: Iterator[tuple[int, bytes]] | None = self._named()
             read, last = self._index.size(), self._file.first - 1
@@ -62,7 +62,7 @@ class ViewFileCheck:
             self._index.close()
 
     def _agreed(self, named: Iterator[tuple[int, bytes]] | None, wanted: tuple[int, bytes] | None) -> Iterator[tuple[int, bytes]] | None:
-        """What is left of the index where it says what it should; None from the first place on where it does not, which is told."""
+        """The rest of the index while it matches the records; None after the first mismatch, which is reported."""
         if named is None:
             return None
         try:
@@ -74,7 +74,7 @@ class ViewFileCheck:
         return None
 
     def _named(self) -> Iterator[tuple[int, bytes]]:
-        """Where the index says that which key is, in order of places. Raises `CorruptData`."""
+        """The (offset, key) entries of the index, in order of offsets. Raises `CorruptData`."""
         if self._index.size() != self._file.index_bytes:
             reason = f"wants {self._file.index_bytes} bytes"
             raise CorruptData(where=self._index_path, offset=self._index.size(), transaction_id=-1, reason=reason)

@@ -1,9 +1,8 @@
-"""Looks for rot in the compacted views of a node, as the scrub does in its segments and at the same pace.
+"""Finds corruption in the compacted views of a node, as the scrub does in its segments and at the same pace.
 
-What a second look confirms is mended: an index is made again from the records, `metadata` from what the view is in memory. Records that rotted are
-not to be had here: that is told to the partition's owner (`Views.judge`), who hands on the view of a replica that has it whole, and until then
-nothing of them is served. A view may change at any time; what is looked at is one file of it, held open, and what took its place is looked at in the
-next pass.
+If a second check confirms a finding, it is repaired: an index is rebuilt from the records, `metadata` from the view in memory. Corrupt records cannot
+be rebuilt here: the partition's owner learns of them (`Views.judge`) and sends the view of an intact replica; until then they are not served. A view
+may change at any time. Each check covers one file of it, held open; a file that replaced it is checked in the next pass.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ REMAKE_PAUSE_S: Final = 1.0
 
 
 class ViewScrub:
-    """`read`: told how much was read, waits for the pace."""
+    """`read`: receives the number of bytes read and waits to limit the pace."""
 
     def __init__(self, views: Views, offload: Offload, read: Callable[[int], Awaitable[None]]) -> None:
         self._views = views
         self._offload = offload
         self._read = read
         self._waiting: dict[str, int] = {}
-        """How many places of a view wait for another replica's."""
+        """How many damaged places of a view wait for another replica's view."""
         self._repaired = 0
         self.found = 0
 
     def damages(self) -> dict[str, str]:
-        """The folder of each view that is damaged as far as is known, and why it is not mended."""
+        """The folder of each view that is known to be damaged, and why it is not repaired."""
         return self._views.damages()
 
     @property
@@ -67,12 +66,12 @@ class ViewScrub:
                 log.warning("scrub of a compacted view ended early", view=view.folder, error=str(error))
 
     async def _scrub(self, partition: int, view: CompactedView) -> None:
-        findings, files = await self._look(view)
+        findings, files = await self._verify_view(view)
         if findings:
-            again, files = await self._look(view)
+            again, files = await self._verify_view(view)
             findings = [finding for finding in again if finding in findings]
         if self._views.present().get(partition) is not view:
-            return  # opened anew meanwhile, or removed
+            return  # reopened meanwhile, or removed
         if findings and view.folder not in self._waiting:
             self.found += len(findings)
         for finding in findings:
@@ -89,8 +88,7 @@ class ViewScrub:
         self._views.judge(partition, first and f"{first}; another replica's view takes its place, where one is whole")
 
     async def _remake(self, partition: int, view: CompactedView, files: list[ViewFile]) -> bool:
-        """Tries again while the view is being changed. False where another view took its place meanwhile. Raises `Unavailable` after the last
-        attempt."""
+        """Tries again while the view is being changed. False if another view replaced it meanwhile. Raises `Unavailable` after the last attempt."""
         for attempt in range(1, REMAKE_ATTEMPTS + 1):
             try:
                 await self._views.remake(partition, view, files)
@@ -103,8 +101,8 @@ class ViewScrub:
                     return False
         return False
 
-    async def _look(self, view: CompactedView) -> tuple[list[Finding], list[ViewFile]]:
-        """What is wrong, and the files whose index is."""
+    async def _verify_view(self, view: CompactedView) -> tuple[list[Finding], list[ViewFile]]:
+        """The findings, and the files whose index is wrong."""
         findings: list[Finding] = []
         files: list[ViewFile] = []
         try:
@@ -112,13 +110,13 @@ class ViewScrub:
         except CorruptData as error:
             findings.append(Finding("header", error.where, error.offset, -1, -1, error.reason))
         for file in view.manifest.files:
-            found = await self._look_at(view, file)
+            found = await self._verify_file(view, file)
             findings += found
             if found:
                 files.append(file)
         return findings, files
 
-    async def _look_at(self, view: CompactedView, file: ViewFile) -> list[Finding]:
+    async def _verify_file(self, view: CompactedView, file: ViewFile) -> list[Finding]:
         try:
             opened = await self._offload(view.open_file, file)
         except FileNotFoundError as error:

@@ -1,10 +1,11 @@
 """The storage node: a directory, its partitions, and the procedures it offers for them.
 
-Partitions open when the node does, where they have files, and otherwise when a session first asks; one that does not open says why to everybody who
-asks and leaves the others alone. The node knows no coordinator and no cluster beyond the key: whoever starts it says what it belongs to.
+A partition opens with the node if it has files, and otherwise when a session first asks for it. If one does not open, every request for it fails with
+the reason, and the other partitions are not affected. The node knows no coordinator and nothing of the cluster but its key: the process that starts
+it passes in what else it needs.
 
-Several processes may be one node: a supervisor takes the directory, counts its start and makes room in the control files, and each worker joins it
-and touches what is its own partitions' alone, in the control files too.
+Several processes may be one node: a supervisor holds the directory, counts its start and adds space in the control files. Each worker joins it and
+touches only what belongs to its own partitions, in the control files too.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ log = structlog.get_logger(__name__)
 
 
 class StorageNode:
-    """`create` once for a directory, then `open`, `service`, `close`; a worker does `join` instead of `open`. `shard`: what it owns; `ask_for_room`:
-    how a worker asks whoever has the directory for more partitions."""
+    """Call `create` once for a directory, then `open`, `service`, `close`; a worker calls `join` instead of `open`. `shard`: the partitions it owns;
+    `ask_for_room`: how a worker asks the supervisor for more partitions."""
 
     def __init__(
         self,
@@ -76,19 +77,19 @@ class StorageNode:
         self._space = DiskSpace(disk, warn_free_bytes=settings.disk_warn_free_bytes, refuse_free_bytes=settings.disk_refuse_free_bytes)
         self.clock = clock
         self.corruption = Corruption(settings.repair_retry_s, settings.repair_retry_max_s)
-        """What of the stored log is known to be corrupt."""
+        """The segments that are known to be corrupt."""
         self.views = Views(disk, clock, self._reads, settings, self._space, self.corruption.report)
         """The compacted views of topics' partitions."""
         self._control: ControlFiles | None = None
         self._holds = False
-        """The directory is this node's own, not its supervisor's."""
+        """Whether the directory is held by this process, not by its supervisor."""
         self._control_turn = asyncio.Lock()
         self._memory = WriterMemory(settings.writer_bytes_max)
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
         self._stopped: dict[int, WaltzError] = {}
         self.access = ReadAccess()
-        """Who may read each partition, as its owner said since this node was started."""
+        """The readers of each partition, as its owner stated since this node was started."""
         self._scrub: Scrub | None = None
         self._scrubbing: list[asyncio.Task[None]] = []
 
@@ -99,14 +100,16 @@ class StorageNode:
 
     @staticmethod
     def create(disk: Disk, clock: Clock, cluster_key: UUID, partitions: int) -> None:
-        """Makes the directory that of an empty node of the cluster. Raises `InvalidSetting` where it is one already. Never done on the quiet: a
-        node whose directory is gone must not come back as if it had never held anything."""
+        """Makes the directory that of an empty node of the cluster. Raises `InvalidSetting` if it is one already. Never done implicitly: a node whose
+        directory is gone must not return as if it had never held anything."""
         ControlFiles.create(disk, clock, cluster_key, partitions)
 
     async def open(self, cluster_key: UUID | None = None, partitions: int | None = None, *, starts: int = -1) -> None:
-        """Takes the directory and opens what is in it. Where they are given, another cluster's directory is refused (`ClusterKeyMismatch`), there is
-        room for that many partitions afterwards, and starts are counted on from `starts` if that is more than there were. Raises `InvalidSetting`
-        where no node was created here or another process has it."""
+        """Locks the directory and opens what is in it.
+
+        `cluster_key`: another cluster's directory is refused (`ClusterKeyMismatch`). `partitions`: there is space for that many afterwards. `starts`:
+        the start counter continues from it if that is more than the directory has. Raises `InvalidSetting` if no node was created here or another
+        process holds it."""
         try:
             self._disk.lock()
         except OSError as error:
@@ -128,7 +131,7 @@ class StorageNode:
         await self._open_present(control)
 
     async def join(self, cluster_key: UUID) -> None:
-        """As a worker: opens what is its own in a directory that is taken for it, and counts no start. Raises `ClusterKeyMismatch`."""
+        """As a worker: opens its own partitions in a directory that the supervisor holds, and counts no start. Raises `ClusterKeyMismatch`."""
         try:
             control = await self._offload(ControlFiles.open, self._disk, self._shard.owns)
         except OSError as error:
@@ -167,7 +170,7 @@ class StorageNode:
         return self.control.header.cluster_key
 
     async def partition(self, partition: int) -> PartitionStore:
-        """The partition's store, opened if it was not. Raises `InvalidRequest` where there is no such partition, or why it does not open."""
+        """The partition's store; opens it if necessary. Raises `InvalidRequest` if there is no such partition, or the reason why it does not open."""
         found = self._partitions.get(partition)
         if found is not None:
             return found
@@ -195,14 +198,14 @@ class StorageNode:
                     )
                     self._partitions[partition] = await PartitionStore.open(partition, shared)
                 except StorageFull:
-                    raise  # who asks again tries again
+                    raise  # the next request tries again
                 except WaltzError as error:
                     self._stopped[partition] = error
                     raise
             return self._partitions[partition]
 
     async def make_room(self, partitions: int) -> None:
-        """For so many partitions, if there was room for fewer. Raises `InvalidRequest` for more than a log can have, `StorageFailed`."""
+        """Adds space for so many partitions, if there was space for fewer. Raises `InvalidRequest` for more than a log can have, `StorageFailed`."""
         if partitions <= self.control.header.partitions:
             return
         if partitions > PARTITIONS_MAX:
@@ -212,17 +215,17 @@ class StorageNode:
             raise Unavailable(reason=f"room is made for more partitions: partitions={partitions}")
         async with self._control_turn:
             if partitions <= self.control.header.partitions:
-                return  # made while this one waited
+                return  # added while this call waited
             await self._offload(self.control.grow, partitions)
         log.info("room for more partitions", name=self.settings.name, partitions=partitions)
 
     def service(self) -> Service:
-        """What a network serves for this node."""
+        """The handlers that a network serves for this node."""
         return service_of(self)
 
     @property
     def full(self) -> bool:
-        """Whether appends are refused until there is room on the disk."""
+        """Whether appends are refused until there is space on the disk."""
         return self._space.refusing
 
     def statistics(self) -> NodeStatistics:
@@ -233,7 +236,7 @@ class StorageNode:
             disk_free_bytes=self._disk.free_bytes(),
             open_files=self._files.count,
             disk_total_bytes=self._disk.total_bytes(),
-            space=self._space.look(),
+            space=self._space.poll(),
             partitions=tuple(self._partitions[partition].statistics() for partition in sorted(self._partitions)),
             stopped={partition: str(self._stopped[partition]) for partition in sorted(self._stopped)},
             corrupt=tuple(sorted(partition for partition, error in self._stopped.items() if isinstance(error, CorruptData))),
@@ -245,8 +248,8 @@ class StorageNode:
         )
 
     def start_scrub(self, peers: PeerReplicas | None) -> Scrub | None:
-        """Until the node closes, in the background: repairs from peers what is known to be corrupt, and reads stored data again to find more. Of
-        the second nothing, and None, where the settings say never."""
+        """Runs in the background until the node closes: repairs known corruption from peers, and reads stored data again to find more. Returns None,
+        without the second part, if the settings disable it."""
         if self._scrub is None:
             settings = self.settings
             self._scrub = Scrub(
@@ -269,7 +272,7 @@ class StorageNode:
         return [self._partitions[partition] for partition in sorted(self._partitions)]
 
     async def close(self) -> None:
-        """Writes what is queued and gives the directory back. The listener is closed before."""
+        """Writes what is queued and unlocks the directory. Close the listener first."""
         for task in self._scrubbing:
             task.cancel()
         if self._scrubbing:

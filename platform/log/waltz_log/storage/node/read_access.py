@@ -1,4 +1,4 @@
-"""Who may read the partitions of a storage node: the owner of the session that holds a replica, and the principals that the topic names.
+"""Access control for reads of a storage node's partitions: the owner of the session that holds a replica, and the principals that the topic names.
 
 An owner proves itself with two values: its session, which must be the newest that the replica has seen, and the token that it gave when it opened
 that session. Session numbers are public (the node's status lists them), so a number alone proves nothing. The token is as safe as the network that
@@ -22,7 +22,7 @@ TOKEN_BYTES_MAX = 64
 
 
 class OpenedBy(NamedTuple):
-    """What the owner said when it opened the session. `readers`: the principals that may read, empty: everybody."""
+    """What the owner stated when it opened the session. `readers`: the principals that may read; empty: all."""
 
     session: int
     token: bytes
@@ -35,12 +35,13 @@ class ReadAccess:
         self._opened: dict[int, OpenedBy] = {}
 
     def of(self, partition: int) -> OpenedBy | None:
-        """None where no owner has opened a session since the node was started."""
+        """None if no owner has opened a session since the node was started."""
         return self._opened.get(partition)
 
     def expect_same_owner(self, partition: int, session: int, token: bytes, clean_session: int) -> None:
-        """Raises `ReplicaFenced` where the session was opened with another token: its owner alone may change who reads. `clean_session`: the newest
-        in which the replica was clean, from which the caller concludes whether an owner or a stranger was here before it."""
+        """Raises `ReplicaFenced` if the session was opened with another token: only its owner may change the readers. `clean_session`: the newest
+        session in which the replica was clean; from it the caller of the RPC can conclude whether an owner or a stranger opened the session
+        before."""
         if len(token) > TOKEN_BYTES_MAX:
             raise ProtocolViolation(reason=f"owner token is too long: bytes={len(token)} limit={TOKEN_BYTES_MAX}")
         known = self._opened.get(partition)
@@ -49,15 +50,15 @@ class ReadAccess:
             raise ReplicaFenced(what=what, partition=partition, mine=session, newer=session, clean_session=clean_session)
 
     def record(self, partition: int, opened: OpenedBy, clean_session: int) -> None:
-        """After the session was opened. Raises `ReplicaFenced` as `expect_same_owner` does, for one that came at the same time."""
+        """Call after the session was opened. Raises `ReplicaFenced` as `expect_same_owner` does, for a concurrent request."""
         self.expect_same_owner(partition, opened.session, opened.token, clean_session)
         known = self._opened.get(partition)
         if known is None or known.session <= opened.session:
             self._opened[partition] = opened
 
     def expect_reader(self, partition: int, principal: str, *, fence: int, token: bytes, newest_session: int) -> None:
-        """Raises `NotAllowed` where the topic names its readers, this principal is none of them, and the caller is not the owner of
-        `newest_session`, the newest session that the replica has seen; `Fenced` where such a caller names an older session of its own."""
+        """Raises `NotAllowed` if the topic names its readers, this principal is none of them, and the caller is not the owner of `newest_session`,
+        the newest session that the replica has seen; `Fenced` if such a caller names an older session of its own."""
         known = self._opened.get(partition)
         if known is None:
             return
@@ -67,6 +68,6 @@ class ReadAccess:
             expect_allowed(known.topic, known.readers, "read", principal)
         except NotAllowed:
             if 0 < fence < newest_session:
-                # An owner that was replaced and does not know it yet.
+                # An owner that was replaced and has not noticed yet.
                 raise Fenced(what="store session", partition=partition, mine=fence, newer=newest_session) from None
             raise

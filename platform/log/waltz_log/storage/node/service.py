@@ -1,7 +1,7 @@
-"""What a storage node answers on the wire: messages checked, handed to the partition, answers built. Decides nothing else.
+"""The RPC handlers of a storage node: check messages, call the partition, build answers. Decide nothing else.
 
-A `Replicate` stream is two loops: one receives blocks and waits for room, one tells what is on disk, or received where the owner wants to know that
-too. An owner that does not read its acknowledgements holds up its own stream and nobody else's.
+A `Replicate` stream runs two loops: one receives blocks and waits for free memory, one reports what is on disk, or also what is received if the owner
+wants to know. An owner that does not read its acknowledgments delays only its own stream.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def service_of(node: ServedNode) -> Service:
 
 FLUSH_PERIOD_MS_MIN = 2
 LOCATE_BYTES_MAX = 8 * 64
-"""Of times in one question: each is looked up in as many files as there are halvings of the segments."""
+"""Of times in one request: each is looked up by a binary search over the segments."""
 
 
 class _Service:
@@ -168,11 +168,11 @@ class _Service:
 
 
 async def _receive_blocks(stream: methods.ServedReplicateStream, store: PartitionStore, appender: Appender) -> None:
-    """Until the owner ends its side and all it sent is on disk, or anything fails."""
+    """Returns when the owner has ended its side and all it sent is on disk. Raises when anything fails."""
     while (message := await stream.receive()) is not None:
         kind = message.WhichOneof("kind")
         if kind not in ("block", "blocks"):
-            _told_apart(kind, message, store, appender)
+            _apply_message(kind, message, store, appender)
             continue
         for sent in (message.block,) if kind == "block" else message.blocks.blocks:
             await store.append(appender, Block(sent.first_transaction_id, sent.lengths, sent.records, sent.append_time_ms))
@@ -180,13 +180,13 @@ async def _receive_blocks(stream: methods.ServedReplicateStream, store: Partitio
     appender.finish()
 
 
-def _told_apart(kind: str | None, message: pb.ReplicateRequest, store: PartitionStore, appender: Appender) -> None:
-    """What an owner says between blocks."""
+def _apply_message(kind: str | None, message: pb.ReplicateRequest, store: PartitionStore, appender: Appender) -> None:
+    """Applies a message that an owner sends between blocks."""
     if kind == "flushing":
-        told = message.flushing
-        if told.bytes and told.period_ms < FLUSH_PERIOD_MS_MIN:
-            raise ProtocolViolation(reason=f"flushed more often than every {FLUSH_PERIOD_MS_MIN} ms: period_ms={told.period_ms}")
-        appender.flushing = Flushing(told.period_ms / 1000, min(told.bytes, FLUSH_BYTES_MAX)) if told.bytes > 0 else None
+        wanted = message.flushing
+        if wanted.bytes and wanted.period_ms < FLUSH_PERIOD_MS_MIN:
+            raise ProtocolViolation(reason=f"flushed more often than every {FLUSH_PERIOD_MS_MIN} ms: period_ms={wanted.period_ms}")
+        appender.flushing = Flushing(wanted.period_ms / 1000, min(wanted.bytes, FLUSH_BYTES_MAX)) if wanted.bytes > 0 else None
     elif kind == "flush":
         store.flush()
     else:
@@ -194,20 +194,20 @@ def _told_apart(kind: str | None, message: pb.ReplicateRequest, store: Partition
 
 
 async def _acknowledge(stream: methods.ServedReplicateStream, store: PartitionStore, appender: Appender) -> None:
-    """Tells the last transaction that is on disk, and the last that is received, whenever one moved, until the stream is finished and all is told."""
-    told = received = None
+    """Reports the last transaction on disk and the last one received whenever one advanced, until the stream is finished and all is reported."""
+    sent = received = None
     while True:
         await appender.changed()
         if appender.received is not None and appender.received != received:
-            told, received = appender.acknowledged, appender.received
-            on_disk = store.last_id if told is None else told
+            sent, received = appender.acknowledged, appender.received
+            on_disk = store.last_id if sent is None else sent
             await stream.send(pb.ReplicateResponse(last_transaction_id=on_disk, received_transaction_id=received))
-        elif appender.acknowledged is not None and appender.acknowledged != told:
-            told = appender.acknowledged
-            await stream.send(pb.ReplicateResponse(last_transaction_id=told))
+        elif appender.acknowledged is not None and appender.acknowledged != sent:
+            sent = appender.acknowledged
+            await stream.send(pb.ReplicateResponse(last_transaction_id=sent))
         if appender.failed is not None:
             raise appender.failed
-        if appender.done and told == appender.acknowledged:
+        if appender.done and sent == appender.acknowledged:
             return
 
 

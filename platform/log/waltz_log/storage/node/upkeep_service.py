@@ -1,7 +1,7 @@
-"""What a storage node answers to the owner's upkeep, and to readers of compacted views: messages checked, handed on, answers built.
+"""The RPC handlers of a storage node for the owner's upkeep and for readers of compacted views: check messages, call the node, build answers. Decide
+nothing else.
 
-All but reading is for the owner alone, in its session: a replica that has seen a newer one refuses, and one that is not clean in it. Decides nothing
-else.
+Everything except reading is only for the owner, in its session: a replica refuses if it has seen a newer session or is not clean in this one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from waltz_log.transport.view_pages import decode_view_page, encode_view_page
 __all__ = ["upkeep_service_of"]
 
 SEGMENTS_MAX = 4096
-"""Told at once, 128 KiB: the oldest of them."""
+"""Most segments in one answer, 128 KiB: the oldest of them."""
 
 PAGE_BYTES_MAX = 4 * 1024 * 1024
-"""However much a reader asks for: one record of 16 MiB may come on top of nothing."""
+"""However much a reader asks for: with one record of 16 MiB more it still fits a message."""
 
 LoadStream: TypeAlias = Stream[pb.LoadViewResponse, pb.LoadViewRequest]
 FindStore: TypeAlias = Callable[[OfPartition], Awaitable[PartitionStore]]
 
 
 def upkeep_service_of(node: ServedNode, partition: FindStore, expect_reader: Callable[[OfReader, PartitionStore], None]) -> Service:
-    """`partition`: the store that a request names, its cluster key compared; `expect_reader`: refuses who may not read."""
+    """`partition`: returns the store that a request names, after comparing its cluster key; `expect_reader`: refuses a principal that may not
+    read."""
     service = _UpkeepService(node, partition, expect_reader)
     return [
         methods.DESCRIBE.served_by(service.describe),
@@ -69,13 +70,13 @@ class _UpkeepService:
             raise Unavailable(reason=f"the log is just being trimmed: partition={request.partition}") from None
         except OSError as error:
             raise StorageFailed(partition=request.partition, reason=f"cannot read the segments: {error}") from None
-        told = segments[: min(request.segments_max or SEGMENTS_MAX, SEGMENTS_MAX)]
+        shown = segments[: min(request.segments_max or SEGMENTS_MAX, SEGMENTS_MAX)]
         return pb.DescribeResponse(
             first_transaction_id=segments[0].first,
             last_transaction_id=segments[-1].last,
             low_water_mark=store.trimmable,
             bytes=sum(each.bytes for each in segments),
-            segments=pack(f">{4 * len(told)}q", *[value for each in told for value in each]),
+            segments=pack(f">{4 * len(shown)}q", *[value for each in shown for value in each]),
             now_ms=self._node.clock.now_ms(),
             view=_described(self._views.describe(request.partition)),
         )
@@ -131,7 +132,7 @@ class _UpkeepService:
 
 
 async def _received(stream: LoadStream) -> AsyncGenerator[Sequence[WalRecord], None]:
-    """Until the page that says it is the last. A stream that ends before it gives nothing that could take effect."""
+    """The pages up to the one that is marked as the last. If a stream ends before it, none of it takes effect."""
     while (message := await stream.receive()) is not None:
         if message.WhichOneof("kind") != "page":
             raise ProtocolViolation(reason="a view's stream is opened once, then carries pages")
@@ -141,8 +142,8 @@ async def _received(stream: LoadStream) -> AsyncGenerator[Sequence[WalRecord], N
     raise ProtocolViolation(reason="a view's stream ended before its last page")
 
 
-def _topic_partition(told: pb.TopicPartition) -> TopicPartition:
-    return TopicPartition(TopicName.parse(f"{told.namespace}/{told.topic}"), told.partition, dict(told.properties))
+def _topic_partition(message: pb.TopicPartition) -> TopicPartition:
+    return TopicPartition(TopicName.parse(f"{message.namespace}/{message.topic}"), message.partition, dict(message.properties))
 
 
 def _described(found: ViewFacts) -> pb.ViewDescription:

@@ -1,14 +1,14 @@
-"""Copies the directory of a storage node, which may be running, into a backup: a cut of every partition's log, whole and verified.
+"""Copies the directory of a storage node, which may be running, into a backup: a cut of every partition's log, complete and verified.
 
-Works from outside, on the files alone, and never waits for the node nor makes it wait. What makes the copy consistent:
+Works from outside, on the files alone, and neither waits for the node nor delays it. What makes the copy consistent:
 
 - The control file is read before any data and the fences after all of it: the marks of the copy never promise more than its data holds.
-- A closed segment is linked where target and source share a file system, else copied. A node gives a file that has other names one of its own before
-  it writes to it; a link that came too late for that shows in the segment that follows, which is gone or another then: the partition is done anew.
-- Of the last segment comes what its index tells, which was acknowledged, cut at a record border; index before data, as the node writes them.
-- Every copy is verified, record by record, before it counts: a backup never holds rot.
+- A closed segment is hard-linked if source and target share a file system, else copied. Before a node writes to a file that has other names, it
+  replaces it by a copy of its own. If a link came too late for that, the segment after it is gone or changed: the partition is copied again.
+- The last segment is copied up to the end of its index, which was acknowledged, at a record border; index before data, as the node writes them.
+- Every copy is verified, record by record, before it counts: a backup never holds corruption.
 
-The manifest comes last. In a backup nothing has a name by which a node could be started on it: `restore` makes a directory that knows what it is.
+The manifest comes last. No file of a backup has a name with which a node could start on it: `restore` makes a directory that is marked as restored.
 """
 
 from __future__ import annotations
@@ -36,27 +36,28 @@ PARTITIONS: Final = "partitions"
 
 COPY_BYTES: Final = 1024 * 1024
 TRIES: Final = 5
-"""Of one partition whose log is cut or trimmed while it is copied; recoveries are far apart."""
+"""For one partition whose log is truncated or trimmed while it is copied; recoveries are rare."""
 
 Link = Callable[[str, str], bool]
-"""Gives a file of the source a second name in the target; False where it cannot."""
+"""Gives a file of the source a second name in the target; False if it cannot."""
 
 
 class _Moved(Exception):
-    """The log was cut or trimmed while it was copied."""
+    """The log was truncated or trimmed while it was copied."""
 
 
 def _nothing(_bytes: int) -> None:
     pass
 
 
-def backup(source: Disk, target: Disk, taken_time_ms: int, *, link: Link | None = None, told: Callable[[int], None] = _nothing) -> BackupManifest:
-    """Fills an empty `target`; everything is on the medium when it returns. `told` hears of every step's bytes and may wait. Raises `InvalidSetting`
-    where the source is no directory of ours, `CorruptData` where it holds rot, `Unavailable` where it would not hold still, `OSError`."""
+def backup(source: Disk, target: Disk, taken_time_ms: int, *, link: Link | None = None, on_bytes: Callable[[int], None] = _nothing) -> BackupManifest:
+    """Fills an empty `target`; everything is durable when it returns. `on_bytes` receives the bytes of each step and may block to limit the pace.
+    Raises `InvalidSetting` if the source is no directory of ours, `CorruptData` if it holds corruption, `Unavailable` if its log changed at each try,
+    `OSError`."""
     directory = read_directory(source)
     if directory.java is not None:
         raise InvalidSetting(name="directory", reason="is one of Java Waltz: migrate it first", nearest=None)
-    copier = _Copier(source, target, directory, link, told)
+    copier = _Copier(source, target, directory, link, on_bytes)
     target.make_directory(PARTITIONS)
     ends: dict[int, tuple[int, int]] = {}
     for partition in partition_directories(source):
@@ -97,16 +98,16 @@ def _partition(before: StorageDirectory, after: StorageDirectory, partition: int
 
 
 class _Copier:
-    def __init__(self, source: Disk, target: Disk, directory: StorageDirectory, link: Link | None, told: Callable[[int], None]) -> None:
+    def __init__(self, source: Disk, target: Disk, directory: StorageDirectory, link: Link | None, on_bytes: Callable[[int], None]) -> None:
         self._source = source
         self._target = target
         self._directory = directory
         self._link = link
-        self._told = told
+        self._on_bytes = on_bytes
         self.files: list[BackupFile] = []
 
     def copy_partition(self, partition: int) -> tuple[int, int]:
-        """First and last id of what was copied."""
+        """The first and last id that were copied."""
         for _ in range(TRIES):
             kept = len(self.files)
             try:
@@ -129,9 +130,9 @@ class _Copier:
         beginnings = {first: self._beginning(where, first) for first in firsts}
         for first, following in pairwise(firsts):
             for kind in (INDEX, TIMES, DATA):
-                self._take_whole(segment_path(where, first, kind), segment_path(there, first, kind))
+                self._copy_whole(segment_path(where, first, kind), segment_path(there, first, kind))
             self._verify(partition, there, first, following, beginnings, firsts)
-        self._take_last(where, there, firsts[-1])
+        self._copy_last(where, there, firsts[-1])
         last = self._verify(partition, there, firsts[-1], None, beginnings, firsts)
         if self._written(where, firsts[-1]) < last + 1 - firsts[-1]:
             raise _Moved
@@ -139,7 +140,7 @@ class _Copier:
         return firsts[0], last
 
     def _beginning(self, where: str, first: int) -> bytes:
-        """What tells a segment from another one of the same name: the file's header, and that of the first record where there is one."""
+        """Distinguishes a segment from another one of the same name: the file's header, and that of the first record if there is one."""
         file = self._source.open(segment_path(where, first, DATA), "read")
         try:
             found = file.read(0, FILE_HEADER_BYTES + HEADER_BYTES)
@@ -148,16 +149,16 @@ class _Copier:
         return found if any(found[FILE_HEADER_BYTES:]) else found[:FILE_HEADER_BYTES]
 
     def _still(self, where: str, beginnings: dict[int, bytes], firsts: list[int]) -> None:
-        """Raises where any segment is gone or another: the log was cut or trimmed since they were listed."""
+        """Raises if any segment is gone or changed: the log was truncated or trimmed since the segments were listed."""
         if any(not self._beginning(where, first).startswith(beginnings[first]) for first in firsts):
             raise _Moved
 
     def _verify(self, partition: int, there: str, first: int, following: int | None, beginnings: dict[int, bytes], firsts: list[int]) -> int:
         check = SegmentCheck(self._target, there, self._directory.key, partition, first, following=following, known_good=first - 1)
         for step in check.run():
-            self._told(step)
+            self._on_bytes(step)
         if check.findings:
-            self._still(str(partition), beginnings, firsts)  # what looks like rot may be a cut
+            self._still(str(partition), beginnings, firsts)  # apparent corruption may be a truncation
             found = check.findings[0]
             where = found.file.removeprefix(f"{PARTITIONS}/")
             raise CorruptData(where=where, offset=found.offset, transaction_id=found.transaction_id, reason=f"not backed up: {found.reason}")
@@ -166,7 +167,7 @@ class _Copier:
 
     # ---- files -----------------------------------------------------------------------------------------------------------------------------------
 
-    def _take_whole(self, path: str, to: str) -> None:
+    def _copy_whole(self, path: str, to: str) -> None:
         if not self._source.exists(path):
             if path.endswith(TIMES):
                 return  # a segment that the original wrote
@@ -185,13 +186,13 @@ class _Copier:
             while chunk := file.read(size, COPY_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
-                self._told(len(chunk))
+                self._on_bytes(len(chunk))
         finally:
             file.close()
         self.files.append(BackupFile(to, size, digest.hexdigest(), True))
 
     def _copy(self, path: str, to: str, size: int) -> None:
-        """The first `size` bytes, synced."""
+        """Copies the first `size` bytes, synced."""
         digest, done = sha256(), 0
         source = self._source.open(path, "read")
         try:
@@ -204,7 +205,7 @@ class _Copier:
                     target.write(done, chunk)
                     digest.update(chunk)
                     done += len(chunk)
-                    self._told(len(chunk))
+                    self._on_bytes(len(chunk))
                 target.sync()
             finally:
                 target.close()
@@ -222,7 +223,7 @@ class _Copier:
         finally:
             index.close()
 
-    def _take_last(self, where: str, there: str, first: int) -> None:
+    def _copy_last(self, where: str, there: str, first: int) -> None:
         entries = self._written(where, first)
         end = FILE_HEADER_BYTES
         if entries:

@@ -1,4 +1,4 @@
-"""What a storage directory tells of itself to a cluster that takes it over: key, marks, and how far its numbers have come.
+"""Describes a storage directory for a cluster that adopts it: key, marks, and the highest numbers in use.
 
 Reads headers of all records, strictly read-only; changes and verifies nothing. A directory that Java Waltz wrote must be migrated first.
 """
@@ -18,7 +18,7 @@ __all__ = ["describe"]
 
 
 def describe(disk: Disk) -> DirectoryFacts:
-    """Raises `InvalidSetting` where it is no directory of ours, `CorruptData` where it is damaged."""
+    """Raises `InvalidSetting` if it is no directory of ours, `CorruptData` if it is damaged."""
     found = read_directory(disk)
     if found.java is not None:
         raise InvalidSetting(name="directory", reason="was written by Java Waltz: run `waltz storage migrate` on it first", nearest=None)

@@ -1,7 +1,7 @@
-"""Shows what stands in a segment's files, entry by entry, without deciding whether it is right (`verify` does that). Changes nothing.
+"""Shows the content of a segment's files, entry by entry, without deciding whether it is right (`verify` does that). Changes nothing.
 
-Everything comes as an iterator over bounded reads, so that a range of any size can be shown. A record whose checksums do not match is shown as such;
-where its length cannot be believed the walk goes on at the next place that the index tells.
+Everything is an iterator over bounded reads, so that a range of any size can be shown. A record whose checksums do not match is shown as damaged. If
+its length is not credible, the scan continues at the next offset in the index.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DATA_BYTES_AT_ONCE: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """`damage`: what does not match, None where both checksums do. `data` is None where it was not asked for."""
+    """`damage`: what does not match, None if both checksums match. `data` is None if it was not requested."""
 
     offset: int
     transaction_id: int
@@ -71,8 +71,8 @@ def read_segment_header(disk: Disk, directory: str, first: int, kind: str = DATA
 def dump_records(
     disk: Disk, directory: str, first: int, *, from_id: int | None = None, to_id: int | None = None, data: bool = True
 ) -> Iterator[StoredRecord]:
-    """Records of the segment in order. Without `data` only the headers are read and the record's checksum is not looked at. Raises `OutOfRange`
-    where the segment begins above `to_id` or ends below `from_id`."""
+    """Records of the segment in order. Without `data` only the headers are read and the record's checksum is not checked. Raises `OutOfRange` if the
+    segment begins above `to_id` or ends below `from_id`."""
     from_id = first if from_id is None else from_id
     path = segment_path(directory, first, INDEX)
     file = disk.open(segment_path(directory, first, DATA), "read")
@@ -80,28 +80,28 @@ def dump_records(
     shown = False
     position, offset = first, FILE_HEADER_BYTES
     try:
-        if index is not None and from_id > first and (told := _told(index, from_id - first, file.size())) is not None:
-            position, offset = from_id, told
+        if index is not None and from_id > first and (indexed := _indexed_offset(index, from_id - first, file.size())) is not None:
+            position, offset = from_id, indexed
         size = file.size()
         while offset + RECORD_OVERHEAD_BYTES <= size and (to_id is None or position <= to_id):
             found, length = _record(file, offset, size, data and position >= from_id)
             if found.transaction_id != position and index is not None:
-                # The length before may have been wrong and the index knows better.
-                told = _told(index, position - first, size)
-                if told is not None and told != offset and int.from_bytes(file.read(told, 8), "big", signed=True) == position:
-                    offset = told
+                # The previous length may have been wrong; the index has the right offset.
+                indexed = _indexed_offset(index, position - first, size)
+                if indexed is not None and indexed != offset and int.from_bytes(file.read(indexed, 8), "big", signed=True) == position:
+                    offset = indexed
                     found, length = _record(file, offset, size, data and position >= from_id)
             if found.transaction_id == 0 == found.data_length and position != 0 and found.damage is not None and length == RECORD_OVERHEAD_BYTES:
-                break  # space taken beforehand
+                break  # preallocated space
             if position >= from_id:
                 shown = True
                 yield found
             position += 1
             if length is None:
-                told = None if index is None else _told(index, position - first, size)
-                if told is None or told <= offset:
+                indexed = None if index is None else _indexed_offset(index, position - first, size)
+                if indexed is None or indexed <= offset:
                     break
-                offset = told
+                offset = indexed
             else:
                 offset += length
     finally:
@@ -112,15 +112,15 @@ def dump_records(
         raise OutOfRange(partition=-1, asked=from_id if to_id is None or to_id >= first else to_id, first=first, last=position - 1)
 
 
-def _told(index: DiskFile, element: int, size: int) -> int | None:
-    """Where the index says that a record is; None where it says nothing credible."""
+def _indexed_offset(index: DiskFile, element: int, size: int) -> int | None:
+    """The record's offset according to the index; None if the entry is not credible."""
     raw = index.read(FILE_HEADER_BYTES + 8 * element, 8)
     offset = int(_OFFSET.unpack(raw)[0]) if len(raw) == 8 else -1
     return offset if FILE_HEADER_BYTES <= offset < size else None
 
 
 def _record(file: DiskFile, offset: int, size: int, with_data: bool) -> tuple[StoredRecord, int | None]:
-    """The record and its length, None where that cannot be believed."""
+    """The record and its length, None if that is not credible."""
     raw = file.read(offset, HEADER_BYTES)
     transaction_id, client_id, generation, partition, sequence, header, data_length, data_checksum = _HEADER.unpack(raw)
     length: int | None = RECORD_OVERHEAD_BYTES + data_length

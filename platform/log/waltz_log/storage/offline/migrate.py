@@ -1,11 +1,11 @@
-"""Converts the directory of a storage of Java Waltz 0.13 in place: a control file and a fence file of ours, the segments as they are.
+"""Converts the directory of a Java Waltz 0.13 storage in place: adds a control file and a fence file of ours and keeps the segments.
 
-The order makes a crash at any step harmless: the fences are written, then a copy of the original's control file under the name that says what it is,
-then the new control file takes the old one's name. Until then the directory is the original's, from then on ours; each file comes by a rename of a
-synced temporary, so none is ever half there. Doing it again does nothing.
+The order makes a crash at any step harmless: the fences are written, then a copy of the original's control file under a name that says what it is,
+then the new control file is renamed over the old one. Until then the directory is the original's, from then on ours. Each file is renamed from a
+synced temporary one, so none is ever incomplete. A second run does nothing.
 
-Refused (`InvalidSetting`, `CorruptData`) while a node has the directory, where the two structs do not say which of them holds, where a file of an
-earlier conversion says something else, where the segments are not whole or do not reach what the control file says was acknowledged.
+Refused (`InvalidSetting`, `CorruptData`) if a node holds the directory, if the two structs do not show which of them is valid, if a file of an
+earlier conversion has other content, if the segments are damaged or do not reach what the control file says was acknowledged.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from waltz_log.storage.integrity.verify_directory import verify_directory, verif
 __all__ = ["JAVA_CONTROL_FILE", "Migration", "migrate"]
 
 JAVA_CONTROL_FILE: Final = "waltz-storage.ctl.java-0.13"
-"""Where the original's control file is kept. Put back under its old name, the original can be started again."""
+"""Where the original's control file is kept. Renamed back, it lets the original start again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """`done` is False where the directory was ours already. `last_transaction_ids`: by partition, of those that have files."""
+    """`done` is False if the directory was ours already. `last_transaction_ids`: by partition, of those that have files."""
 
     done: bool
     marks: tuple[SessionMark, ...]
@@ -47,30 +47,30 @@ def _nothing(_bytes: int) -> None:
     pass
 
 
-def migrate(disk: Disk, told: Callable[[int], None] = _nothing) -> Migration:
-    """Verifies all segments first; `told` hears of every step's bytes."""
+def migrate(disk: Disk, on_bytes: Callable[[int], None] = _nothing) -> Migration:
+    """Verifies all segments first; `on_bytes` receives the bytes of each step."""
     try:
         disk.lock()
     except OSError as error:
         raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
     try:
-        return _migrate(disk, told)
+        return _migrate(disk, on_bytes)
     except OSError as error:
         raise StorageFailed(partition=-1, reason=f"cannot migrate: {error}") from None
     finally:
         disk.unlock()
 
 
-def _migrate(disk: Disk, told: Callable[[int], None]) -> Migration:
+def _migrate(disk: Disk, on_bytes: Callable[[int], None]) -> Migration:
     found = read_directory(disk)
     if found.java is None:
         if not disk.exists(JAVA_CONTROL_FILE):
             raise InvalidSetting(name="directory", reason="holds no control file of Java Waltz: there is nothing to migrate", nearest=None)
         return Migration(False, tuple(entry.mark or SessionMark() for entry in found.entries), {})
     marks = _marks(found)
-    last_ids = _verified(disk, found, told)
+    last_ids = _verified(disk, found, on_bytes)
     header = found.header.to_bytes()
-    # The sessions of the original's servers ended with it; whoever comes next has a later one than the marks.
+    # The sessions of the original's servers ended with it; the next owner has a later session than the marks.
     fences = header + b"".join(2 * encode_counter(value) for value in (0, *(mark.session for mark in marks)))
     _put(disk, FENCE_FILE, fences)
     _put(disk, JAVA_CONTROL_FILE, read_file(disk, CONTROL_FILE))
@@ -94,10 +94,10 @@ def _marks(found: StorageDirectory) -> tuple[SessionMark, ...]:
     return tuple(marks)
 
 
-def _verified(disk: Disk, found: StorageDirectory, told: Callable[[int], None]) -> dict[int, int]:
-    """The last id of each partition. Raises the first finding there is: it must be mended before, by the original or from another storage."""
+def _verified(disk: Disk, found: StorageDirectory, on_bytes: Callable[[int], None]) -> dict[int, int]:
+    """The last id of each partition. Raises the first finding, if any: it must be repaired first, by the original or from another storage."""
     last_ids: dict[int, int] = {}
-    for report in verify_directory(disk, told=told):
+    for report in verify_directory(disk, on_bytes=on_bytes):
         if report.findings:
             first = report.findings[0]
             raise CorruptData(where=first.file, offset=first.offset, transaction_id=first.transaction_id, reason=first.reason)
@@ -115,7 +115,7 @@ def _verified(disk: Disk, found: StorageDirectory, told: Callable[[int], None]) 
 
 
 def _put(disk: Disk, path: str, content: bytes) -> None:
-    """Makes the file, or finds it made by an earlier conversion that was cut short. One that says something else is nobody's to overwrite."""
+    """Writes the file, or accepts it if an earlier, interrupted conversion wrote it. Refuses to overwrite a file with other content."""
     if disk.exists(path):
         if read_file(disk, path) != content:
             raise InvalidSetting(name="directory", reason=f"holds a {path} that says something else: move it away if it is not needed", nearest=None)

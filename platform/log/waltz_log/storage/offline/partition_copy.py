@@ -1,9 +1,9 @@
-"""Copies a partition from one storage directory into another whose node is stopped: offline recovery (facts of the original, recover-partition).
+"""Copies a partition from one storage directory into another whose node is stopped: offline recovery (the original's recover-partition).
 
-Only what the source knows to be clean is copied, up to its local low-water mark: that is committed for ever. What the target has above its own mark
-is cut away first, and from before that on it says of itself that it was restored, so that it counts as absent in votes until it has caught up with
-its peers: what it may have acknowledged nobody takes for never written. Where the source is not known to be clean beyond the target's own mark there
-is nothing to be had from it, and the target is left as it is. The source is read alone; its node may run. Cut short, it is repeated.
+Copies only what the source knows to be clean, up to its local low-water mark: that is permanently committed. What the target has above its own mark
+is truncated first. Before that, the target is marked as restored, so that it counts as absent in votes until it has caught up with its peers;
+otherwise transactions that it had acknowledged could count as never written. If the source is not known to be clean beyond the target's own mark, it
+has nothing to offer, and the target stays as it is. The source is only read; its node may run. If the copy is interrupted, repeat it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPEN_FILES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """`kept`: the last transaction that the target had and that stayed; `last`: what it has now, and is known to be clean."""
+    """`kept`: the last transaction that the target already had and kept; `last`: the last one that it has now, known to be clean."""
 
     partition: int
     kept: int
@@ -42,16 +42,16 @@ def _nothing(_bytes: int) -> None:
     pass
 
 
-def copy_partition(source: Disk, target: Disk, partition: int, clock: Clock, told: Callable[[int], None] = _nothing) -> PartitionCopy:
-    """Raises `ClusterKeyMismatch`, `InvalidSetting` where a directory is none of ours or the target is taken, `OutOfRange` where the source begins
-    above what the target needs, `CorruptData`, `StorageFull`, `StorageFailed`."""
+def copy_partition(source: Disk, target: Disk, partition: int, clock: Clock, on_bytes: Callable[[int], None] = _nothing) -> PartitionCopy:
+    """Raises `ClusterKeyMismatch`, `InvalidSetting` if a directory is none of ours or the target is in use, `OutOfRange` if the source begins above
+    what the target needs, `CorruptData`, `StorageFull`, `StorageFailed`."""
     clean = _clean(read_directory(source), partition)
     try:
         target.lock()
     except OSError as error:
         raise InvalidSetting(name="directory", reason=f"is in use by another process: {error.strerror}", nearest=None) from None
     try:
-        return _copy(source, target, partition, clean, clock, told)
+        return _copy(source, target, partition, clean, clock, on_bytes)
     except OSError as error:
         raise StorageFailed(partition=partition, reason=f"cannot copy: {error}") from None
     finally:
@@ -66,7 +66,7 @@ def _clean(found: StorageDirectory, partition: int) -> int:
     return found.known_good(partition)
 
 
-def _copy(source: Disk, target: Disk, partition: int, clean: int, clock: Clock, told: Callable[[int], None]) -> PartitionCopy:
+def _copy(source: Disk, target: Disk, partition: int, clean: int, clock: Clock, on_bytes: Callable[[int], None]) -> PartitionCopy:
     key = read_directory(source).key
     found = read_directory(target)
     _clean(found, partition)
@@ -84,7 +84,7 @@ def _copy(source: Disk, target: Disk, partition: int, clean: int, clock: Clock, 
     try:
         if log.tail.last_id > kept:
             log.truncate(max(kept, log.first_id - 1))
-        _fill(source, log, clean, told)
+        _fill(source, log, clean, on_bytes)
         last = max(kept, log.tail.last_id)
     finally:
         log.close()
@@ -93,7 +93,7 @@ def _copy(source: Disk, target: Disk, partition: int, clean: int, clock: Clock, 
 
 
 def _put_mark(target: Disk, found: StorageDirectory, partition: int, mark: SessionMark) -> None:
-    """The control file as it was but for this partition; both structs say the same."""
+    """Rewrites the control file with a new mark of this partition; both structs get the same content."""
     marks = [mark if place == partition else entry.mark for place, entry in enumerate(found.entries)]
     entries = [encode_entry(place, each or SessionMark()) for place, each in enumerate(marks)]
     put_file(target, f"{CONTROL_FILE}.new", found.header.to_bytes() + b"".join(entries))
@@ -101,7 +101,7 @@ def _put_mark(target: Disk, found: StorageDirectory, partition: int, mark: Sessi
     target.sync_directory("")
 
 
-def _fill(source: Disk, log: SegmentLog, clean: int, told: Callable[[int], None]) -> None:
+def _fill(source: Disk, log: SegmentLog, clean: int, on_bytes: Callable[[int], None]) -> None:
     directory = str(log.partition)
     firsts = segment_firsts(source, directory)
     next_id = log.tail.last_id + 1
@@ -118,7 +118,7 @@ def _fill(source: Disk, log: SegmentLog, clean: int, told: Callable[[int], None]
                 blocks = reader.read(next_id, last, RUN_BYTES, None)
                 log.append(blocks)
                 next_id = blocks[-1].last_transaction_id + 1
-                told(sum(len(block.records) for block in blocks))
+                on_bytes(sum(len(block.records) for block in blocks))
     finally:
         files.forget_directory(directory)
     if next_id <= clean:

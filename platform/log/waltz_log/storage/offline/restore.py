@@ -1,9 +1,9 @@
-"""Makes a storage directory from a backup, or from a copy that was made in any other way: one that knows that it was restored.
+"""Makes a storage directory from a backup, or from a copy that was made in any other way: one that is marked as restored.
 
-What a restored replica once acknowledged it may have forgotten, and what it holds above its low-water mark may have been cut since. So the session of
-each partition becomes a number below every real one (the time of the restoring, negative, which also tells two restorings apart): an owner then sees
-a session that went backwards, cuts the replica to its low-water mark, counts it as absent in votes, and fills it from its peers; only when it holds
-everything again does it get a session and a voice (docs/decisions/0008). No reader is served by it before that.
+A restored replica may lack transactions that it once acknowledged, and transactions above its low-water mark may have been truncated since. So the
+session of each partition becomes a number below every real one (the negative time of the restore, which also distinguishes two restores). An owner
+then sees a session that went backwards, truncates the replica to its low-water mark, counts it as absent in votes, and fills it from its peers. Only
+when it holds everything again does it get a session and a vote (docs/decisions/0008). Until then it serves no reader.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ def _nothing(_bytes: int) -> None:
 
 
 def read_manifest(disk: Disk) -> BackupManifest:
-    """Raises `InvalidSetting` where it is no backup, or one that was not finished; `CorruptData` where the manifest is damaged."""
+    """Raises `InvalidSetting` if it is no backup, or an unfinished one; `CorruptData` if the manifest is damaged."""
     if not disk.exists(MANIFEST):
         raise InvalidSetting(name="backup", reason=f"is no backup: it holds no {MANIFEST}", nearest=None)
     return BackupManifest.from_bytes(read_file(disk, MANIFEST))
 
 
-def verify_backup(disk: Disk, told: Callable[[int], None] = _nothing) -> BackupManifest:
+def verify_backup(disk: Disk, on_bytes: Callable[[int], None] = _nothing) -> BackupManifest:
     """Reads every file and compares it with the manifest. Raises `CorruptData` for the first that differs."""
     manifest = read_manifest(disk)
     for file in manifest.files:
         for chunk in checked_file(disk, file):
-            told(len(chunk))
+            on_bytes(len(chunk))
     return manifest
 
 
 def checked_file(disk: Disk, expected: BackupFile) -> Iterable[bytes]:
-    """The file's bytes; the last of them only if all match. A linked file may be longer by now: what is beyond is none of the backup's."""
+    """The file's bytes; the last of them only if all match. A linked file may be longer by now: the excess does not belong to the backup."""
     try:
         file = disk.open(expected.path, "read")
     except FileNotFoundError:
@@ -78,8 +78,8 @@ def checked_file(disk: Disk, expected: BackupFile) -> Iterable[bytes]:
     yield held
 
 
-def restore(source: Disk, target: Disk, now_ms: int, told: Callable[[int], None] = _nothing) -> BackupManifest:
-    """Fills an empty `target` from a backup; everything is on the medium when it returns. Raises `CorruptData` where the backup is not whole."""
+def restore(source: Disk, target: Disk, now_ms: int, on_bytes: Callable[[int], None] = _nothing) -> BackupManifest:
+    """Fills an empty `target` from a backup; everything is durable when it returns. Raises `CorruptData` if the backup is damaged."""
     manifest = read_manifest(source)
     directories = {str(partition.partition) for partition in manifest.partitions if partition.last_transaction_id >= 0}
     for file in manifest.files:
@@ -92,7 +92,7 @@ def restore(source: Disk, target: Disk, now_ms: int, told: Callable[[int], None]
             for chunk in checked_file(source, file):
                 made.write(done, chunk)
                 done += len(chunk)
-                told(len(chunk))
+                on_bytes(len(chunk))
             made.sync()
         finally:
             made.close()
@@ -107,7 +107,7 @@ def restore(source: Disk, target: Disk, now_ms: int, told: Callable[[int], None]
 
 
 def _place(path: str) -> str:
-    """Where a file of the backup goes. Raises where the manifest names a place outside of it."""
+    """The target path of a file of the backup. Raises if the manifest names a path outside of the target."""
     parts = path.split("/")
     if len(parts) != 3 or parts[0] != PARTITIONS or not parts[1].isdigit() or parts[2].startswith("."):
         raise CorruptData(where=MANIFEST, offset=0, transaction_id=-1, reason=f"names a file that no backup has: {path}")
@@ -119,12 +119,12 @@ def _restored(mark: SessionMark, now_ms: int) -> SessionMark:
 
 
 def is_restored(directory: StorageDirectory) -> bool:
-    """Whether no partition was clean in any session since the directory was restored."""
+    """Whether no partition has been clean in any session since the directory was restored."""
     return all(entry.mark is not None and entry.mark.session < -1 for entry in directory.entries)
 
 
 def disown(disk: Disk, now_ms: int) -> None:
-    """Makes of a directory, in place, one that knows that it was restored: of a copy that nobody marked. Raises what `read_directory` raises."""
+    """Marks a directory in place as restored: for a copy that was not made by `restore`. Raises the errors of `read_directory`."""
     directory = read_directory(disk)
     marks = []
     for place, entry in enumerate(directory.entries):

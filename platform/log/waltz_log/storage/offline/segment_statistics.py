@@ -1,4 +1,4 @@
-"""What a segment holds, in numbers: counted over one walk through its headers and times. Reads and tells; changes nothing."""
+"""Statistics of a segment, counted over one pass through its headers and times. Reads and reports; changes nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from waltz_log.storage.offline.dump import dump_records, dump_times, read_segmen
 __all__ = ["SegmentStatistics", "segment_statistics"]
 
 CLIENTS_MAX: Final = 10_000
-"""Told apart; with more the count stays there, so that memory does."""
+"""Most clients that are distinguished; above it the count stops, which bounds the memory."""
 
 
 @snapshot
 @dataclass(frozen=True, slots=True)
 class SegmentStatistics:
     """Sizes are of the transactions' data, without the 40 bytes around each. `data_bytes_p50` and `p99` are upper bounds, exact to a power of two.
-    Times are None where the segment has none; `clients` counts up to a bound."""
+    Times are None if the segment has none; `clients` counts up to a bound."""
 
     partition: Newest[int]
     segment: Highest[int]
@@ -42,7 +42,7 @@ class SegmentStatistics:
 
 
 def segment_statistics(disk: Disk, directory: str, first: int) -> SegmentStatistics:
-    """Walks the segment twice: once verifying, so that only whole records are counted, once through their headers."""
+    """Reads the segment twice: once to verify, so that only intact records are counted, once through their headers."""
     header = read_segment_header(disk, directory, first)
     check = SegmentCheck(disk, directory, header.cluster_key, header.partition, first)
     for _ in check.run():

@@ -1,7 +1,7 @@
-"""A new directory that is there whole or not at all: made under another name beside its own, renamed last.
+"""Creates a directory atomically: it is filled under another name beside the target, and renamed last.
 
-What a killed process left under the other name is removed by the next one that makes the same directory, and by nobody while it is still being made
-(the directory's lock tells). Where the work fails, nothing is left.
+If a killed process left the other directory, the next one that creates the same target removes it, but not while it is still being filled (the
+directory's lock shows that). If the work fails, nothing is left.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SUFFIX = ".incomplete"
 
 @contextmanager
 def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
-    """The disk to fill, every file of which is synced by who fills it. Raises `InvalidSetting` where the target is there and not empty, lies in the
-    source or the source in it, or is being made by somebody else; `OSError` where it cannot be made."""
+    """The disk to fill; the caller syncs every file. Raises `InvalidSetting` if the target exists and is not empty, lies in the source or the source
+    in it, or is being created by another process; `OSError` if it cannot be created."""
     target, source = target.absolute(), source.resolve()
     real = target.parent.resolve() / target.name
     if real == source or source in real.parents or real in source.parents:
         raise InvalidSetting(name="target", reason=f"must not lie within {source}, nor hold it: {target}", nearest=None)
-    if _is_taken(target):
+    if _is_occupied(target):
         raise InvalidSetting(name="target", reason=f"is there already: {target}", nearest=None)
     if not target.parent.is_dir():
         raise InvalidSetting(name="target", reason=f"has a parent that is no directory: {target.parent}", nearest=None)
@@ -39,11 +39,11 @@ def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
     except OSError:
         raise InvalidSetting(name="target", reason=f"is being made by another process: {making}", nearest=None) from None
     try:
-        _clear(making)  # what a killed process left
+        _clear(making)  # the remains of a killed process
         yield disk
         (making / LOCK_FILE).unlink(missing_ok=True)
         disk.sync_directory("")
-        if _is_taken(target):
+        if _is_occupied(target):
             raise InvalidSetting(name="target", reason=f"is there already: {target}", nearest=None)
         os.rename(making, target)  # over an empty directory, never over anything else
         _sync(target.parent)
@@ -55,8 +55,8 @@ def staged(target: Path, source: Path) -> Iterator[FileSystemDisk]:
         disk.unlock()
 
 
-def _is_taken(target: Path) -> bool:
-    """An empty directory is nobody's."""
+def _is_occupied(target: Path) -> bool:
+    """An empty directory is not occupied."""
     return target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir())))
 
 

@@ -1,4 +1,4 @@
-"""One owner's stream of blocks into one partition: what it sent, what of that is received and what on disk, and why it ended, if it did."""
+"""One owner's stream of blocks into one partition: what it sent, how much of that is received and on disk, and why it ended."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["Appender", "Flushing", "Pending"]
 
 
 class Flushing(NamedTuple):
-    """When what was acknowledged from memory is synced: so long after the first of it, or when it is so much."""
+    """When transactions acknowledged from memory are synced: so long after the first of them, or at so many bytes."""
 
     period_s: float
     bytes: int
 
 
 class Appender:
-    """The partition tells it what happened; the stream's receiver waits for room, its sender for news. Event loop only.
+    """The partition reports progress to it; the stream's receiver waits for memory, its sender for changes. Event loop only.
 
-    `flushing`: what comes through here is acknowledged as received once it is written, and as on disk when that was synced; None: each block is
-    synced before anything is said of it."""
+    `flushing`: blocks of this stream are acknowledged as received once they are written, and as on disk when they are synced; None: each block is
+    synced before any acknowledgment."""
 
     def __init__(self, session: int, pending_bytes_max: int, memory: WriterMemory) -> None:
         self.session = session
         self.flushing: Flushing | None = None
         self.received: int | None = None
-        """The last transaction of what came through here and is written. None where nothing was that is not synced too."""
+        """The last transaction of this stream that is written. None if nothing was written that is not synced too."""
         self.acknowledged: int | None = None
-        """The last transaction of what came through here and is on disk."""
+        """The last transaction of this stream that is on disk."""
         self.failed: WaltzError | None = None
         self._pending_bytes = 0
         self._pending_bytes_max = pending_bytes_max
@@ -44,11 +44,11 @@ class Appender:
 
     def queued(self, size: int) -> None:
         self._pending_bytes += size
-        self._memory.take(size)
+        self._memory.acquire(size)
         if self._pending_bytes > self._pending_bytes_max:
             self._room.clear()
 
-    def took(self, last_transaction_id: int, size: int) -> None:
+    def written_unsynced(self, last_transaction_id: int, size: int) -> None:
         """A block is written and not synced."""
         self._left(size)
         self.received = last_transaction_id
@@ -68,49 +68,49 @@ class Appender:
                 self.received = None
 
     def dropped(self, size: int, error: WaltzError) -> None:
-        """A block is not written, and nothing that follows it."""
+        """A block and all that follow it are not written."""
         self._left(size)
         self.fail(error)
 
     def _left(self, size: int) -> None:
         self._pending_bytes -= size
-        self._memory.give(size)
+        self._memory.release(size)
         if self._pending_bytes <= self._pending_bytes_max:
             self._room.set()
 
     def fail(self, error: WaltzError) -> None:
-        """The first reason stays."""
+        """Keeps the first reason."""
         if self.failed is None:
             self.failed = error
         self._room.set()
         self._changed.set()
 
     def finish(self) -> None:
-        """Nothing more is sent."""
+        """The owner sends nothing more."""
         self._finished = True
         self._changed.set()
 
     @property
     def done(self) -> bool:
-        """Nothing more is sent, and what was is on disk."""
+        """The owner sends nothing more, and all it sent is on disk."""
         return self._finished and self._pending_bytes == 0 and self.received is None
 
     async def room(self) -> None:
-        """Returns when there is room for one more block, or none is wanted any more: no more waits than is allowed, here and in all partitions, or
-        nothing of this stream does."""
+        """Returns when there is memory for one more block, or the stream failed: queued blocks are within the bounds of the stream and of all
+        partitions, or no block of this stream is queued."""
         await self._room.wait()
         while self._memory.full and self._pending_bytes and self.failed is None:
             await self._memory.changed()
 
     async def changed(self) -> None:
-        """Returns at the next change since the last return, at once where there was one."""
+        """Returns at the next change since the last return, at once if there was one."""
         await self._changed.wait()
         self._changed.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A block that waits to be written, and who is told of it."""
+    """A queued block, and the appender that it came from."""
 
     block: Block
     appender: Appender

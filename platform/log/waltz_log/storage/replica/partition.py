@@ -1,12 +1,12 @@
-"""One partition on a storage node: who may change it, in which order things happen to it, and what is told of it.
+"""One partition on a storage node: who may change it, in which order changes happen, and what it reports.
 
-Everything that changes the partition takes its turn, one at a time: opening a session, write rounds, truncation, marks. A session that was raised
-is on the medium before anybody is answered in its name, and from then on nothing of an older session is written, not even what was queued before.
-Blocks that are appended are queued and written in rounds (`write_rounds`). Where an owner has them acknowledged before they are synced, everything
-else that the partition does or tells begins with the sync.
+Everything that changes the partition runs within its turn, one at a time: opening a session, write rounds, truncation, marks. A raised session is
+durable before any answer in its name, and from then on nothing of an older session is written, not even blocks queued before. Appended blocks are
+queued and written in rounds (`write_rounds`). If an owner wants them acknowledged before they are synced, everything else that the partition does or
+reports begins with the sync.
 
-Invariants: what is acknowledged as on disk is on the medium, and nothing else is served or counted in marks; a partition whose disk failed answers
-nothing but that until the node starts anew.
+Invariants: what is acknowledged as on disk is durable, and nothing else is served or counted in marks; a partition whose disk failed answers only
+with that error until the node restarts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.replica.appender import Appender
 from waltz_log.storage.replica.progress import mark_of_progress
 from waltz_log.storage.replica.ranges import RangeReads
-from waltz_log.storage.replica.undertaken import Undertaken
+from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
 from waltz_log.storage.replica.unsynced import UnsyncedMark
 from waltz_log.storage.replica.write_rounds import WriteRounds
 from waltz_log.storage.replica.writer_memory import WriterMemory
@@ -63,8 +63,8 @@ log = structlog.get_logger(__name__)
 
 
 class Shared(NamedTuple):
-    """What a node's partitions have in common. `offload` is for what changes something, `reads` for what does not; `control_turn` is taken around
-    changes of the control files."""
+    """What the partitions of a node share. `offload` is for changes, `reads` for the rest; `control_turn` is held during changes of the control
+    files."""
 
     settings: StorageSettings
     files: OpenFiles
@@ -79,7 +79,7 @@ class Shared(NamedTuple):
 
 
 class PartitionStore:
-    """Made by `open`."""
+    """Created by `open`."""
 
     def __init__(self, files: SegmentLog, shared: Shared, unsynced: UnsyncedMark) -> None:
         self.partition = files.partition
@@ -92,7 +92,7 @@ class PartitionStore:
         self._ranges = RangeReads(files, shared.reads, shared.corruption.report)
         self._corruption = shared.corruption
         self._holdings = Holdings(files)
-        self._looking = asyncio.Lock()
+        self._listing = asyncio.Lock()
         self._turn = asyncio.Lock()
         self._control_turn = shared.control_turn
         self._mark = shared.control.mark(self.partition)
@@ -103,15 +103,15 @@ class PartitionStore:
         self._stream_epoch = 0
         """Of the newest session: streams of blocks with a lower one are refused."""
         self._filled_to: int | None = None
-        """While the newest session fills this replica: the mark up to which all that it appends is committed."""
+        """While the newest session fills this replica: the mark up to which everything that it appends is committed."""
         self._failed: WaltzError | None = None
         self._closing = False
-        self._tasks = Undertaken(self._broke)
+        self._tasks = ShieldedTasks(self._broke)
         self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop)
 
     @classmethod
     async def open(cls, partition: int, shared: Shared) -> PartitionStore:
-        """Opens the log. Raises `CorruptData` or `StorageFailed`, which is then all there is to say of the partition."""
+        """Opens the log. Raises `CorruptData` or `StorageFailed`, which is then the answer to every request for the partition."""
         settings, control = shared.settings, shared.control
         known_good = control.mark(partition).local_low_water_mark
         opening = partial(SegmentLog.open, files=shared.files, preallocate_bytes=settings.preallocate_bytes, cached_bytes=settings.cached_bytes)
@@ -125,7 +125,7 @@ class PartitionStore:
         return store
 
     async def _repair_indexes(self, suspects: list[int]) -> None:
-        """In the background; who reads there meanwhile has it done at once."""
+        """Runs in the background; a read of such a segment repairs its index at once."""
         for first in suspects:
             if self._closing:
                 return
@@ -147,13 +147,13 @@ class PartitionStore:
         return ReplicaFenced(what="store session", partition=self.partition, mine=session, newer=self._fence, clean_session=self._mark.session)
 
     def _note_growth(self) -> None:
-        """Only while the clean session is the newest: what a newer one copies here is no growth of a member."""
+        """Only while the clean session is the newest: blocks that a newer session copies are no growth of a member."""
         if self._fence == self._mark.session >= 0:
             last = self._log.written_id
             self._grew_as_member = last > self._mark.low_water_mark and last >= self._log.first_id
 
     async def _admit(self, session: int) -> None:
-        """Within a turn: refuses an older session; a newer one is on the medium when this returns, and nothing older is queued any more."""
+        """Within a turn: refuses an older session. A newer one is durable when this returns, and no block of an older one is queued any more."""
         self._check(session)
         if session == self._fence:
             return
@@ -173,7 +173,7 @@ class PartitionStore:
         self._stop(StorageFailed(partition=self.partition, reason=f"a turn broke: {error!r}"))
 
     async def _guarded(self, work: Awaitable[Any]) -> None:
-        """A failure of the disk stops the partition."""
+        """Stops the partition if the disk fails."""
         try:
             await work
         except StorageFull:
@@ -189,7 +189,7 @@ class PartitionStore:
         self._rounds.end(error)
 
     async def open_session(self, session: int, stream_epoch: int = 0) -> ReplicaState:
-        """Fences older sessions, and streams of this session with a lower epoch; then returns what is here. Raises `Fenced`."""
+        """Fences older sessions, and streams of this session with a lower epoch; then returns the replica's state. Raises `Fenced`."""
         return await self._tasks.whole(self._open_session(session, stream_epoch))
 
     async def _open_session(self, session: int, stream_epoch: int = 0) -> ReplicaState:
@@ -200,8 +200,8 @@ class PartitionStore:
             return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack, self._grew_as_member)
 
     async def set_low_water_mark(self, session: int, low_water_mark: int, stream_epoch: int = 0) -> int:
-        """Makes the replica a clean member of the session: all it holds is committed. Gives its last id. Raises `ProtocolViolation` where the
-        mark goes back, `OutOfRange` where there is more than the mark."""
+        """Makes the replica a clean member of the session: everything that it holds is committed. Returns its last id. Raises `ProtocolViolation` if
+        the mark would fall, `OutOfRange` if the log is longer than the mark."""
         return await self._tasks.whole(self._set_low_water_mark(session, low_water_mark, stream_epoch))
 
     async def _set_low_water_mark(self, session: int, low_water_mark: int, stream_epoch: int) -> int:
@@ -218,7 +218,7 @@ class PartitionStore:
             self._stream_epoch = max(self._stream_epoch, stream_epoch)
             mark = SessionMark(session, low_water_mark, last)
             if mark != self._mark:
-                # From here on the log grows by what the session orders. A stream of its recovery may still hold a block that was copied in vain.
+                # From here on the log grows by what the session orders. A stream of its recovery may still hold a block of an abandoned copy.
                 reason = f"the stream was opened before the replica became clean partition={self.partition} session={session}"
                 for appender in self._rounds.appenders:
                     appender.fail(ProtocolViolation(reason=reason))
@@ -231,8 +231,8 @@ class PartitionStore:
             return last
 
     async def keep_progress(self, session: int, low_water_mark: int, kept: int) -> int:
-        """The replica is being filled: what it holds up to `kept` is committed, and so is all that this session still appends up to the mark. Both
-        outlast the session. Returns the id up to which everything is kept already. Raises as `storage.progress.mark_of_progress` does."""
+        """For a replica that is being filled: what it holds up to `kept` is committed, and so is everything that this session still appends up to the
+        mark. Both outlast the session. Returns the id up to which everything is kept already. Raises as `mark_of_progress` does."""
         return await self._tasks.whole(self._keep_progress(session, low_water_mark, kept))
 
     async def _keep_progress(self, session: int, low_water_mark: int, kept: int) -> int:
@@ -250,15 +250,15 @@ class PartitionStore:
             self._mark = mark
 
     async def _end_fill(self) -> None:
-        """Before a newer session is admitted: what the one before copied, up to its mark, is kept."""
+        """Before a newer session is admitted: keeps what the previous one copied, up to its mark."""
         filled_to, self._filled_to = self._filled_to, None
         if filled_to is not None:
             last = self._log.tail.last_id
             await self._put_progress(mark_of_progress(self.partition, self._mark, self._fence, filled_to, min(last, filled_to), last))
 
     async def truncate(self, session: int, last_id: int) -> int:
-        """Cuts away what is above the id. Durable when it returns. Raises `OutOfRange` where the id is above the log or below what is known clean,
-        `ProtocolViolation` where the replica is clean in this session already."""
+        """Truncates the log above the id. Durable when it returns. Raises `OutOfRange` if the id is above the log or below what is known to be clean,
+        `ProtocolViolation` if the replica is clean in this session already."""
         return await self._tasks.whole(self._truncate(session, last_id))
 
     async def _truncate(self, session: int, last_id: int) -> int:
@@ -271,7 +271,7 @@ class PartitionStore:
                 raise OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=tail.last_id)
             if last_id < tail.last_id:
                 if self._mark.session == session:
-                    # Only a recovery truncates, and it is over: the call is late, and what it would cut may be acknowledged.
+                    # Only a recovery truncates, and it has ended: the call is late, and it could remove acknowledged transactions.
                     raise ProtocolViolation(reason=f"a clean replica is not truncated in its session partition={self.partition} session={session}")
                 await self._guarded(self._offload(self._log.truncate, last_id))
                 self._rounds.drop(lambda _: OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=last_id))
@@ -279,9 +279,9 @@ class PartitionStore:
             return self._log.tail.last_id
 
     async def trim(self, first_id: int, session: int | None = None) -> int:
-        """Removes whole segments below the id, oldest first, each durably before the next; gives the first id that is kept. Never touches what is not
-        known to be committed: raises `OutOfRange` where the id is above the low-water marks. `session`: the owner's, in which this replica must be
-        clean (`Fenced`, `SessionTooOld`); None for who has the directory to itself."""
+        """Removes whole segments below the id, oldest first, each durably before the next; returns the first retained id. Removes only what is known
+        to be committed: raises `OutOfRange` if the id is above the low-water marks. `session`: the owner's, in which this replica must be clean
+        (`Fenced`, `SessionTooOld`); None for a caller that is alone with the directory."""
         return await self._tasks.whole(self._trim(first_id, session))
 
     async def _trim(self, first_id: int, session: int | None) -> int:
@@ -298,23 +298,23 @@ class PartitionStore:
 
     @property
     def trimmable(self) -> int:
-        """The last transaction that may be trimmed: all up to here is known to be committed, and recovery does not go back behind it."""
+        """The last transaction that may be trimmed: everything up to it is known to be committed, and recovery does not go back behind it."""
         return min(self._mark.low_water_mark, self._mark.local_low_water_mark)
 
     async def holdings(self) -> list[SegmentFacts]:
-        """All segments. Raises `OSError` where one is removed meanwhile."""
-        async with self._looking:
-            return await self._reads(self._holdings.look)
+        """All segments. Raises `OSError` if one is removed meanwhile."""
+        async with self._listing:
+            return await self._reads(self._holdings.segments)
 
     def expect_member(self, session: int) -> None:
-        """Raises `Fenced` where a newer session was seen, `SessionTooOld` where this replica is not clean in this one."""
+        """Raises `Fenced` if a newer session was seen, `SessionTooOld` if this replica is not clean in this one."""
         self._check(session)
         if self._mark.session != session:
             raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
 
     async def begin(self, session: int, first_id: int) -> int:
-        """Leaves an empty log that goes on at the id, where this one ends below it: what is between, nobody keeps any more. Gives the last id, which
-        is below `first_id` by one then. Raises `ProtocolViolation` where the replica is clean in this session already."""
+        """If the log ends below the id, empties it and lets it continue at the id: no replica retains the transactions between. Returns the last id,
+        which is then `first_id - 1`. Raises `ProtocolViolation` if the replica is clean in this session already."""
         return await self._tasks.whole(self._begin(session, first_id))
 
     async def _begin(self, session: int, first_id: int) -> int:
@@ -331,8 +331,8 @@ class PartitionStore:
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
     async def attach(self, session: int, pending_bytes_max: int, stream_epoch: int = 0) -> Appender:
-        """The receiving end of a stream of blocks. It fails by itself when a newer session comes. Raises `Fenced`; `ProtocolViolation` for a stream
-        that arrives after the replica was opened again or became clean: it may bring blocks that were copied in vain."""
+        """The receiving end of a stream of blocks. It fails when a newer session comes. Raises `Fenced`; `ProtocolViolation` for a stream that
+        arrives after the replica was opened again or became clean: it may bring blocks of a copy that was abandoned."""
         await self._admit_apart(session)
         if stream_epoch < self._stream_epoch:
             reason = f"the stream is late: partition={self.partition} session={session} stream_epoch={stream_epoch} newest={self._stream_epoch}"
@@ -342,20 +342,22 @@ class PartitionStore:
         return appender
 
     def detach(self, appender: Appender) -> None:
-        """The stream ended. What it queued is written all the same."""
+        """The stream ended. Its queued blocks are still written."""
         self._rounds.appenders.pop(appender, None)
 
     async def _admit_apart(self, session: int) -> None:
-        """Outside a turn, and taking one only where there is something to change."""
+        """Outside of a turn; waits for one only if there is something to change."""
         self._check(session)
         if session != self._fence:
             await self._tasks.whole(self._open_session(session))
             self._check(session)
 
     async def append(self, appender: Appender, block: Block) -> None:
-        """Queues a block; the appender learns when it is on disk. What is here already is compared and skipped. Raises `CorruptData`, `OutOfRange`
-        where a block is missing before it, `ProtocolViolation` where other transactions have its ids, `TransactionTooLarge`, `Fenced`,
-        `StorageFailed`. A full disk is told to the appender when the block's turn comes (`StorageFull`); it and what follows are not taken."""
+        """Queues a block; the appender learns when it is on disk. Transactions that the log already holds are compared and skipped.
+
+        Raises `CorruptData`, `OutOfRange` if a block before it is missing, `ProtocolViolation` if other transactions have its ids,
+        `TransactionTooLarge`, `Fenced`, `StorageFailed`. If the disk is full when the block is written, the appender fails with `StorageFull`, and
+        the block and those after it are dropped."""
         self._check(appender.session)
         if appender.failed is not None:
             raise appender.failed
@@ -377,11 +379,11 @@ class PartitionStore:
         rounds.queue(appender, block)
 
     def flush(self) -> None:
-        """Has what was received until now synced before its time: somebody waits for it."""
+        """Syncs early what was received until now, because a caller waits for it."""
         self._rounds.flush()
 
     async def _skip_known(self, appender: Appender, block: Block) -> Block | None:
-        """What of a resent block is not here yet, None where all of it is. Nothing of it is taken on trust: the bytes are compared."""
+        """The part of a resent block that the log lacks, None if it holds all of it. The bytes of the rest are compared, not trusted."""
         async with self._turn:
             await self._rounds.write_all()
             await self._rounds.sync()
@@ -399,9 +401,11 @@ class PartitionStore:
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
     async def read(self, session: int, fence: int, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
-        """Stored blocks from `first` to `last`, in runs of about `max_bytes`, ending earlier where this replica holds no more. A session of 0 or more
-        asks for a replica that is clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session `fence`, which it has
-        opened: reading never raises the fence. Raises `Fenced` where a newer session was seen, `SessionTooOld` where `fence` was never opened."""
+        """Stored blocks from `first` to `last`, in runs of about `max_bytes`, ending earlier if this replica holds no more.
+
+        A session of 0 or more requires a replica that is clean in it or a newer one (`SessionTooOld`); -1 is the owner in recovery, in the session
+        `fence`, which it has opened: a read never raises the fence. Raises `Fenced` if a newer session was seen, `SessionTooOld` if `fence` was never
+        opened."""
         if session >= 0:
             self.expect_clean(session)
         else:
@@ -415,32 +419,32 @@ class PartitionStore:
                 yield run
 
     async def locate(self, session: int, times_ms: Sequence[int], first: int, last: int, max_bytes: int) -> Located:
-        """Where in the log: by time, and how many bytes a range has. Raises `SessionTooOld` where this replica was last clean in an older session."""
+        """Finds ids by append time, and the size of a range in bytes. Raises `SessionTooOld` if this replica was last clean in an older session."""
         self.expect_clean(session)
         return await self._ranges.locate(times_ms, first, last, max_bytes)
 
     def expect_clean(self, session: int) -> None:
-        """Raises `SessionTooOld` where this replica was last clean in an older session."""
+        """Raises `SessionTooOld` if this replica was last clean in an older session."""
         if self._failed is not None:
             raise self._failed
         if self._mark.session < session:
             raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
 
-    # ---- mending -----------------------------------------------------------------------------------------------------------------------------------
+    # ---- repairing ---------------------------------------------------------------------------------------------------------------------------------
 
     @property
     def log(self) -> SegmentLog:
-        """For who looks at closed segments as a whole. What changes the log goes through here."""
+        """For code that inspects closed segments as a whole. Changes of the log go through this class."""
         return self._log
 
     def settled_session(self) -> int | None:
-        """The session that this replica is clean in; None while a newer one was seen and it is not known yet what of the log will stay."""
+        """The session that this replica is clean in; None after a newer one was seen, while it is unknown what of the log will stay."""
         settled = self._failed is None and self._mark.session == self._fence >= 0
         return self._fence if settled else None
 
     async def close_segment(self, first: int) -> int:
-        """Begins a new segment, if that of `first` is the one that is written to, so that it can be repaired. Returns the segment's last id. Raises
-        `Unavailable` where it holds nothing or is gone, `StorageFull`, `StorageFailed`."""
+        """Begins a new segment if the one at `first` is being written, so that it can be repaired. Returns the segment's last id. Raises
+        `Unavailable` if it is empty or gone, `StorageFull`, `StorageFailed`."""
         return await self._tasks.whole(self._close_segment(first))
 
     async def _close_segment(self, first: int) -> int:
@@ -457,7 +461,7 @@ class PartitionStore:
             return last
 
     async def put_in_place(self, replacement: Replacement, session: int) -> None:
-        """Puts the copy of a closed segment in its place, unless the replica has left the session that the copy was made in (`Fenced`)."""
+        """Replaces a closed segment by the copy, unless the replica has left the session that the copy was made in (`Fenced`)."""
         await self._tasks.whole(self._put_in_place(replacement, session))
 
     async def _put_in_place(self, replacement: Replacement, session: int) -> None:
@@ -465,11 +469,11 @@ class PartitionStore:
             self._check(session)
             await self._guarded(self._offload(replacement.put_in_place))
 
-    # ---- telling, ending -------------------------------------------------------------------------------------------------------------------------
+    # ---- state, closing --------------------------------------------------------------------------------------------------------------------------
 
     @property
     def clean_session(self) -> int:
-        """The newest session in which the replica was made clean; negative where there was none."""
+        """The newest session in which the replica was clean; negative if there was none."""
         return self._mark.session
 
     @property
@@ -500,7 +504,7 @@ class PartitionStore:
         )
 
     async def close(self) -> None:
-        """Writes what is queued, then leaves the files."""
+        """Writes what is queued, then closes the files."""
         self._closing = True
         await self._tasks.all_ended()
         async with self._turn:

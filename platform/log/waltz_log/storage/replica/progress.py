@@ -2,7 +2,7 @@
 
 The session of a mark is the last one in which the replica was clean, and it does not change here: readers, votes and the repair of segments still see
 a replica that was clean long ago or never. Only the two water marks rise: the low-water mark to the mark of the session that fills it, the local one
-to what is on disk (seeds/on_disk_data_structures.md, Control File: the local low-water mark is smaller while the storage falls behind).
+to what is on disk (Waltz's on-disk data structures, Control File: the local low-water mark is smaller while the storage lags behind).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["mark_of_progress"]
 
 
 def mark_of_progress(partition: int, mark: SessionMark, session: int, low_water_mark: int, kept: int, last: int) -> SessionMark:
-    """The mark to write; the same one where the call arrives late. `kept`: everything up to this id is committed; `last`: the last id on disk. Raises
-    `OutOfRange` where more is to be kept than is on disk or committed, `ProtocolViolation` where the low-water mark goes back."""
+    """The mark to write; the same one if the call arrives late. `kept`: everything up to this id is committed; `last`: the last id on disk. Raises
+    `OutOfRange` if more is to be kept than is on disk or committed, `ProtocolViolation` if the low-water mark would fall."""
     if mark.session == session or kept <= mark.local_low_water_mark:
         return mark  # the replica is clean by now, or a newer call was faster
     if kept > min(last, low_water_mark):

@@ -1,7 +1,7 @@
-"""Serves ranges of one partition's log to readers, and keeps them from standing in the way of appends.
+"""Serves ranges of one partition's log to readers without delaying appends.
 
-A log is read segment by segment, in runs of a bounded size; between two runs a reader holds nothing. Blocking calls of readers are made through
-`ReadShare`, which lets them have a part of the threads and never all: however many readers of cold data wait for the disk, an append finds a thread.
+A log is read segment by segment, in runs of a bounded size; between two runs a reader holds nothing. Readers make blocking calls through `ReadShare`,
+which limits them to a part of the threads: however many readers of cold data wait for the disk, an append finds a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 
 class ReadShare:
-    """An offload of its own: `calls_max` at once of those that `offload` can make. A call whose caller went away counts until it has ended."""
+    """An offload for readers: at most `calls_max` of the concurrent calls of `offload`. A call whose caller was cancelled counts until it has
+    ended."""
 
     def __init__(self, offload: Offload, calls_max: int) -> None:
         self._offload = offload
@@ -41,11 +42,11 @@ class ReadShare:
     def _ended(self, work: asyncio.Future[Any]) -> None:
         self._places.release()
         if not work.cancelled():
-            work.exception()  # has been seen, also where nobody waits for it any more
+            work.exception()  # mark as retrieved, also if the caller was cancelled
 
 
 class RangeReads:
-    """Of one partition. `offload`: the readers' share; `corrupt`: hears of corruption that a read met."""
+    """For one partition. `offload`: the readers' share; `corrupt`: called with corruption that a read found."""
 
     def __init__(self, files: SegmentLog, offload: Offload, corrupt: Callable[[CorruptData], None] = lambda error: None) -> None:
         self._log = files
@@ -53,7 +54,7 @@ class RangeReads:
         self._corrupt = corrupt
 
     async def runs(self, first: int, last: int, max_bytes: int) -> AsyncGenerator[list[Block], None]:
-        """Stored blocks from `first` to `last` or the end of the log, in runs of about `max_bytes`. Raises `OutOfRange` where they were cut away or
+        """Stored blocks from `first` to `last` or the end of the log, in runs of about `max_bytes`. Raises `OutOfRange` if they were truncated or
         trimmed meanwhile, `CorruptData`, `StorageFailed`."""
         cuts = self._log.cuts
         while first <= min(last, self._log.tail.last_id):
@@ -82,9 +83,9 @@ class RangeReads:
         return found
 
     def _was_cut(self, cuts: int) -> bool:
-        """Whether the log was cut since it told `cuts`, or was being cut then."""
+        """Whether the log was truncated since its counter was `cuts`, or was being truncated then."""
         return cuts != self._log.cuts or cuts % 2 == 1
 
     def _gone(self, first: int) -> OutOfRange:
-        """The log was cut while it was read."""
+        """The error for a log that was truncated while it was read."""
         return OutOfRange(partition=self._log.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)

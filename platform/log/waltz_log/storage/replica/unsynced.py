@@ -1,8 +1,8 @@
-"""A mark in a partition's directory: while it is there, this replica may have acknowledged from memory what it has no more.
+"""A marker file in a partition's directory: while it exists, this replica may have acknowledged from memory what it has lost.
 
-It is on the medium before the first transaction is acknowledged that is not, and goes when everything is synced and the partition is closed in order,
-or was made clean in a session. A start that finds it cannot know whether the machine or only the process died: the replica says so to every session
-(`may_lack`), and recovery copies to it before it decides by what it holds (docs/internals/recovery.md). Blocks; within a turn of the partition.
+It is durable before the first transaction is acknowledged that is not. It is removed when everything is synced and the partition is closed in order,
+or became clean in a session. A start that finds it cannot know whether the machine or only the process died: the replica reports it to every session
+(`may_lack`), and recovery copies to it before it uses its content to decide (docs/internals/recovery.md). Blocks; within a turn of the partition.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from waltz_log.core.ports import Disk
-from waltz_log.storage.segments.segment import put_file, taking_space
+from waltz_log.storage.segments.segment import allocating_space, put_file
 from waltz_log.storage.segments.segment_log import SegmentLog
 
 __all__ = ["UNSYNCED_FILE", "UnsyncedMark"]
@@ -20,7 +20,7 @@ _CONTENT: Final = b"transactions were acknowledged before they were on disk\n"
 
 
 class UnsyncedMark:
-    """`there`: whether the mark is on the medium. `may_lack`: it was left by an earlier start."""
+    """`there`: whether the file exists. `may_lack`: an earlier start left it."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -31,13 +31,13 @@ class UnsyncedMark:
     def put(self, log: SegmentLog) -> None:
         """Raises `StorageFull`, `StorageFailed`."""
         with log.writing():
-            with taking_space():
+            with allocating_space():
                 put_file(self._disk, self._path, _CONTENT)
             self._disk.sync_directory(self._directory)
         self.there = True
 
     def settle(self, log: SegmentLog) -> None:
-        """All that the replica ever acknowledged is on disk, or was copied to it again. Raises `StorageFailed`."""
+        """Everything that the replica ever acknowledged is on disk, or was copied to it again. Raises `StorageFailed`."""
         if self.there:
             with log.writing():
                 self._disk.remove(self._path)

@@ -1,11 +1,11 @@
-"""How blocks that a partition takes reach its log: queued, written together in rounds, synced, and their appenders told.
+"""How the blocks of a partition reach its log: queued, written together in rounds, synced, and acknowledged to their appenders.
 
-A round takes every block that is queued, writes and syncs them once off the event loop, then tells their appenders. Where all of their owners said
-that a topic wants it (`Flushing`), it is written and told as received, and a sync follows within the period or when there is so much. Decides nothing
-about what may be queued. What changes the log runs within the partition's turn, one at a time; `queue` and `flush` may be called from anywhere.
+A round writes and syncs all queued blocks once, off the event loop, and then notifies their appenders. If all of their owners asked for it because of
+a topic (`Flushing`), blocks are acknowledged as received when they are written, and a sync follows within the period or at a number of bytes. Does
+not decide what may be queued. Changes of the log run within the partition's turn, one at a time; `queue` and `flush` may be called at any time.
 
-Invariants: what is told to be on disk is on the medium; a block is told to be received once it is written and the mark is there that says so after a
-crash; nothing is written any more once the partition was stopped, which a failed sync does, also one in the background.
+Invariants: what is acknowledged as on disk is durable; a block is acknowledged as received once it is written and the marker file for a crash is
+durable; nothing is written after the partition was stopped. A failed sync stops it, also one in the background.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from waltz_log.core.ports import Offload
 from waltz_log.errors import StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.base.space import DiskSpace
 from waltz_log.storage.replica.appender import Appender, Flushing, Pending
-from waltz_log.storage.replica.undertaken import Undertaken
+from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
 from waltz_log.storage.replica.unsynced import UnsyncedMark
 from waltz_log.storage.segments.segment_log import SegmentLog
 
 __all__ = ["WriteRounds"]
 
 RETRY_S = 1.0
-"""Until what a full disk did not let be synced is tried again, where somebody asked for it."""
+"""Pause before a sync that a full disk refused is tried again, if a caller asked for it."""
 
 
 class WriteRounds:
-    """Of one partition. `stop` is told of what ends it and calls `end` in turn."""
+    """For one partition. `stop` is called with the error that ends it and calls `end` in turn."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class WriteRounds:
         offload: Offload,
         unsynced: UnsyncedMark,
         turn: asyncio.Lock,
-        tasks: Undertaken,
+        tasks: ShieldedTasks,
         stop: Callable[[WaltzError], None],
     ) -> None:
         self.pending: deque[Pending] = deque()
@@ -61,7 +61,7 @@ class WriteRounds:
     # ---- queueing --------------------------------------------------------------------------------------------------------------------------------
 
     def queue(self, appender: Appender, block: Block) -> None:
-        """A block that was verified and follows on `queued_last`."""
+        """Queues a block that was verified and follows `queued_last`."""
         self.queued_last = block.last_transaction_id
         self.pending.append(Pending(block, appender))
         appender.queued(len(block.records))
@@ -70,7 +70,7 @@ class WriteRounds:
             self._tasks.start(self._write_pending())
 
     def drop(self, why: Callable[[Appender], WaltzError], kept: int = 0) -> int:
-        """Forgets what is queued but for the first `kept`; each appender learns why. How many blocks those were."""
+        """Drops the queued blocks except the first `kept`; `why` gives the error for each appender. Returns how many blocks were dropped."""
         gone = [self.pending.pop() for _ in range(len(self.pending) - kept)]
         self.queued_last = self.pending[-1].block.last_transaction_id if self.pending else self._log.written_id
         for pending in gone:
@@ -78,7 +78,7 @@ class WriteRounds:
         return len(gone)
 
     def end(self, error: WaltzError) -> None:
-        """Nothing is written any more, and every appender is told, also where nothing of it waits: what it was told to be received may never be
+        """Nothing is written any more, and every appender fails, also one without queued blocks: blocks acknowledged as received may never be
         synced."""
         self._ended = True
         self.cancel_flush()
@@ -88,7 +88,7 @@ class WriteRounds:
 
     @property
     def held_bytes(self) -> int:
-        """Memory for what is not written, and for the index of what is not synced."""
+        """Memory for unwritten blocks and for index entries of unsynced ones."""
         return sum(len(pending.block.records) for pending in self.pending) + self._log.held_bytes
 
     # ---- rounds ----------------------------------------------------------------------------------------------------------------------------------
@@ -102,13 +102,13 @@ class WriteRounds:
             self._writing = False
 
     async def write_all(self) -> None:
-        """Within a turn: everything queued until now is in the log, or dropped, when this returns."""
+        """Within a turn: every block queued until now is in the log, or dropped, when this returns."""
         while self.pending and not self._ended:
             await self._round()
 
     async def _round(self) -> None:
-        """Everything queued, with one write and one sync, or without a sync where all appenders want that; then the answers; then the checkpoint, if
-        one is due, before the next round."""
+        """Writes everything queued, with one write and one sync, or without a sync if all appenders accept that; then acknowledges; then makes a
+        checkpoint, if one is due, before the next round."""
         batch = list(self.pending)
         blocks = [pending.block for pending in batch]
         if not blocks:
@@ -123,17 +123,17 @@ class WriteRounds:
             if self._log.failed is not None:
                 self._stop(self._log.failed)
             else:
-                told = error  # the name of a caught error is gone when a function outlives it
-                self.drop(lambda _: told, self._before(batch[0]))
+                failure = error  # Python deletes the name `error` at the end of the except clause
+                self.drop(lambda _: failure, self._before(batch[0]))
             return
         self.rounds += 1
         self.bytes_written += size
         for pending in batch:
             self.transactions_written += pending.block.count
-            if self.pending and self.pending[0] is pending:  # not so where the partition was stopped meanwhile
+            if self.pending and self.pending[0] is pending:  # false if the partition was stopped meanwhile
                 self.pending.popleft()
-            tell = pending.appender.written if flushing is None else pending.appender.took
-            tell(pending.block.last_transaction_id, len(pending.block.records))
+            report = pending.appender.written if flushing is None else pending.appender.written_unsynced
+            report(pending.block.last_transaction_id, len(pending.block.records))
         if flushing is None:
             self._all_synced()
         else:
@@ -141,7 +141,7 @@ class WriteRounds:
         await self._checkpoint()
 
     def _before(self, first: Pending) -> int:
-        """How many queued blocks stand before it."""
+        """How many queued blocks precede it."""
         return next((place for place, pending in enumerate(self.pending) if pending is first), len(self.pending))
 
     def _append(self, blocks: list[Block], size: int, sync: bool) -> None:
@@ -153,7 +153,7 @@ class WriteRounds:
             try:
                 await self._offload(self._log.checkpoint)
             except StorageFull:
-                pass  # it is tried again before the next append, which is refused then
+                pass  # the next append tries it again, and is refused if it fails
             except StorageFailed as error:
                 self._stop(error)
 
@@ -171,7 +171,7 @@ class WriteRounds:
         self._flush_timer = asyncio.get_running_loop().call_later(period_s, self.flush, period_s)
 
     def flush(self, retry_s: float = RETRY_S) -> None:
-        """Has all that was received until now synced; its appenders learn of it. On a disk that is full it is tried again after so long."""
+        """Syncs everything received until now; its appenders learn of it. If the disk is full, it is tried again after `retry_s`."""
         if self._unsynced_bytes or self.pending:
             self._tasks.start(self._flush(retry_s))
 
@@ -187,13 +187,13 @@ class WriteRounds:
         except StorageFull:
             self._flush_after(retry_s)
         except StorageFailed:
-            pass  # the partition is stopped, and everybody who waits was told why
+            pass  # the partition is stopped, and each waiting appender has the reason
         else:
             await self._checkpoint()
 
     async def sync(self) -> None:
-        """Within a turn: everything that is written is on the medium when this returns. Raises `StorageFull`, after which it can be tried again, and
-        `StorageFailed`, which is as final here as anywhere."""
+        """Within a turn: everything written is durable when this returns. Raises `StorageFull`, after which it can be tried again, and
+        `StorageFailed`, which is final."""
         if self._unsynced_bytes:
             try:
                 await self._offload(self._log.sync)
@@ -217,7 +217,7 @@ class WriteRounds:
 
 
 def _flushing_of(batch: Sequence[Pending]) -> Flushing | None:
-    """None where a block of the batch is to be synced before anybody is told of it."""
+    """None if a block of the batch must be synced before it is acknowledged."""
     for pending in batch:
         if pending.appender.flushing is None:
             return None

@@ -1,8 +1,8 @@
-"""How much all partitions of a node together keep in memory of what they received and have not written yet.
+"""Bounds the memory that all partitions of a node together use for received, unwritten blocks.
 
-Each owner's stream has a bound of its own (`Appender`); this one is over all of them, because a thousand partitions with a megabyte each are a
-gigabyte (seeds/partitioned_wal.md, max_bytes_in_writer_cache). Beyond it a stream takes its next block only when its last one is written: what is
-held is at most the bound and one block for each stream, however slow the disk. Event loop only.
+Each owner's stream has its own bound (`Appender`). This one is over all of them, because a thousand partitions with a megabyte each are a gigabyte
+(Waltz's partitioned WAL, max_bytes_in_writer_cache). Above it, a stream accepts its next block only when its last one is written. So at most the
+bound and one block for each stream are held, however slow the disk is. Event loop only.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class WriterMemory:
     def full(self) -> bool:
         return self.held > self.bytes_max
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         self.held += size
         self.highest = max(self.highest, self.held)
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.held -= size
         if self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -37,7 +37,7 @@ class WriterMemory:
                     each.set_result(None)
 
     async def changed(self) -> None:
-        """Returns when something was given back."""
+        """Returns when memory was released."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         await waiter

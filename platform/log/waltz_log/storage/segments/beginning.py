@@ -1,9 +1,9 @@
-"""Begins the log of a partition anew at a later transaction: for a replica that ends below what the cluster still has (docs/guides/topics.md,
+"""Restarts the log of a partition at a later transaction: for a replica that ends below the first retained id of the cluster (docs/guides/topics.md,
 Retention).
 
-A small file, `begins`, says first where the log begins from now on; then the segments below go and an empty one is made; then the file goes. Whatever
-a crash interrupts, opening finishes it: the log is the old one or begins anew, never one with a gap. Decides nothing: whoever calls knows that all
-below is committed and not kept by anybody.
+First a small file, `begins`, states where the log begins from now on; then the segments below are removed and an empty one is created; then the file
+is removed. If a crash interrupts this, opening the log finishes it: the log is the old one or the new one, never one with a gap. Decides nothing: the
+caller knows that everything below is committed and retained nowhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData
 from waltz_log.storage.segments.open_files import OpenFiles
 from waltz_log.storage.segments.opening import remove_segment
-from waltz_log.storage.segments.segment import create_files, put_file, taking_space
+from waltz_log.storage.segments.segment import allocating_space, create_files, put_file
 
 __all__ = ["announce", "carry_out", "finish_beginning"]
 
@@ -27,17 +27,17 @@ _CONTENT: Final = Struct(">qI")
 
 
 def announce(disk: Disk, directory: str, first_id: int) -> None:
-    """From now on the log begins there, whatever happens: `carry_out` follows, now or when the directory is opened."""
+    """From now on the log begins at the id: `carry_out` follows, now or when the directory is opened."""
     first = first_id.to_bytes(8, "big", signed=True)
-    with taking_space():
+    with allocating_space():
         put_file(disk, f"{directory}/{BEGINS}.new", _CONTENT.pack(first_id, crc32(first)))
         disk.rename(f"{directory}/{BEGINS}.new", f"{directory}/{BEGINS}")
     disk.sync_directory(directory)
 
 
 def finish_beginning(files: OpenFiles, directory: str, header: SegmentHeader) -> None:
-    """What a crash interrupted, if anything. `header`: of any first transaction. Raises `CorruptData` where the file does not tell."""
-    first = _told(files.disk, directory)
+    """Finishes what a crash interrupted, if anything. `header`: of any first transaction. Raises `CorruptData` if the file is not readable."""
+    first = _announced(files.disk, directory)
     if first is not None:
         carry_out(files, directory, replace(header, first_transaction_id=first))
 
@@ -55,7 +55,7 @@ def carry_out(files: OpenFiles, directory: str, header: SegmentHeader) -> None:
     files.disk.sync_directory(directory)
 
 
-def _told(disk: Disk, directory: str) -> int | None:
+def _announced(disk: Disk, directory: str) -> int | None:
     path = f"{directory}/{BEGINS}"
     if not disk.exists(path):
         return None

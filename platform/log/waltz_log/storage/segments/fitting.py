@@ -21,7 +21,7 @@ __all__ = ["expect_to_fit", "fitted"]
 
 
 def expect_to_fit(block: Block, segment_bytes: int) -> None:
-    """Raises `TransactionTooLarge` where a record of the block fits no segment."""
+    """Raises `TransactionTooLarge` if a record of the block fits no segment."""
     limit = min(RECORD_BYTES_MAX, segment_bytes - FILE_HEADER_BYTES)
     if len(block.records) > limit and (largest := int(lengths_array(block.lengths).max())) > limit:
         raise TransactionTooLarge(what="record in a segment", size=largest, limit=limit)

@@ -1,6 +1,6 @@
-"""What a replica holds, told segment by segment: ids, bytes, and the append time of the last transaction. For who decides what may go.
+"""Lists what a replica holds, segment by segment: ids, bytes, and the append time of the last transaction. The basis of retention decisions.
 
-Closed segments do not change, so each is looked at once. Decides nothing. Blocks; one caller at a time.
+Closed segments do not change, so each is read once. Decides nothing. Blocks; one caller at a time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["Holdings"]
 
 
 class Holdings:
-    """Of one partition's log."""
+    """For one partition's log."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
         self._known: dict[int, SegmentFacts] = {}
 
-    def look(self) -> list[SegmentFacts]:
-        """All segments, in order; the last is the one that is appended to. Raises `OSError` where one goes meanwhile."""
+    def segments(self) -> list[SegmentFacts]:
+        """All segments, in order; the last is the one that is appended to. Raises `OSError` if one is removed meanwhile."""
         tail, closed = self._log.tail, self._log.closed()
         closed = [(first, last) for first, last in closed if first < tail.segment]
         self._known = {first: self._known.get(first) or self._closed(first, last) for first, last in closed}

@@ -1,7 +1,6 @@
-"""Where something is in the log of one partition: by append time, and by how many bytes the records take. From times and index alone; no record is
-read but the last header of a segment.
+"""Finds positions in the log of one partition: by append time, and by size in bytes. Reads only times and index, and the last header of a segment.
 
-Decides nothing about what is committed: who asks bounds the answer by a mark. Blocks. Any thread.
+Decides nothing about what is committed: the caller limits the answer by a mark. Blocks. Any thread.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ __all__ = ["Located", "locate"]
 
 
 class Located(NamedTuple):
-    """`positions`: for each time the first id appended then or later, the id after the last where there is none. `bytes`: of the range's records;
-    `last_within`: up to where they take no more than was asked for, the id before the range where its first record alone is larger."""
+    """`positions`: for each time the first id appended then or later, the id after the last if there is none. `bytes`: of the range's records;
+    `last_within`: the last id up to which they fit the requested size, the id before the range if its first record alone is larger."""
 
     positions: tuple[int, ...]
     bytes: int
@@ -29,7 +28,7 @@ class Located(NamedTuple):
 
 
 def locate(log: SegmentLog, times_ms: Sequence[int], first: int, last: int, max_bytes: int) -> Located:
-    """The range `first` to `last` may be empty; what of it is above the log is left out. Raises `OutOfRange` where it begins below the log."""
+    """The range `first` to `last` may be empty; the part above the log is ignored. Raises `OutOfRange` if it begins below the log."""
     tail = log.tail
     positions = tuple(log.position_at(time_ms) for time_ms in times_ms)
     ends = dict(log.closed())

@@ -1,11 +1,10 @@
-"""The files of a node that are open, and no more of them than a setting allows: who uses one that is not gets it opened, and the one that was not
-used for longest is closed instead.
+"""The open files of a node, at most as many as a setting allows: a file that is used is opened if necessary, and the least recently used one is
+closed.
 
-Decides when a file is open; never what is in it. Invariants: one open file for each path, shared by all its readers and its writer; a file that is in
-use is never closed; what was written through it is synced before it is closed to make room, and where that fails, whoever uses the file next is told,
-for nothing can be known of those bytes any more. A path that was renamed over or removed is forgotten, so that its next use sees what is there now.
-
-Blocks. Any thread.
+Decides when a file is open, never its content. Invariants: one open file for each path, shared by all its readers and its writer; a file in use is
+never closed; writes are synced before a file is closed to make room. If that sync fails, the next use of the file raises the error, because the
+content of the medium is then unknown. A path that was renamed over or removed is forgotten, so that its next use opens the new file. Blocks. Any
+thread.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ class OpenFiles:
         self._open: OrderedDict[PooledFile, None] = OrderedDict()
         """Least recently used first."""
         self._places = 0
-        """Files that are open or about to be."""
+        """Files that are open or being opened."""
 
     @property
     def count(self) -> int:
         return self._places
 
     def reading(self, path: str) -> PooledFile:
-        """The file at the path. It is opened when it is used: that is where a missing one shows."""
+        """The file at the path. It is opened when it is used, so a missing file is found then."""
         with self._lock:
             found = self._known.get(path)
             if found is None:
@@ -44,7 +43,7 @@ class OpenFiles:
             return found
 
     def writing(self, path: str) -> PooledFile:
-        """The same file, for one owner who writes: opened anew and at once, so that what is read from it is what the medium has."""
+        """The same file, for its only writer: reopened at once, so that reads from it show what the medium has."""
         found = self.reading(path)
         found._begin("write")
         found.failed = None
@@ -52,22 +51,23 @@ class OpenFiles:
         return found
 
     def forget(self, path: str) -> None:
-        """The path means another file now, or none, or its owner is done with it: closed without a sync. Who uses it again opens it anew, to read."""
+        """The path now names another file or none, or its owner has finished with it: closes it without a sync. The next use reopens it for
+        reading."""
         with self._lock:
             found = self._known.get(path)
         if found is not None:
             found._begin("read")
 
     def forget_directory(self, directory: str) -> None:
-        """Closes what is open below it."""
+        """Closes the open files below it."""
         with self._lock:
             paths = [path for path in self._known if path.startswith(f"{directory}/")]
         for path in paths:
             self.forget(path)
 
     def _make_room(self) -> None:
-        """Takes a place for one more file. While others are at that too, or every file is in use, there are for that moment more than allowed: two
-        for each thread at most."""
+        """Reserves a place for one more file. While other threads do the same, or every file is in use, the limit is exceeded for that moment: by at
+        most two for each thread."""
         with self._lock:
             self._places += 1
         while True:
@@ -83,7 +83,7 @@ class OpenFiles:
                 self._close(file)
 
     def _victim(self) -> PooledFile | None:
-        """The file to close, which nobody can open again before its lock is released. One with nothing to sync, if there is one."""
+        """The file to close; no thread can reopen it before its lock is released. One without unsynced writes, if there is one."""
         found = None
         for file in self._open:
             if not file._users and not file._opening.locked():
@@ -100,12 +100,12 @@ class OpenFiles:
 
 
 class PooledFile:
-    """A file that is open when it is used. Made by `OpenFiles`."""
+    """A file that is open while it is used. Created by `OpenFiles`."""
 
     def __init__(self, pool: OpenFiles, path: str, mode: Literal["read", "write"]) -> None:
         self.path = path
         self.failed: OSError | None = None
-        """The sync that failed. Nothing is written or synced any more."""
+        """The error of a failed sync. Nothing is written or synced any more."""
         self._pool = pool
         self._mode = mode
         self._file: DiskFile | None = None
@@ -116,7 +116,7 @@ class PooledFile:
 
     def __enter__(self) -> DiskFile:
         """The open file, which stays open until the exit; any number of users at once."""
-        return self._take()
+        return self._acquire()
 
     def __exit__(self, *_: object) -> None:
         with self._pool._lock:
@@ -127,7 +127,7 @@ class PooledFile:
         for each in ended:
             self._pool._close(each)
 
-    def _take(self) -> DiskFile:
+    def _acquire(self) -> DiskFile:
         pool = self._pool
         with pool._lock:
             if self._file is not None:
@@ -168,8 +168,8 @@ class PooledFile:
                 self.failed = error
 
     def _begin(self, mode: Literal["read", "write"]) -> None:
-        """Closes the file without a sync; the next use opens what the path means then. Not while somebody opens it: he would bring back the old one,
-        or one that cannot be written to."""
+        """Closes the file without a sync; the next use opens the file that the path names then. Not while another thread opens it: that thread would
+        restore the old file, or one that cannot be written to."""
         with self._opening:
             with self._pool._lock:
                 self._mode, self._dirty = mode, False
@@ -181,7 +181,7 @@ class PooledFile:
                 self._pool._close(file)
 
     def settle(self) -> None:
-        """Nothing more is written through it. From now on it is opened for reading only."""
+        """Ends writing. From now on it is opened only for reading."""
         self._mode = "read"
 
     def _change(self) -> None:
@@ -229,8 +229,8 @@ class PooledFile:
             file.uncache(start, end)
 
     def close(self) -> None:
-        """By its owner: nothing more is written, and nothing is synced."""
+        """Called by its owner: nothing more is written or synced."""
         self._pool.forget(self.path)
 
 
-_file: type[DiskFile] = PooledFile  # holds the class to the port when types are checked
+_file: type[DiskFile] = PooledFile  # mypy checks that the class implements the port

@@ -1,14 +1,15 @@
-"""Opens the files of a partition after nobody watched them: what is there, what is torn, what is corrupt (docs/internals/storage.md).
+"""Opens the files of a partition after a stop or a crash: what is there, what is torn, what is corrupt (docs/internals/storage.md).
 
 The rules, in order:
+
 1. Leftovers of a roll (temporary files, an index or times without data) are removed.
-2. Of closed segments only names and sizes are looked at. An index of a wrong size is made again from the data when somebody reads there, or in the
-   background; how large a partition is does not matter for how long it takes to open.
-3. The last segment is scanned from the last checkpoint its index tells. A record the index knows of was acknowledged: one that is not whole *below*
-   that, or below the local low-water mark, is corruption and stops the partition; nothing is cut away.
-4. Zeros up to the end of the file are space that was taken beforehand: no record is all zeros, because the checksum of zeros is not zero.
-5. What else is not whole above what is known good is the torn tail of an append nobody was told of: dropped, with a logged line.
-6. What was found is synced before anybody, the index included, is told of it: a killed process may have left it in the page cache only.
+2. Only the names and sizes of closed segments are checked. An index of a wrong size is rebuilt from the data when a read needs it, or in the
+   background, so the time to open does not depend on the size of a partition.
+3. The last segment is scanned from the last checkpoint in its index. A record in the index was acknowledged. If one is damaged *below* the end of
+   the index, or below the local low-water mark, that is corruption and stops the partition; nothing is truncated.
+4. Zeros up to the end of the file are preallocated space: no record is all zeros, because the checksum of zeros is not zero.
+5. Other damage above what is known to be good is the torn tail of an append that was never acknowledged: it is truncated, with a line in the log.
+6. What was found is synced before any use of it, also by the index: a killed process may have left it in the page cache only.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from waltz_log.core.ports import Disk, DiskFile
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.storage.segments.open_files import OpenFiles, PooledFile
 from waltz_log.storage.segments.scan import CHUNK_BYTES, Scan
-from waltz_log.storage.segments.segment import KINDS, ActiveSegment, create_files, put_file, read_header, segment_path, taking_space
+from waltz_log.storage.segments.segment import KINDS, ActiveSegment, allocating_space, create_files, put_file, read_header, segment_path
 from waltz_log.storage.segments.times import SegmentTimes
 
 __all__ = ["has_right_sizes", "open_last", "remove_leftovers", "remove_segment", "repair_closed_index"]
@@ -36,7 +37,7 @@ INDEX_CHUNK_ENTRIES: Final = 64 * 1024
 
 
 def remove_leftovers(disk: Disk, directory: str) -> list[int]:
-    """The first ids of the segments that are there, in order, once what a crash left of others is gone."""
+    """Removes what a crash left of other segments, and returns the first ids of the existing ones, in order."""
     names = disk.list(directory)
     firsts = [first for name in names if (first := first_id_of(name, DATA)) is not None]
     known = set(firsts)
@@ -46,19 +47,19 @@ def remove_leftovers(disk: Disk, directory: str) -> list[int]:
     for name in leftovers:
         log.warning("removing an incomplete segment", file=f"{directory}/{name}")
         disk.remove(f"{directory}/{name}")
-    # Also without leftovers: a process that was killed between a rename or removal and its sync left names that the medium does not have yet.
+    # Also without leftovers: a process killed between a rename or removal and its sync left a directory that is not on the medium yet.
     disk.sync_directory(directory)
     return sorted(firsts)
 
 
 def remove_segment(files: OpenFiles, directory: str, first: int) -> None:
-    """Durable when it returns. The data file goes first: what a crash leaves of the others is removed when the directory is opened."""
+    """Durable when it returns. The data file is removed first: opening the directory removes what a crash leaves of the others."""
     names = set(files.disk.list(directory))
     for kind in (DATA, INDEX, TIMES):
         path = segment_path(directory, first, kind)
         if path.rpartition("/")[2] in names:
             files.disk.remove(path)
-        files.forget(path)  # after it: one that is opened again meanwhile would keep the space
+        files.forget(path)  # after the removal: a file reopened in between would keep the space
     files.disk.sync_directory(directory)
 
 
@@ -66,14 +67,14 @@ def remove_segment(files: OpenFiles, directory: str, first: int) -> None:
 
 
 def has_right_sizes(disk: Disk, directory: str, first: int, following: int) -> bool:
-    """Whether the files of a closed segment can be what they should be, as far as sizes tell."""
+    """Whether the sizes of a closed segment's files are possible."""
     count = following - first
     index = _size(disk, segment_path(directory, first, INDEX))
     return index == FILE_HEADER_BYTES + 8 * count and _size(disk, segment_path(directory, first, DATA)) >= FILE_HEADER_BYTES + 40 * count
 
 
 def _size(disk: Disk, path: str) -> int:
-    """-1 where there is no such file."""
+    """-1 if there is no such file."""
     if not disk.exists(path):
         return -1
     file = disk.open(path, "read")
@@ -84,8 +85,8 @@ def _size(disk: Disk, path: str) -> int:
 
 
 def repair_closed_index(files: OpenFiles, directory: str, key: UUID, partition: int, first: int, following: int) -> None:
-    """Makes the index of a closed segment again and puts it in the place of the old one, beside readers. Raises `CorruptData` where the data does not
-    hold what it must; the old index stays then."""
+    """Rebuilds the index of a closed segment and replaces the old one, concurrently with readers. Raises `CorruptData` if the data is damaged; the
+    old index then stays."""
     where = segment_path(directory, first, DATA)
     data = files.reading(where)
     header = read_header(data, key, partition, first, where)
@@ -113,7 +114,7 @@ def repair_closed_index(files: OpenFiles, directory: str, key: UUID, partition: 
 
 
 def _rewrite(index: DiskFile, scan: Scan, first: int) -> None:
-    """Runs the scan and writes the entries it finds where the index has others."""
+    """Runs the scan and writes the entries that differ from the index."""
     next_id = scan.next_id
     for offsets in scan.run():
         place = FILE_HEADER_BYTES + 8 * (next_id - first)
@@ -127,14 +128,14 @@ def _rewrite(index: DiskFile, scan: Scan, first: int) -> None:
 
 
 def open_last(files: OpenFiles, directory: str, key: UUID, partition: int, first: int, known_good: int) -> ActiveSegment:
-    """The last segment, ready to be appended to. `known_good`: every record up to this id must be whole. Raises `CorruptData` where one is not."""
+    """The last segment, ready for appends. `known_good`: every record up to this id must be intact. Raises `CorruptData` if one is not."""
     where = segment_path(directory, first, DATA)
     try:
         data = files.writing(where)
         header = read_header(data, key, partition, first, where)
         index = _open_or_create(files, directory, header, INDEX)
         times = _open_or_create(files, directory, header, TIMES)
-        # Before the index tells of any of it: a killed process may have left records in the page cache only.
+        # Before the index lists any of it: a killed process may have left records in the page cache only.
         data.sync()
         scan = _scanned(data, index, where, header, known_good)
         allocated = data.size()
@@ -158,7 +159,7 @@ def open_last(files: OpenFiles, directory: str, key: UUID, partition: int, first
 
 
 def _open_or_create(files: OpenFiles, directory: str, header: SegmentHeader, kind: str) -> PooledFile:
-    """A side file, made anew where it is missing or its header is not this segment's."""
+    """A side file, recreated if it is missing or its header is not this segment's."""
     path = segment_path(directory, header.first_transaction_id, kind)
     if files.disk.exists(path):
         file = files.writing(path)
@@ -173,26 +174,26 @@ def _open_or_create(files: OpenFiles, directory: str, header: SegmentHeader, kin
 
 def _scanned(data: DiskFile, index: DiskFile, where: str, header: SegmentHeader, known_good: int) -> Scan:
     first, size = header.first_transaction_id, data.size()
-    told = _credible_entries(index)
-    known_good = max(known_good, first + told - 1)
-    checkpoint = (first + told - 1) // CHECKPOINT_TRANSACTIONS * CHECKPOINT_TRANSACTIONS
+    entries = _credible_entries(index)
+    known_good = max(known_good, first + entries - 1)
+    checkpoint = (first + entries - 1) // CHECKPOINT_TRANSACTIONS * CHECKPOINT_TRANSACTIONS
     starts = [(first, FILE_HEADER_BYTES)]
     if checkpoint > first:
         starts.insert(0, (checkpoint, int.from_bytes(index.read(FILE_HEADER_BYTES + 8 * (checkpoint - first), 8), "big")))
     for next_id, offset in starts:
         scan = Scan(data, where, header.partition, next_id=next_id, offset=offset, end=size)
-        with taking_space():
+        with allocating_space():
             _rewrite(index, scan, first)
         if scan.next_id > known_good:
             return scan
-        # The entry of the checkpoint itself may be what is wrong: the whole segment tells.
+        # The entry of the checkpoint itself may be wrong: scan the whole segment.
     raise scan.damage or CorruptData(
         where=where, offset=scan.offset, transaction_id=scan.next_id, reason=f"acknowledged transactions are missing: known_good={known_good}"
     )
 
 
 def _credible_entries(index: DiskFile) -> int:
-    """How many entries from the first on can be true. Some may be missing after a crash of the machine: pages reach the medium in any order."""
+    """How many entries from the first on can be right. Some may be missing after a crash of the machine: pages reach the medium in any order."""
     count, before = 0, FILE_HEADER_BYTES - RECORD_OVERHEAD_BYTES
     while raw := index.read(FILE_HEADER_BYTES + 8 * count, 8 * INDEX_CHUNK_ENTRIES):
         entries = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=">i8").astype(np.int64)

@@ -1,7 +1,7 @@
-"""Reads ranges of one segment as raw slices of the stored bytes, verified at once, then cut where the append time changes.
+"""Reads ranges of one segment as raw slices of the stored bytes, verified at once, then split where the append time changes.
 
-Never beyond what it is told is on the medium: space that was taken beforehand is not looked at. Any number of readers run beside the appends and
-beside each other. Blocks; one thread at a time per reader.
+Reads only what the caller says is durable; preallocated space is never read. Any number of readers run concurrently with the appends and with each
+other. Blocks; one thread at a time per reader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from waltz_log.storage.segments.times import SegmentTimes
 __all__ = ["SegmentReader", "open_times"]
 
 INDEX_ENTRIES: Final = 16 * 1024
-"""Looked up at once, 128 KiB: more than a block of small records has, little for one of large records."""
+"""Read at once, 128 KiB: more than a block of small records has, and little compared with a block of large records."""
 
 
 def open_times(files: OpenFiles, directory: str, first: int, creation_time_ms: int) -> SegmentTimes:
@@ -43,8 +43,9 @@ class SegmentReader:
         self.times = open_times(files, directory, first, self.header.creation_time_ms)
 
     def read(self, first: int, last: int, max_bytes: int, end: int | None) -> list[Block]:
-        """Transactions from `first` up to `last` or earlier, at least one, of `max_bytes` together where they are more than one. `end`: where the
-        record of `last` ends if the index does not tell, None where its own header does. Raises `CorruptData` where anything does not match."""
+        """Transactions from `first` up to `last` or earlier, at least one; if there are more, of at most `max_bytes` together.
+
+        `end`: where the record of `last` ends if it is not in the index; None: read its header. Raises `CorruptData` if anything does not match."""
         count = min(last - first + 1, INDEX_ENTRIES, max_bytes // RECORD_OVERHEAD_BYTES + 1)
         raw = self._index.read(FILE_HEADER_BYTES + 8 * (first - self.first), 8 * (count + 1))
         offsets = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=">i8").astype(np.int64)
@@ -66,23 +67,23 @@ class SegmentReader:
         return self._cut(first, lengths, records, offsets[: count + 1] - start)
 
     def start_of(self, transaction_id: int) -> int:
-        """Where its record starts in the data, as the index tells."""
+        """Offset of the record in the data, from the index."""
         raw = self._index.read(FILE_HEADER_BYTES + 8 * (transaction_id - self.first), 8)
         if len(raw) < 8:
             raise CorruptData(where=self._where, offset=-1, transaction_id=transaction_id, reason="index is cut off")
         return int.from_bytes(raw, "big", signed=True)
 
     def end_of(self, transaction_id: int) -> int:
-        """Where its record ends in the data, as its own header tells."""
+        """Offset of the record's end in the data, from its header."""
         return self._end_of_last(np.array([self.start_of(transaction_id)]))
 
     def _end_of_last(self, offsets: NDArray[np.int64]) -> int:
-        """As the record itself tells: what a file has beyond its records is nobody's business here. The checksums tell whether it is true."""
+        """From the header of the record itself, whatever follows the records in the file. The checksums prove whether it is right."""
         if not len(offsets):
             return -1
         start = int(offsets[-1])
-        told = self._data.read(start + 28, 4) if start >= 0 else b""
-        return start + RECORD_OVERHEAD_BYTES + int.from_bytes(told, "big", signed=True)
+        length = self._data.read(start + 28, 4) if start >= 0 else b""
+        return start + RECORD_OVERHEAD_BYTES + int.from_bytes(length, "big", signed=True)
 
     def _cut(self, first: int, lengths: bytes, records: bytes, offsets: NDArray[np.int64]) -> list[Block]:
         count = len(lengths) // 4

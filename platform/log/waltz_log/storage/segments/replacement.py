@@ -1,8 +1,8 @@
-"""A new copy of a closed segment, made beside the old one and put in its place as a whole: how what rotted is mended from a peer.
+"""A new copy of a closed segment, written beside the old one and renamed over it as a whole: how corruption is repaired from a peer.
 
-    replacement = Replacement(log, first)       # `log.closed()` tells which there are
+    replacement = Replacement(log, first)       # `log.closed()` lists them
     replacement.add(blocks)                     # as often as needed: verified, in order, from the segment's first id to its last
-    replacement.seal()                          # all of it on the medium
+    replacement.seal()                          # makes all of it durable
     replacement.put_in_place()                  # in the partition's turn: renamed over the old files, durable when it returns
     replacement.abandon()                       # instead, at any time before
 
@@ -23,7 +23,7 @@ from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import offsets_array, verify_records
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES, INDEX, TIMES, SegmentHeader, encode_time
 from waltz_log.errors import OutOfRange, ProtocolViolation, StorageFailed, StorageFull, WaltzError
-from waltz_log.storage.segments.segment import KINDS, NoSpace, put_file, read_header, segment_path, taking_space
+from waltz_log.storage.segments.segment import KINDS, NoSpace, allocating_space, put_file, read_header, segment_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ __all__ = ["Replacement"]
 
 class Replacement:
     def __init__(self, log: SegmentLog, first: int) -> None:
-        """Raises `OutOfRange` where no closed segment begins at the id."""
+        """Raises `OutOfRange` if no closed segment begins at the id."""
         last = dict(log.closed()).get(first)
         if last is None:
             raise OutOfRange(partition=log.partition, asked=first, first=log.first_id, last=log.tail.segment - 1)
@@ -56,7 +56,7 @@ class Replacement:
         return f"{self._path(kind)}.copy.new"
 
     def add(self, blocks: Iterable[Block]) -> None:
-        """Raises `CorruptData` where a block is not whole, `ProtocolViolation` where it is not the next, `StorageFull`, `StorageFailed`."""
+        """Raises `CorruptData` if a block is damaged, `ProtocolViolation` if it is not the next, `StorageFull`, `StorageFailed`."""
         for block in blocks:
             if block.first_transaction_id != self.next_id or not block.count or block.last_transaction_id > self.last:
                 ids = f"{block.first_transaction_id}..{block.last_transaction_id}"
@@ -80,7 +80,7 @@ class Replacement:
         log = self._log
         header = SegmentHeader(append_time_ms, log.key, log.partition, self.first)
         for kind in KINDS:
-            # The segment was created when it says so, wherever one of its files still can.
+            # Keep the segment's creation time, from the first of its files that still has it.
             try:
                 header = read_header(log.files.reading(self._path(kind)), log.key, log.partition, self.first, self._path(kind))
                 break
@@ -91,7 +91,7 @@ class Replacement:
             self._files[kind] = log.files.disk.open(self._temporary(kind), "write")
 
     def seal(self) -> None:
-        """On the medium when it returns, under temporary names. Raises `ProtocolViolation` where transactions are missing."""
+        """Durable when it returns, under temporary names. Raises `ProtocolViolation` if transactions are missing."""
         if self.next_id != self.last + 1:
             raise ProtocolViolation(reason=f"copy of a segment is not complete: next={self.next_id} last={self.last}")
         with self._failing():
@@ -101,7 +101,7 @@ class Replacement:
         self._sealed = True
 
     def put_in_place(self) -> None:
-        """Durable when it returns. Raises `OutOfRange` where the segment is not closed or not there any more, `StorageFailed`."""
+        """Durable when it returns. Raises `OutOfRange` if the segment is not closed or no longer there, `StorageFailed`."""
         log = self._log
         assert self._sealed, "what is not on the medium does not replace what is"
         if (self.first, self.last) not in log.closed():
@@ -125,10 +125,10 @@ class Replacement:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """The log is not touched by what happens to a copy."""
+        """A failure of the copy does not stop the log."""
         partition = self._log.partition
         try:
-            with taking_space():
+            with allocating_space():
                 yield
         except NoSpace as error:
             self.abandon()

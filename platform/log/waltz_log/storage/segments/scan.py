@@ -1,6 +1,6 @@
-"""Walks the records of a segment data file and verifies each: how a file is trusted again after nobody watched it.
+"""Reads the records of a segment data file in order and verifies each, to establish what is intact after a stop or a crash.
 
-Never changes anything. What to do about damage is decided by who asked.
+Never changes anything. The caller decides what to do about damage.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from waltz_log.errors import CorruptData
 __all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Scan"]
 
 RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""No record is larger: none fits a message otherwise. A length above it is damage."""
+"""No record is larger, because it would not fit into a message. A length above it is damage."""
 
 CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Scan:
-    """From `offset`, where the record of `next_id` is expected, to `end` or past the record of `last`. `damage` is what stopped it earlier."""
+    """From `offset`, where the record of `next_id` is expected, to `end` or past the record of `last`. `damage` is the reason if it stopped
+    earlier."""
 
     def __init__(self, file: DiskFile, where: str, partition: int, *, next_id: int, offset: int, end: int, last: int | None = None) -> None:
         self._file = file
@@ -40,7 +41,7 @@ class Scan:
         self.damage: CorruptData | None = None
 
     def run(self) -> Iterator[NDArray[np.int64]]:
-        """The offsets of good records, in chunks. `next_id` and `offset` have moved past what was given."""
+        """The offsets of good records, in chunks. `next_id` and `offset` are then after the records returned."""
         size = CHUNK_BYTES
         while self.offset < self._end and self.damage is None and (self._last is None or self.next_id <= self._last):
             chunk = self._file.read(self.offset, min(size, self._end - self.offset))
@@ -71,7 +72,7 @@ class Scan:
             yield found
 
     def _needed(self, chunk: bytes) -> int | None:
-        """No whole record stands in the chunk: how much must be read for it, or None where there is none."""
+        """For a chunk without a complete record: how many bytes must be read for it, or None if there is none."""
         if len(chunk) < RECORD_OVERHEAD_BYTES:
             self._damaged(f"cut off: bytes={len(chunk)}")
             return None

@@ -1,13 +1,12 @@
-"""One segment that is written to: data, index and times of a run of transactions (core/formats/segment_format.py has the bytes).
+"""One segment that is written to: data, index and times of consecutive transactions (core/formats/segment_format.py has the bytes).
 
-Invariants: an entry of the index is written only after its record is on the medium, so what the index tells must be there, whole; entries of records
-that are written and not synced yet wait in memory. When records are cut away their index goes first. The index is synced at checkpoints, before the
-record that follows one; the times about once a second of append time, so that little is told wrong after a crash of the machine and nothing has to be
-synced twice for an acknowledgement. The data file may have space taken beforehand: zeros beyond `size`, which are given back when the segment is
-closed.
+Invariants: an entry of the index is written only after its record is durable, so a record in the index must be there, intact; entries of written,
+unsynced records wait in memory. When records are truncated, their index entries are removed first. The index is synced at checkpoints, before the
+record that follows one; the times about once per second of append time, so that a crash of the machine loses little of them and no acknowledgment
+needs two syncs. The data file may have preallocated space: zeros beyond `size`, which are released when the segment is closed.
 
-Blocks; called by one thread at a time. `OSError` passes through: the log above decides what it means. `NoSpace` is the one that leaves no doubt about
-what the medium holds: nothing was promised of the bytes that found no room, and they can be cut away again.
+Blocks; called by one thread at a time. `OSError` passes through: the log above decides what it means. `NoSpace` is the only one after which the
+content of the medium is known: nothing was promised about the bytes that found no space, and they can be truncated.
 """
 
 from __future__ import annotations
@@ -35,23 +34,24 @@ from waltz_log.errors import CorruptData
 from waltz_log.storage.segments.open_files import PooledFile
 from waltz_log.storage.segments.times import SegmentTimes
 
-__all__ = ["KINDS", "ActiveSegment", "NoSpace", "create_files", "put_file", "read_header", "segment_path", "taking_space"]
+__all__ = ["KINDS", "ActiveSegment", "NoSpace", "allocating_space", "create_files", "put_file", "read_header", "segment_path"]
 
 TIMES_SYNC_MS: Final = 1000
 UNCACHED_BYTES: Final = 2 << 20
-"""Let go in pieces of so much: few calls, and never a part of what the system holds as one piece (a huge page)."""
+"""Size of the pieces that are dropped from the page cache: few calls, and never a part of what the system holds as one piece (a huge page)."""
 
 KINDS: Final = (INDEX, TIMES, DATA)
-"""In the order in which their names appear. The data file's name is what makes the segment, so it comes last."""
+"""In the order in which their names appear. The data file makes the segment exist, so it comes last."""
 
 
 class NoSpace(OSError):
-    """The disk is full. Nothing was synced or renamed half."""
+    """The disk is full. No sync or rename was left half done."""
 
 
 @contextmanager
-def taking_space() -> Iterator[None]:
-    """Around calls that take space. Not around the sync of what is to last: once that failed nothing is known of it, whatever the reason."""
+def allocating_space() -> Iterator[None]:
+    """Around calls that allocate space. Not around the sync of data that must be durable: once that failed, nothing is known about the data, whatever
+    the reason."""
     try:
         yield
     except OSError as error:
@@ -65,9 +65,9 @@ def segment_path(directory: str, first_transaction_id: int, kind: str) -> str:
 
 
 def create_files(disk: Disk, directory: str, header: SegmentHeader, kinds: Sequence[str] = KINDS) -> None:
-    """Makes the files of a segment with their headers, so that after a crash at any point there is either no data file or a whole one. An index or
-    times without data are removed when the directory is opened."""
-    with taking_space():
+    """Creates the files of a segment with their headers, so that after a crash at any point there is either no data file or a complete one. Opening
+    the directory removes an index or times without data."""
+    with allocating_space():
         for kind in kinds:
             put_file(disk, f"{segment_path(directory, header.first_transaction_id, kind)}.new", header.to_bytes())
         for kind in kinds:
@@ -77,7 +77,7 @@ def create_files(disk: Disk, directory: str, header: SegmentHeader, kinds: Seque
 
 
 def put_file(disk: Disk, path: str, content: bytes) -> None:
-    """A file with this content, synced; one that is there already is left of something that ended, and goes."""
+    """Writes a file with this content, synced. An existing one is the remains of an interrupted call, and is replaced."""
     if disk.exists(path):
         disk.remove(path)
     file = disk.open(path, "create")
@@ -99,8 +99,7 @@ def read_header(file: DiskFile, key: UUID, partition: int, first_transaction_id:
 
 
 class ActiveSegment:
-    """The files of the segment at the end of the log. `next_id` and `size` tell what is written, `synced_id` and `synced_size` how much of that is on
-    the medium."""
+    """The files of the segment at the end of the log. `next_id` and `size` count what is written, `synced_id` and `synced_size` what is durable."""
 
     def __init__(
         self,
@@ -119,29 +118,29 @@ class ActiveSegment:
         self.next_id = self.synced_id = next_id
         self.size = self.synced_size = size
         self.allocated = allocated
-        """Where the data file ends. Beyond `size` there are zeros."""
+        """The size of the data file. Beyond `size` there are zeros."""
         self._times_end = times_end
         self._data = data
         self._index = index
         self._times = times
         self._entries: list[bytes] = []
-        """Of the index, for what is written and not synced."""
+        """Index entries of what is written and not synced."""
         self._index_due = False
         self._times_due = False
         self._times_synced_ms: int | None = None
         self._cached_from = _rounded_down(size)
-        """Below it the data file is not in the system's memory, or because somebody reads there."""
+        """Below this offset the data file was dropped from the page cache; a reader may have loaded parts again."""
 
     def append(self, blocks: Sequence[Block], allocate_to: int, *, sync: bool = True) -> None:
-        """Writes the blocks, which follow on what is there, with one write and one sync. They are on the medium when it returns; without `sync` they
-        are in the system's memory, until `sync` is called. The data file takes space up to `allocate_to` where it does not reach that far yet."""
+        """Writes the blocks, which follow the last record, with one write and one sync, and they are durable when it returns. Without `sync` they are
+        only in the page cache until `sync` is called. The data file allocates space up to `allocate_to` if it is shorter."""
         lengths = b"".join([block.lengths for block in blocks])
         records = b"".join([block.records for block in blocks]) if len(blocks) > 1 else blocks[0].records
         index, end = index_entries(lengths, self.size)
         assert end == self.size + len(records), "lengths and records were verified to agree"
         entries = b"".join([encode_time(block.first_transaction_id, block.append_time_ms) for block in blocks])
         before = (self.size, self.next_id, self._times_end)
-        with taking_space():
+        with allocating_space():
             if allocate_to > self.allocated:
                 self._data.allocate(allocate_to)
                 self.allocated = allocate_to
@@ -160,25 +159,25 @@ class ActiveSegment:
             try:
                 self.sync()
             except NoSpace:
-                # For the index. These blocks are refused; what was taken before them without a sync stays.
+                # No space for the index. These blocks are refused; unsynced blocks before them stay.
                 self._entries.pop()
                 self.size, self.next_id, self._times_end = before
                 raise
 
     def sync(self) -> None:
-        """What is written is on the medium when it returns, and the index tells of it."""
+        """Everything written is durable when it returns, and in the index."""
         if not self._entries:
             return
         self._data.sync()
-        with taking_space():
+        with allocating_space():
             self._index.write(self._index_offset(self.synced_id), self._entries[0] if len(self._entries) == 1 else b"".join(self._entries))
         self._entries = []
         self._index_due |= self.synced_id // CHECKPOINT_TRANSACTIONS < self.next_id // CHECKPOINT_TRANSACTIONS
         self.synced_id, self.synced_size = self.next_id, self.size
 
     def uncache(self, cached_bytes: int) -> None:
-        """Lets the system's memory go of what is on the medium but for the last `cached_bytes`, so that what is written next takes the same memory
-        again instead of memory that has to be found."""
+        """Drops durable data from the page cache except for the last `cached_bytes`, so that the next writes reuse the same memory and the system
+        need not search for free memory."""
         end = _rounded_down(self.synced_size - cached_bytes)
         if end > self._cached_from:
             self._data.uncache(self._cached_from, end)
@@ -186,7 +185,7 @@ class ActiveSegment:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that waits for the next sync."""
+        """Memory in use until the next sync."""
         return 8 * (self.next_id - self.synced_id)
 
     def _index_offset(self, transaction_id: int) -> int:
@@ -197,7 +196,7 @@ class ActiveSegment:
         return self._index_due or self._times_due
 
     def checkpoint(self) -> None:
-        """What is due of the index and the times is on the medium when it returns."""
+        """Index and times up to the checkpoint are durable when it returns."""
         if self._index_due:
             self._index.sync()
             self._index_due = False
@@ -206,7 +205,7 @@ class ActiveSegment:
             self._times_due = False
 
     def complete(self) -> None:
-        """The files are what they stay, and on the medium: nothing is taken beforehand any more."""
+        """The files have their final content, durably, and no preallocated space."""
         self.sync()
         if self.allocated > self.size:
             self._data.truncate(self.size)
@@ -216,8 +215,8 @@ class ActiveSegment:
         self.checkpoint()
 
     def cut_back(self) -> None:
-        """Cuts away what a write that found no space may have left beyond what is known. Durable when it returns."""
-        with taking_space():
+        """Truncates what a write that found no space may have left. Durable when it returns."""
+        with allocating_space():
             self._index.truncate(self._index_offset(self.synced_id))
             self._data.truncate(self.size)
             self._times.truncate(self._times_end)
@@ -246,7 +245,7 @@ class ActiveSegment:
         self._cached_from = min(self._cached_from, _rounded_down(size))
 
     def settle(self) -> None:
-        """Nothing is written to the files any more; readers go on with them."""
+        """Ends writing; readers continue to use the files."""
         for file in (self._data, self._index, self._times):
             file.settle()
 

@@ -1,12 +1,12 @@
-"""The log of one partition on disk: a row of segments, the last of which is appended to (seeds/on_disk_data_structures.md, Directory Structure).
+"""The log of one partition on disk: a sequence of segments, the last of which is appended to (Waltz's on-disk data structures, Directory Structure).
 
-Invariants: ids are dense from the first segment's number to `tail.last_id`; everything up to there is on the medium, and nothing above it is read; a
+Invariants: ids are dense from the first segment's number to `tail.last_id`; everything up to there is durable, and nothing above it is read; a
 segment exists once its data file has its name, durably, before the first record is written to it; the files of a closed segment are never written in
-place, only replaced as a whole. After a failed write, sync or rename nothing is written any more: what the medium holds is unknown until the next
-opening verifies it. A disk that is full is the exception (`StorageFull`): what found no room is cut away again, and the next append tries anew.
+place, only replaced as a whole. After a failed write, sync or rename nothing is written any more: the content of the medium is unknown until the next
+opening verifies it. A full disk is the exception (`StorageFull`): what found no space is truncated, and the next append tries again.
 
-Changing calls block and come from one thread at a time; readers come from any. For who looks at segments as a whole: `closed` lists those that
-nothing is appended to, whose files `verify.SegmentCheck` walks beside everything else and `replacement.Replacement` exchanges.
+Changing calls block and come from one thread at a time; readers come from any. For code that inspects segments as a whole: `closed` lists those that
+are no longer appended to. `verify.SegmentCheck` reads their files concurrently with everything else, and `replacement.Replacement` replaces them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = ["SegmentLog", "Tail"]
 log = structlog.get_logger(__name__)
 
 OPEN_FILES_MAX = 16
-"""Of a log that shares its files with no other."""
+"""For a log that shares its files with no other."""
 
 
 class Tail(NamedTuple):
-    """What is on the medium: the last transaction, and where the data of the last segment ends. Replaced as a whole."""
+    """What is durable: the last transaction, and where the data of the last segment ends. Replaced as a whole."""
 
     last_id: int
     segment: int
@@ -50,7 +50,7 @@ class Tail(NamedTuple):
 
 
 class SegmentLog:
-    """Made by `open`."""
+    """Created by `open`."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class SegmentLog:
         self.tail = Tail(active.next_id - 1, active.first, active.size)
         self.failed: StorageFailed | None = None
         self.cuts = 0
-        """Rises when ids are about to be cut away at the end and again when they are: odd while it is done. Who copies while it is odd or rises may
-        hold what is not there any more."""
+        """Rises by one when a truncation begins and again when it ends, so it is odd meanwhile. Data that was read while it was odd or rose may no
+        longer exist."""
         self._clock = clock
         self.segment_bytes = segment_bytes
         self._preallocate_bytes = preallocate_bytes
@@ -81,7 +81,7 @@ class SegmentLog:
         self._full = False
         self._suspects = {first for first, following in pairwise(firsts) if not has_right_sizes(files.disk, str(partition), first, following)}
         self._repairs: dict[int, CorruptData | None] = {}
-        """Closed segments whose index was made again, or the damage that stood against it."""
+        """Closed segments whose index was rebuilt, or the damage that prevented it."""
         self._repairing = Lock()
 
     @classmethod
@@ -98,11 +98,13 @@ class SegmentLog:
         preallocate_bytes: int = 0,
         cached_bytes: int | None = None,
     ) -> SegmentLog:
-        """Opens what is there, or makes an empty log. `known_good`: the local low-water mark; `files`: what bounds the open files, shared with other
-        logs; `preallocate_bytes`: space is taken in steps of so much, 0 for as it is needed; `cached_bytes`: how much of the end of what is written
-        stays in the system's memory, None for as the system likes. Raises `CorruptData` where acknowledged transactions are not whole,
-        `StorageFailed` where the disk does not do what it must, `StorageFull` where it has no room for what is to be made, which can be
-        tried again."""
+        """Opens the existing log, or creates an empty one.
+
+        `known_good`: the local low-water mark; `files`: the bounded pool of open files, shared with other logs; `preallocate_bytes`: step of
+        preallocation, 0 for none; `cached_bytes`: how much of the end of the log stays in the page cache, None to leave it to the system.
+
+        Raises `CorruptData` if acknowledged transactions are damaged, `StorageFailed` if the disk fails, `StorageFull` if there is no space for new
+        files, which can be tried again."""
         directory = str(partition)
         files = files or OpenFiles(disk, OPEN_FILES_MAX)
         try:
@@ -139,8 +141,8 @@ class SegmentLog:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around everything that changes the medium. The first failure is the last: after it the medium is left as it is. Only a full disk leaves no
-        doubt about what the medium holds."""
+        """Around everything that changes the medium. After the first failure nothing is changed any more. Only after a full disk is the content of
+        the medium known."""
         if self.failed is not None:
             raise self.failed
         try:
@@ -161,12 +163,12 @@ class SegmentLog:
 
     def _stop(self, error: OSError | CorruptData) -> StorageFailed:
         self.failed = StorageFailed(partition=self.partition, reason=str(error))
-        # Closed as they are, so that nobody ever syncs what a failed sync left behind.
+        # Closed as they are, so that no later sync covers what a failed sync left behind.
         self._active.close()
         return self.failed
 
     def _make_good(self) -> None:
-        """After a full disk: what found no room is cut away, in the segment and of a segment that was to follow it."""
+        """After a full disk: truncates what found no space, and removes an incomplete next segment."""
         self._active.cut_back()
         if self._active.next_id > self._active.first:
             for kind in KINDS:
@@ -181,9 +183,9 @@ class SegmentLog:
     # ---- changing --------------------------------------------------------------------------------------------------------------------------------
 
     def append(self, blocks: Sequence[Block], *, sync: bool = True) -> None:
-        """Appends blocks that were verified and follow on `written_id`. On the medium when it returns: one write and one sync for each segment
-        touched, which is one unless the blocks do not fit. Without `sync` they are written, and the log reaches that far once `sync` was called.
-        Raises `TransactionTooLarge` before anything is written, `StorageFull`, `StorageFailed`."""
+        """Appends blocks that were verified and follow `written_id`. Durable when it returns: one write and one sync for each segment touched, which
+        is one unless the blocks do not fit. Without `sync` they are only written, and the log ends there once `sync` was called. Raises
+        `TransactionTooLarge` before anything is written, `StorageFull`, `StorageFailed`."""
         groups = fitted(blocks, self._active.size, self.segment_bytes)
         with self.writing():
             if self._active.checkpoint_due:
@@ -199,7 +201,7 @@ class SegmentLog:
             self._uncache()
 
     def sync(self) -> None:
-        """All that is written is on the medium when it returns. Raises `StorageFull`, after which it can be tried again, and `StorageFailed`."""
+        """Everything written is durable when it returns. Raises `StorageFull`, after which it can be tried again, and `StorageFailed`."""
         if self._active.next_id > self._active.synced_id:
             with self.writing():
                 self._active.sync()
@@ -217,7 +219,7 @@ class SegmentLog:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that waits for the next sync."""
+        """Memory in use until the next sync."""
         return self._active.held_bytes
 
     def _allocate_to(self, end: int) -> int:
@@ -228,7 +230,7 @@ class SegmentLog:
         self.tail = Tail(self._active.synced_id - 1, self._active.first, self._active.synced_size)
 
     def _roll(self) -> None:
-        """Closes the active segment for good and begins the next. A crash at any step leaves what opens by itself."""
+        """Closes the active segment and begins the next. After a crash at any step, opening the log finishes it."""
         self._active.complete()
         self._advance()
         first = self._active.next_id
@@ -250,12 +252,12 @@ class SegmentLog:
         return self._active.checkpoint_due
 
     def checkpoint(self) -> None:
-        """Syncs what is due of index and times. `append` does it where nobody did before. Raises `StorageFailed`."""
+        """Syncs index and times if a checkpoint is due. `append` does it if the caller has not. Raises `StorageFailed`."""
         with self.writing():
             self._active.checkpoint()
 
     def truncate(self, last_id: int) -> None:
-        """Cuts away what is above the id, across segments, newest first, so that at no time there is a gap. Durable when it returns."""
+        """Truncates above the id, across segments, newest first, so that there is never a gap. Durable when it returns."""
         self.sync()
         if not self.first_id - 1 <= last_id <= self.tail.last_id:
             raise OutOfRange(partition=self.partition, asked=last_id, first=self.first_id - 1, last=self.tail.last_id)
@@ -280,8 +282,8 @@ class SegmentLog:
             self.cuts += 1
 
     def trim(self, first_id: int) -> None:
-        """Removes the segments that hold nothing from the id on, oldest first, each durably before the next. The last one stays; where it too holds
-        nothing from there on, an empty one takes its place, and its name tells where ids go on."""
+        """Removes the segments that hold nothing from the id on, oldest first, each durably before the next. The last one stays. If it too holds
+        nothing from there on, an empty one replaces it, and its name is the id at which the log continues."""
         with self.writing():
             if self._active.first < self._active.next_id <= first_id:
                 self._roll()
@@ -291,8 +293,8 @@ class SegmentLog:
                 log.info("segment trimmed", partition=self.partition, segment=gone, first=self.first_id)
 
     def begin(self, first_id: int) -> None:
-        """Leaves nothing but an empty segment at the id, which is beyond the end of the log. Durable when it returns; a crash leaves the one or the
-        other."""
+        """Leaves only an empty segment at the id, which is beyond the end of the log. Durable when it returns; after a crash the log is the old or
+        the new one."""
         if first_id <= self._active.next_id:
             raise OutOfRange(partition=self.partition, asked=first_id, first=self.first_id, last=self.tail.last_id)
         with self.writing(), self._cutting():
@@ -302,7 +304,7 @@ class SegmentLog:
                 carry_out(self.files, self.directory, SegmentHeader(self._clock.now_ms(), self.key, self.partition, first_id))
                 self._active = open_last(self.files, self.directory, self.key, self.partition, first_id, first_id - 1)
             except NoSpace as error:
-                raise OSError(error.errno, error.strerror, error.filename) from None  # half done: for the next opening to finish
+                raise OSError(error.errno, error.strerror, error.filename) from None  # the next opening finishes it
             with self._repairing:
                 self._suspects.clear()
                 self._repairs.clear()
@@ -313,7 +315,7 @@ class SegmentLog:
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
     def reader(self, transaction_id: int) -> SegmentReader:
-        """A reader of the segment that holds the id. Raises `OutOfRange` where none does."""
+        """A reader of the segment that holds the id. Raises `OutOfRange` if none does."""
         firsts = self._firsts
         if not firsts[0] <= transaction_id <= self.tail.last_id:
             raise OutOfRange(partition=self.partition, asked=transaction_id, first=firsts[0], last=self.tail.last_id)
@@ -323,31 +325,31 @@ class SegmentLog:
         return SegmentReader(self.files, self.directory, self.key, self.partition, first)
 
     def read(self, reader: SegmentReader, first: int, last: int, max_bytes: int) -> list[Block]:
-        """The next blocks of the reader's segment, none where `first` is beyond it. Never beyond what is on the medium. Raises `CorruptData`."""
+        """The next blocks of the reader's segment, none if `first` is beyond it. Only durable blocks. Raises `CorruptData`."""
         tail = self.tail
         if tail.segment == reader.first:
             last = min(last, tail.last_id)
             return reader.read(first, last, max_bytes, tail.end) if first <= last else []
-        # Closed, perhaps while it was read.
+        # The segment is closed, perhaps since the read began.
         last = min(last, self._following(reader.first) - 1)
         if first > last:
             return []
         try:
             return reader.read(first, last, max_bytes, None)
         except CorruptData:
-            # It may be the index alone that is wrong, and that can be made again.
+            # Perhaps only the index is wrong, and that can be rebuilt.
             if reader.first in self._repairs or not self.repair_index(reader.first):
                 raise
             return reader.read(first, last, max_bytes, None)
 
     def _following(self, first: int) -> int:
-        """The first id that is not in the segment any more."""
+        """The first id after the segment."""
         firsts = self._firsts
         place = bisect_right(firsts, first)
         return firsts[place] if place < len(firsts) else self.tail.last_id + 1
 
     def position_at(self, time_ms: int) -> int:
-        """The first id of the first block appended at the time or later, as far as the times tell; the id after the last where there is none yet."""
+        """The first id of the first block appended at the time or later, according to the times; the id after the last if there is none yet."""
         firsts = self._firsts
         place = bisect_left(firsts, time_ms, key=lambda first: self._times(first).earliest_ms())
         if place == 0:
@@ -356,7 +358,7 @@ class SegmentLog:
         return min(found if found is not None else self._following(firsts[place - 1]), self.tail.last_id + 1)
 
     def newest_ms(self, first: int, last: int) -> int:
-        """When the last transaction of a segment was appended; where its own times do not tell, when the next segment begins, which is later."""
+        """The append time of a segment's last transaction; if its own times do not have it, the start of the next segment, which is later."""
         found = self._times(first).latest_ms(last)
         if found is not None:
             return found
@@ -369,17 +371,17 @@ class SegmentLog:
     # ---- closed segments -------------------------------------------------------------------------------------------------------------------------
 
     def closed(self) -> list[tuple[int, int]]:
-        """First and last id of each segment that nothing is appended to any more."""
+        """First and last id of each segment that is no longer appended to."""
         return [(first, following - 1) for first, following in pairwise(self._firsts)]
 
     @property
     def suspects(self) -> list[int]:
-        """The closed segments whose files had the wrong size at opening and were not looked at since."""
+        """The closed segments whose files had the wrong size at opening and were not checked since."""
         return sorted(self._suspects)
 
     def repair_index(self, first: int) -> bool:
-        """Makes the index of a closed segment again, once for as long as the log is open; whether it did. Raises `CorruptData` where it is the data
-        that is wrong. Beside appends and readers, and called by them."""
+        """Rebuilds the index of a closed segment, at most once while the log is open; returns whether it did. Raises `CorruptData` if the data is
+        damaged. Runs concurrently with appends and readers, and is called by them."""
         with self._repairing:
             known = first in self._repairs
             if not known:
@@ -390,7 +392,7 @@ class SegmentLog:
             return not known
 
     def remake_index(self, first: int) -> None:
-        """As `repair_index`, however often it was made again: for who has looked and knows that it is wrong."""
+        """Like `repair_index`, however often it was rebuilt before: for a caller that has found the index to be wrong."""
         with self._repairing:
             self._remake(first)
             damage = self._repairs[first]
@@ -406,7 +408,7 @@ class SegmentLog:
             self._repairs[first] = error
 
     def replaced(self, first: int) -> None:
-        """The files of a closed segment are others now, with the same transactions."""
+        """The files of a closed segment were replaced, with the same transactions."""
         for kind in KINDS:
             self.files.forget(segment_path(self.directory, first, kind))
         with self._repairing:
@@ -414,7 +416,7 @@ class SegmentLog:
             self._repairs.pop(first, None)
 
     def close(self) -> bool:
-        """Leaves the files as the format describes them, where the disk still does what it should; whether all that is written is on the medium."""
+        """Completes the files as the format describes them, if the disk has not failed. Returns whether everything written is durable."""
         try:
             if self.failed is None and not self._full:
                 self._active.complete()

@@ -1,7 +1,7 @@
-"""When the blocks of a segment were appended, looked up in the segment's `.tix` (core/formats/segment_format.py has the bytes).
+"""The append times of a segment's blocks, looked up in the segment's `.tix` (core/formats/segment_format.py has the bytes).
 
-Entries stand in order of ids and of times, so both are found by halving; nothing is kept in memory, however many blocks a segment has. An entry that
-is torn or rotten is passed over: what it would tell falls back to the entry before, and what no entry tells to the segment's creation.
+Entries are in order of ids and of times, so both are found by binary search; nothing is kept in memory, however many blocks a segment has. A torn or
+corrupt entry is skipped: its block gets the time of the entry before, or the segment's creation time if there is none.
 
 Never writes. Blocks; any thread.
 """
@@ -20,15 +20,15 @@ CHUNK_ENTRIES: Final = 128
 
 
 class SegmentTimes:
-    """`file`: None where there is none; `fallback_ms`: the segment's creation."""
+    """`file`: None if there is none; `fallback_ms`: the segment's creation time."""
 
     def __init__(self, file: DiskFile | None, fallback_ms: int) -> None:
         self._file = file
         self._fallback_ms = fallback_ms
 
     def between(self, first: int, last: int) -> list[tuple[int, int]]:
-        """From which id on which time holds, for the ids `first` to `last`: (first id, time), the first of them at or below `first`. Equal times in a
-        row are one entry."""
+        """The append times of the ids `first` to `last` as (first id, time); the first of these ids is at or below `first`. Equal adjacent times are
+        one entry."""
         found = [(first, self._fallback_ms)]
         for chunk in range(self._chunk_of(lambda entry_first, _: entry_first <= first), self._chunks()):
             entries = self._entries(chunk)
@@ -42,7 +42,7 @@ class SegmentTimes:
         return found
 
     def first_at(self, time_ms: int) -> int | None:
-        """The first id of the first block that was appended at the time or later; None where no entry tells of one."""
+        """The first id of the first block that was appended at the time or later; None if no entry has one."""
         for chunk in range(self._chunk_of(lambda _, entry_time: entry_time < time_ms), self._chunks()):
             for entry_first, entry_time in self._entries(chunk):
                 if entry_time >= time_ms:
@@ -57,7 +57,7 @@ class SegmentTimes:
         return self._fallback_ms
 
     def latest_ms(self, last: int) -> int | None:
-        """The time of the newest entry that tells of an id up to `last`; None where none does."""
+        """The time of the newest entry with an id up to `last`; None if there is none."""
         for chunk in range(self._chunks() - 1, -1, -1):
             for entry_first, time_ms in reversed(self._entries(chunk)):
                 if entry_first <= last:
@@ -65,7 +65,7 @@ class SegmentTimes:
         return None
 
     def end(self, last: int) -> int:
-        """Where in the file the entries end that tell of ids up to `last`. There may be torn ones between them."""
+        """The file offset after the entries with ids up to `last`. There may be torn ones between them."""
         for chunk in range(self._chunks() - 1, -1, -1):
             raw = self._raw(chunk)
             if not any(first <= last for first, _ in _decoded(raw)):
@@ -90,7 +90,7 @@ class SegmentTimes:
         return _decoded(self._raw(chunk))
 
     def _chunk_of(self, before: Callable[[int, int], bool]) -> int:
-        """The last chunk whose first entry is still `before` what is sought: (first id, time) -> bool, true up to some entry and false from there."""
+        """The last chunk whose first entry is still `before` the target: (first id, time) -> bool, true up to some entry and false from there."""
         low, high = 0, self._chunks()
         while high - low > 1:
             middle = probe = (low + high) // 2

@@ -1,7 +1,7 @@
 """The folders of compacted views under a node's directory, `<namespace>/<topic>/<partition>/`: finding them, and removing one.
 
-A folder without `metadata` is what a crash left of a view that was being made, and is nobody's. Folders of log partitions have numbers
-for names, which no namespace has. Blocks.
+A folder without `metadata` is the remains of a view whose creation a crash interrupted. Folders of log partitions have numbers as names, which no
+namespace has. Blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ViewFolder(NamedTuple):
 
 
 def view_folders(disk: Disk) -> Iterator[tuple[TopicName, int]]:
-    """All folders that may be of views, in order."""
+    """All folders that may belong to views, in order."""
     for namespace in disk.list(""):
         if namespace.isdigit() or not _is_name(namespace):
             continue
@@ -71,7 +71,8 @@ def read_manifest(disk: Disk, topic: TopicName, partition: int) -> Manifest:
 
 
 def folders_of_views(disk: Disk) -> list[ViewFolder]:
-    """Those whose `metadata` can be read and names a log partition. What another does not tell, its owner does: it is found when that asks."""
+    """The folders whose `metadata` can be read and names a log partition. Other folders are found when the owner of the partition asks for its
+    view."""
     found = []
     for topic, partition in view_folders(disk):
         try:
@@ -85,8 +86,8 @@ def folders_of_views(disk: Disk) -> list[ViewFolder]:
 
 
 def remove_view_folder(disk: Disk, topic: TopicName, partition: int) -> None:
-    """`metadata` goes last: until then the folder says whose it is, and that it is not whole, so that removing it is tried again. Then the folders
-    that are empty. Raises `OSError`."""
+    """Removes `metadata` last: until then the folder names its view and that it is incomplete, so that removing it is tried again. Then removes empty
+    parent folders. Raises `OSError`."""
     folder = f"{topic.namespace}/{topic.topic}/{partition}"
     names = disk.list(folder)
     for name in names:
@@ -100,7 +101,7 @@ def remove_view_folder(disk: Disk, topic: TopicName, partition: int) -> None:
 
 
 def remove_empty_folders(disk: Disk) -> None:
-    """What a crash left of views that were being removed."""
+    """Removes what a crash left of views that were being removed."""
     for namespace in disk.list(""):
         if namespace.isdigit() or not _is_name(namespace):
             continue
@@ -119,9 +120,9 @@ def _is_empty(disk: Disk, folder: str) -> bool:
 
 
 def _remove_empty(disk: Disk, folder: str) -> None:
-    """The folder and those above it, as far as they are empty."""
+    """Removes the folder and its parents as far as they are empty."""
     while folder:
-        with suppress(OSError):  # another partition of the topic is there, or comes or goes just now
+        with suppress(OSError):  # another partition of the topic exists, or is being created or removed
             if _is_empty(disk, folder):
                 disk.remove(folder)
         folder = folder.rpartition("/")[0]

@@ -1,6 +1,6 @@
-"""Reads a replica's log for its compacted view: transactions, batch by batch, as the fold wants them.
+"""Reads a replica's log for its compacted view: transactions in batches, as the fold needs them.
 
-Checksums are verified by who reads the segments. Blocks, and holds nothing between two batches; beside appends, trimming and other readers.
+The segment reader verifies checksums. Blocks, and holds nothing between two batches; concurrent with appends, trimming and other readers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BATCH_BYTES: Final = 1 << 20
 _HEADER: Final = Struct(">i")
 _LENGTHS: Final = Struct(">i")
 _HEADER_AT: Final = 24
-"""Within a record: behind id, client, generation, partition and sequence."""
+"""Offset in a record: after id, client, generation, partition and sequence."""
 
 
 def read_log(log: SegmentLog) -> ReadLog:
-    """Raises `OutOfRange` where the log was trimmed or cut meanwhile, `CorruptData`, `StorageFailed`."""
+    """Raises `OutOfRange` if the log was trimmed or truncated meanwhile, `CorruptData`, `StorageFailed`."""
 
     def read(first: int, end: int) -> Iterator[Sequence[LogRecord]]:
         while first < end:

@@ -1,10 +1,10 @@
-"""The compacted views of a storage node: which there are, how they are folded on from the node's own replica, read, replaced and removed.
+"""The compacted views of a storage node: which exist, how they are folded from the node's own replica, read, replaced and removed.
 
-An owner says how far a view may go, and that is committed; the node folds up to there in its own time, one view at once and not faster than it is
-set, on the threads of readers, so that no append waits for it. The log that is folded stays as it is. A view whose log does not reach back to where
-it ends, or that is damaged, does not go on and says so: it is given another replica's (`load`), as a whole.
+An owner states how far a view may go, and that all of it is committed. The node folds up to there in the background, one view at a time and at a
+limited pace, on the threads of readers, so that no append waits for it. The log that is folded stays as it is. If the log of a view no longer reaches
+back to the view's end, or the view is damaged, folding stops with a reason, and the owner sends the whole view of another replica (`load`).
 
-Invariants: a view is the fold of committed transactions alone; a change takes effect whole or not at all (`waltz_log.compaction`).
+Invariants: a view is the fold of committed transactions alone; a change takes effect completely or not at all (`waltz_log.compaction`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 STEP_BYTES: Final = 32 << 20
-"""Of the log, folded in one call: what closing the node may have to wait for."""
+"""Bytes of the log that one call folds: closing the node may have to wait for it."""
 
 KEPT_S: Final = 1 << 40
-"""No end of a key is older."""
+"""Older than any tombstone."""
 
 
 class TopicPartition(NamedTuple):
@@ -52,7 +52,7 @@ class TopicPartition(NamedTuple):
 
 
 class ViewFacts(NamedTuple):
-    """`exists` False: there is none, and the rest says nothing but why."""
+    """`exists` False: there is no view, and only the reason among the other fields is valid."""
 
     exists: bool
     start: int
@@ -71,8 +71,8 @@ class ViewPage(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """How far a view should go, and by which date the ends of keys are over. `committed`: everything below it is, also what this replica has not
-    yet."""
+    """How far a view should go, and up to which time tombstones expire. `committed`: everything below it is committed, also what this replica
+    lacks."""
 
     bound: int
     committed: int
@@ -84,21 +84,21 @@ class Wanted(NamedTuple):
 class _Entry:
     of: TopicPartition
     view: CompactedView | None
-    """None after a failure: it is opened anew before it is used."""
+    """None after a failure: it is reopened before it is used."""
     error: str = ""
     damage: str = ""
-    """What of the view rotted. It stays until another replica's view takes its place, or a look finds the view well."""
+    """What of the view is corrupt. It stays until another replica's view replaces it, or a check finds the view intact."""
     start: int = 0
-    """Where the log begins, for a view that is not made yet."""
+    """Where the log begins, for a view that does not exist yet."""
     busy: bool = False
     yields: bool = False
-    """Another replica's view came while this one was folded: it is not folded on until the next call, so that that comes again."""
+    """Another replica's view arrived while this one was folded. Folding pauses until the next call, so that the other view can be sent again."""
     wanted: Wanted | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class Views:
-    """Of one node. `open` first. `corrupt`: hears of corruption in the log that a fold met."""
+    """Of one node. Call `open` first. `corrupt`: called with corruption in the log that a fold found."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Views:
         self._closing = asyncio.Event()
 
     async def open(self, owns: Callable[[int], bool]) -> None:
-        """Finds the views of the log partitions that are this process's. One that cannot be read is told, and holds up nothing else."""
+        """Finds the views of the log partitions that this process owns. One that cannot be read is reported and delays nothing else."""
         for partition, of, view, error in await self._offload(self._found, owns):
             self._entries[partition] = _Entry(of, view, error)
 
@@ -143,7 +143,7 @@ class Views:
             self._disk, of.topic, of.partition, start=start, now_ms=self._clock.now_ms(), properties=of.properties, log_partition=partition
         )
 
-    # ---- telling -----------------------------------------------------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------------------------------------
 
     def describe(self, partition: int) -> ViewFacts:
         entry = self._entries.get(partition)
@@ -155,7 +155,7 @@ class Views:
         return ViewFacts(True, manifest.start, manifest.bound, records, size, entry.damage or entry.error)
 
     def bound(self, partition: int) -> int:
-        """What is below is in the view; 0 where there is none."""
+        """Everything below it is in the view; 0 if there is no view."""
         entry = self._entries.get(partition)
         return 0 if entry is None or entry.view is None else entry.view.bound
 
@@ -166,17 +166,17 @@ class Views:
         return {partition: entry.view for partition, entry in sorted(self._entries.items()) if entry.view is not None}
 
     def damages(self) -> dict[str, str]:
-        """The folder of each view that rotted, and what of it."""
+        """The folder of each corrupt view, and what is corrupt."""
         return {entry.view.folder: entry.damage for entry in self._entries.values() if entry.view is not None and entry.damage}
 
     def judge(self, partition: int, damage: str) -> None:
-        """What a look found of the view, "" for nothing. Damage is told to the partition's owner, who hands on another replica's view."""
+        """Records the result of a check, "" for no damage. The partition's owner learns of damage and sends another replica's view."""
         if (entry := self._entries.get(partition)) is not None:
             entry.damage = damage
 
     async def remake(self, partition: int, view: CompactedView, files: Sequence[ViewFile]) -> None:
-        """Writes the files again with their indexes, from their records, and `metadata` from memory. Raises `Unavailable` where the view is being
-        changed, `CorruptData` where the records are not whole, `StorageFailed`."""
+        """Rewrites the files with their indexes, from their records, and `metadata` from memory. Raises `Unavailable` while the view is being
+        changed, `CorruptData` if the records are damaged, `StorageFailed`."""
         await self.settled(partition)
         entry = self._entries.get(partition)
         if entry is None or entry.busy or entry.view is not view:
@@ -186,7 +186,7 @@ class Views:
             rules = CompactionSettings(segment_bytes=self._settings.segment_bytes, tombstone_retention_s=KEPT_S)
             await self._offload(Compactor(view, rules).renew, files, self._clock.now_ms())
         except StorageFailed:
-            await self._open_anew(entry, partition)
+            await self._reopen(entry, partition)
             raise
         finally:
             entry.busy = False
@@ -194,8 +194,8 @@ class Views:
     # ---- folding -----------------------------------------------------------------------------------------------------------------------------------
 
     async def compact(self, segments: SegmentLog, of: TopicPartition, start: int, wanted: Wanted) -> ViewFacts:
-        """Folds on up to what is wanted, after this returns. Makes the view where there is none, if the log reaches back to `start`. Raises
-        `InvalidRequest` where this partition has the view of another topic."""
+        """Starts folding up to `wanted`, and continues after it returns. Creates the view if there is none and the log reaches back to `start`.
+        Raises `InvalidRequest` if this partition has the view of another topic."""
         partition = segments.partition
         entry = self._entries.get(partition)
         if entry is None:
@@ -205,7 +205,7 @@ class Views:
         elif entry.of != of:
             raise InvalidRequest(reason=f"the compacted view of partition {partition} is of {entry.of.topic}, not of {of.topic}")
         if entry.view is not None and entry.view.bound > wanted.committed:
-            # Only where an operator forced a session over what was committed. It holds what the log has not any more.
+            # Only after an operator forced a session over committed transactions: the view holds what the log no longer has.
             entry.error = f"goes up to {entry.view.bound}, beyond what is committed, {wanted.committed}: transactions were given up"
             return self.describe(partition)
         if entry.yields:
@@ -233,12 +233,12 @@ class Views:
             if isinstance(error, CorruptData):
                 self._corrupt(error)
             if isinstance(error, StorageFailed):
-                await self._open_anew(entry, segments.partition)
+                await self._reopen(entry, segments.partition)
         finally:
             entry.busy = False
 
-    async def _open_anew(self, entry: _Entry, partition: int) -> None:
-        """After a failure, as it was: what it holds still counts, and is read and let go from the log. What the failure left of files goes."""
+    async def _reopen(self, entry: _Entry, partition: int) -> None:
+        """After a failure, as it was: its content still counts. Removes the files that the failure left."""
         if entry.view is None:
             return
         entry.view = None
@@ -271,7 +271,7 @@ class Views:
             await self._merge(compactor, wanted.now_ms, pace)
 
     async def _merge(self, compactor: Compactor, now_ms: int, pace: Pace) -> None:
-        """Merges the view's files at the same pace as the log is folded. Returns early where the node closes."""
+        """Merges the view's files at the same pace at which the log is folded. Returns early if the node closes."""
         pieces = compactor.merge_pieces(now_ms)
         try:
             while not self._closing.is_set() and (size := await self._offload(next, pieces, None)) is not None:
@@ -280,7 +280,7 @@ class Views:
             await self._offload(pieces.close)
 
     async def settled(self, partition: int) -> None:
-        """Returns when the view is not folded any more."""
+        """Returns when the view is no longer folded."""
         entry = self._entries.get(partition)
         if entry is not None and entry.tasks:
             await asyncio.wait(entry.tasks)
@@ -306,26 +306,26 @@ class Views:
     # ---- reading -----------------------------------------------------------------------------------------------------------------------------------
 
     async def read(self, partition: int, first: int, max_bytes: int, bound_min: int) -> AsyncGenerator[ViewPage, None]:
-        """Pages of the view as it is now, from an id on; at least one. Raises `OutOfRange` where there is none or it ends below `bound_min`,
+        """Pages of the view as it is now, from an id on; at least one. Raises `OutOfRange` if there is none or it ends below `bound_min`,
         `CorruptData`, `StorageFailed`."""
         entry = self._entries.get(partition)
         view = None if entry is None else entry.view
         if view is None or view.bound < bound_min:
             start, bound = (0, 0) if view is None else (view.manifest.start, view.bound)
             raise OutOfRange(partition=partition, asked=bound_min, first=start, last=bound - 1)
-        snapshot = await self._told(partition, view.snapshot)
+        snapshot = await self._reporting_corruption(partition, view.snapshot)
         try:
             pages = _pages(snapshot, first, max_bytes)
-            while (page := await self._told(partition, next, pages, None)) is not None:
+            while (page := await self._reporting_corruption(partition, next, pages, None)) is not None:
                 yield page
         except CorruptData as error:
-            # Not at the scrub's next pass only: the owner hands on another replica's view. A pass that finds the view whole takes this back.
+            # Report it before the scrub's next pass: the owner sends another replica's view. A pass that finds the view intact clears this.
             self.judge(partition, f"{error}; another replica's view takes its place, where one is whole")
             raise
         finally:
             snapshot.close()
 
-    async def _told(self, partition: int, call: Callable[..., T], *arguments: object) -> T:
+    async def _reporting_corruption(self, partition: int, call: Callable[..., T], *arguments: object) -> T:
         try:
             return await self._offload(call, *arguments)
         except OSError as error:
@@ -334,8 +334,8 @@ class Views:
     # ---- another replica's view --------------------------------------------------------------------------------------------------------------------
 
     async def load(self, partition: int, of: TopicPartition, start: int, bound: int, pages: AsyncGenerator[Sequence[WalRecord], None]) -> None:
-        """Takes another replica's view in place of this one, whole. Raises `Unavailable` where this one is just being folded, what the pages raise,
-        `ProtocolViolation`, `StorageFailed`."""
+        """Replaces this view by another replica's. Raises `Unavailable` while this one is being folded, the errors of the pages, `ProtocolViolation`,
+        `StorageFailed`."""
         entry = self._entries.get(partition)
         if entry is not None and entry.busy:
             entry.yields = True
@@ -356,7 +356,7 @@ class Views:
             entry.error = entry.damage = ""
             log.info("compacted view replaced by another replica's", topic=str(of.topic), partition=of.partition, bound=bound)
         except StorageFailed:
-            await self._open_anew(entry, partition)
+            await self._reopen(entry, partition)
             raise
         finally:
             entry.busy = False
@@ -374,7 +374,7 @@ class Views:
     # ---- ending ------------------------------------------------------------------------------------------------------------------------------------
 
     async def drop(self, partition: int) -> None:
-        """The view's files and folders go. Nothing where there is none. Raises `Unavailable` while it is being changed, `StorageFailed`."""
+        """Removes the view's files and folders, if there are any. Raises `Unavailable` while it is being changed, `StorageFailed`."""
         entry = self._entries.get(partition)
         if entry is None:
             return
@@ -392,7 +392,7 @@ class Views:
         log.info("compacted view removed", topic=str(entry.of.topic), partition=entry.of.partition)
 
     async def close(self) -> None:
-        """Returns when nothing is folded any more."""
+        """Returns when nothing is being folded."""
         self._closing.set()
         tasks = [task for entry in self._entries.values() for task in entry.tasks]
         if tasks:
@@ -407,7 +407,7 @@ def _ended(entry: _Entry, task: asyncio.Task[None]) -> None:
 
 
 def _step(segments: SegmentLog, first: int, until: int) -> tuple[int, int]:
-    """Where one step ends, and the bytes of the log it takes."""
+    """Where one step ends, and how many bytes of the log it reads."""
     found = locate(segments, (), first, until - 1, STEP_BYTES)
     end = max(found.last_within, first) + 1
     return end, min(found.bytes, STEP_BYTES)

@@ -22,7 +22,7 @@ def test_no_message_names_a_negative_number_of_bytes() -> None:
             assert refused.value.free_bytes == disk.free_bytes()
         disk.total = 0
         assert space.refusing
-        assert space.look() == "refusing"
+        assert space.poll() == "refusing"
         with pytest.raises(StorageFull) as refused:
             space.require(1, partition=0)
         assert refused.value.free_bytes == 0
@@ -30,7 +30,7 @@ def test_no_message_names_a_negative_number_of_bytes() -> None:
         with pytest.raises(StorageFull):
             space.require(50_000, partition=0)
         assert not space.refusing
-        assert space.look() == "ample"
+        assert space.poll() == "ample"
         with pytest.raises(StorageFull):
             space.require(50_000, partition=0)
     assert len(told) >= 3

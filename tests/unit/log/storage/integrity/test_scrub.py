@@ -300,21 +300,21 @@ async def test_rot_in_the_segment_that_is_written_to_is_repaired_after_it_was_cl
         assert meaning(found.files(0)) == meaning(found.files(1))
 
 
-async def test_rot_in_a_segment_that_the_log_leaves_while_it_is_looked_at_is_repaired_in_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_corruption_in_a_segment_that_the_log_leaves_while_it_is_checked_is_repaired_in_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     async with replicas(SESSION, SESSION) as found:
         path = [path for path in found.files() if path.endswith(".seg")][-1]
         whole = found.files()[path]
         found.rot(0, path, 200)
         scrub, store = found.scrub(), found.nodes[0]._partitions[0]
-        look = scrub._look
+        verify = scrub._verify
 
-        async def look_and_leave(partition: Any, first: int, last: int | None, paced: Any) -> Any:
-            check = await look(partition, first, last, paced)
+        async def verify_and_leave(partition: Any, first: int, last: int | None, paced: Any) -> Any:
+            check = await verify(partition, first, last, paced)
             if check.findings and last is None:
                 await store.close_segment(first)
             return check
 
-        monkeypatch.setattr(scrub, "_look", look_and_leave)
+        monkeypatch.setattr(scrub, "_verify", verify_and_leave)
         await scrub.scrub_all()
         assert found.files()[path] == whole
         assert scrub.statistics().damaged == {}

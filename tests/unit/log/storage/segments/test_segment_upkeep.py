@@ -113,24 +113,24 @@ def test_a_log_begins_anew_beyond_its_end_and_readers_learn_that_theirs_is_gone(
 
 def test_what_a_replica_holds_is_told_segment_by_segment() -> None:
     log, records = filled(SimulatedDisk())
-    facts = Holdings(log).look()
+    facts = Holdings(log).segments()
     assert [(each.first, each.last) for each in facts] == [(first, first + 9) for first in range(0, 50, 10)]
     assert [each.bytes for each in facts] == [sum(len(records[n]) for n in range(first, first + 10)) for first in range(0, 50, 10)]
     times = [log.newest_ms(each.first, each.last) for each in facts]
     assert [each.newest_ms for each in facts] == times == sorted(times)
     log.trim(20)
-    assert [each.first for each in Holdings(log).look()] == [20, 30, 40]
+    assert [each.first for each in Holdings(log).segments()] == [20, 30, 40]
     log.trim(50)
-    assert [(each.first, each.last, each.bytes) for each in Holdings(log).look()] == [(50, 49, 0)]
+    assert [(each.first, each.last, each.bytes) for each in Holdings(log).segments()] == [(50, 49, 0)]
 
 
 def test_a_segment_that_lost_its_times_counts_as_young_as_the_one_that_follows() -> None:
     disk = SimulatedDisk()
     log, _ = filled(disk)
-    known = Holdings(log).look()
+    known = Holdings(log).segments()
     log.close()
     disk.remove(f"3/{10:019d}.tix")
-    again = Holdings(open_log(disk, known_good=49)).look()
+    again = Holdings(open_log(disk, known_good=49)).segments()
     assert again[0] == known[0]
     assert known[1].newest_ms < again[1].newest_ms <= known[2].newest_ms
 

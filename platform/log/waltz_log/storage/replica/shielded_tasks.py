@@ -1,4 +1,4 @@
-"""Work that is carried to its end once it was begun, whoever stops waiting for it: a disk call on a thread cannot be taken back."""
+"""Work that always runs to its end once it has begun, even if the caller is cancelled: a disk call on a thread cannot be stopped."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 
 from waltz_log.errors import WaltzError
 
-__all__ = ["Undertaken"]
+__all__ = ["ShieldedTasks"]
 
 T = TypeVar("T")
 
 
-class Undertaken:
-    """`broke` is told of what ended with an error that is nobody's answer, a defect. Event loop only."""
+class ShieldedTasks:
+    """`broke` is called with an unexpected error that no caller receives, a defect. Event loop only."""
 
     def __init__(self, broke: Callable[[BaseException], None]) -> None:
         self._broke = broke
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
-        """How much is under way."""
+        """How many tasks are running."""
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -31,7 +31,7 @@ class Undertaken:
         return task
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result, for as long as the caller waits."""
+        """Returns the result, unless the caller is cancelled before; the work continues."""
         return await asyncio.shield(self.start(work))
 
     async def all_ended(self) -> None:
