@@ -1,7 +1,7 @@
-"""Making a cluster in a coordinator, and growing it. Decides which storage nodes hold which partition at the start.
+"""Creates a cluster in a coordinator, and grows it. Decides which storage nodes hold which partition at the start.
 
-The node `/cluster` is made by compare-and-set and decides who made the cluster; afterwards only its number of partitions changes, and only upwards. A
-creation or a growth that died between it and the replica assignment is finished by repeating it.
+The node `/cluster` is created by compare-and-set, which decides concurrent creations; afterwards only its number of partitions changes, and only
+upwards. If a creation or a growth died before it assigned the replicas, repeating it finishes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 def place_replicas(partitions: int, storages: Sequence[str], replication: int) -> ReplicaAssignment:
-    """No node holds more than one partition more than another. Raises `InvalidRequest` where the arguments do not fit together.
+    """No node holds more than one partition more than another. Raises `InvalidRequest` if the arguments do not fit together.
 
     In each full round of as many partitions as there are nodes, a partition starts one node after the partition before it, which spreads a failed
     node's load over its neighbors. The last, incomplete round deals its replicas in turns instead: one node at a time would give the nodes in the
@@ -60,7 +60,7 @@ def place_replicas(partitions: int, storages: Sequence[str], replication: int) -
 async def create_cluster(
     coordinator: Coordinator, *, name: str, key: UUID, partitions: int, storages: Sequence[str], replication: int
 ) -> ClusterParameters:
-    """The new cluster's parameters. Raises `InvalidRequest` where there is one already, or where the arguments do not fit together."""
+    """The new cluster's parameters. Raises `InvalidRequest` if there is one already, or if the arguments do not fit together."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, wanted lower-case letters, digits, dots and dashes")
     assignment = place_replicas(partitions, storages, replication)
@@ -78,7 +78,7 @@ async def create_cluster(
 
 def expect_known(names: Iterable[str], known: Collection[str]) -> None:
     """Raises `InvalidRequest` for the first name that is no storage node's. `known`: nodes that were started, and those that replicas are assigned
-    to. A misspelled name would otherwise get replicas that nobody holds, or pass for one that was removed before."""
+    to. Otherwise replicas could be assigned to a misspelled name that no node has, or the name could pass for a node that was removed before."""
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
@@ -87,8 +87,8 @@ def expect_known(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def grow_replicas(before: ReplicaAssignment, partitions: int, *, storages: Sequence[str] | None, replication: int | None) -> ReplicaAssignment:
-    """With replicas for partitions up to so many, those that there are as they were. Each new one goes to the nodes that hold fewest, in turns.
-    `storages`: which nodes take new ones, all that hold any by default; `replication`: as the last partition has it by default."""
+    """The assignment with replicas for `partitions`; existing ones stay. Each new one goes to the nodes that hold fewest, in turns. `storages`: the
+    nodes for new replicas, by default all that hold any; `replication`: by default that of the last partition."""
     counts = {name: 0 for held in before.replicas.values() for name in held}
     for held in before.replicas.values():
         for name in held:
@@ -111,8 +111,8 @@ def grow_replicas(before: ReplicaAssignment, partitions: int, *, storages: Seque
 async def grow_cluster(
     coordinator: Coordinator, partitions: int, *, storages: Sequence[str] | None = None, replication: int | None = None, dry_run: bool = False
 ) -> tuple[ClusterParameters, ReplicaAssignment]:
-    """The cluster with so many partitions, and their replicas. Those that there are stay as they are. Again with the same number it changes nothing.
-    Raises `InvalidRequest` where there is no cluster, for a number below that there is, or where the arguments do not fit together."""
+    """The cluster with so many partitions, and their replicas. Existing ones stay. A second call with the same number changes nothing. Raises
+    `InvalidRequest` if there is no cluster, for a lower number than before, or if the arguments do not fit together."""
     while True:
         node, held = await coordinator.get(CLUSTER, latest=True), await coordinator.get(REPLICAS)
         if node is None or held is None:
@@ -136,17 +136,17 @@ async def grow_cluster(
 
 
 CLIENT_IDS_SKIPPED = 100_000
-"""Ids that were given out since the backup and appended nothing are in no record. The counter goes on above so many of them."""
+"""A client id that was assigned after the backup and appended nothing is in no record. The counter continues above this many of them."""
 
 
 async def adopt_cluster(coordinator: Coordinator, *, name: str, found: Adoption, restored: bool = False) -> ClusterParameters:
-    """A new cluster around replicas that hold data: their key, metadata by which recovery finds what was committed, and numbers that go on above
-    those in the log. Raises `InvalidRequest` where there is a cluster already. Everything else is written before the cluster's own node, so that one
-    that was cut short is none, and is repeated.
+    """Creates a cluster around replicas that hold data: with their key, metadata by which recovery finds what was committed, and numbers above those
+    in the log. Raises `InvalidRequest` if there is a cluster already. The cluster's own node is written last, so an interrupted run left no cluster;
+    repeat it.
 
-    `restored`: the cluster is there, with the replicas' key, and its coordinator was set back: what it says of partitions, owners and numbers is
-    replaced, the rest (topics, subscribers, outboxes) stays as the backup has it. Raises `InvalidRequest` while log servers run. A run that was cut
-    short is repeated."""
+    `restored`: the cluster exists, with the replicas' key, and its coordinator was restored to an older state. Its partitions, owners and numbers are
+    replaced, the rest (topics, subscribers, outboxes) stays as in the backup. Raises `InvalidRequest` while log servers run. Repeat an interrupted
+    run."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(reason=f"not a name for a cluster: {name!r}, wanted lower-case letters, digits, dots and dashes")
     for node in sorted({node for names in found.replicas.values() for node in names}):
@@ -196,7 +196,7 @@ async def _next_client_ids(coordinator: Coordinator, in_records: int) -> int:
 
 
 async def _replicas(coordinator: Coordinator, found: Adoption) -> dict[int, tuple[str, ...]]:
-    """As the directories have them; of a partition that none of them holds, as the coordinator has them."""
+    """The replicas according to the directories; for a partition that no directory holds, according to the coordinator."""
     node = await coordinator.get(REPLICAS, latest=True)
     known = {} if node is None else ReplicaAssignment.from_bytes(node.data).replicas
     return {partition: names if found.metadata[partition].replicas else known.get(partition, names) for partition, names in found.replicas.items()}

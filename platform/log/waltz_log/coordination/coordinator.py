@@ -1,12 +1,12 @@
-"""The coordinator port over ZooKeeper. The only place that knows kazoo, its threads and its callbacks.
+"""The coordinator port over ZooKeeper. The only module that uses kazoo, its threads and its callbacks.
 
-A coordinator is one session. While the connection is away the session lives on and calls wait; once the ensemble says that the session has
-ended, every call and wait raises `ClusterUnavailable` and `wait_session_lost` returns. kazoo would go on with a new session; this never does,
-because whoever held an ephemeral node must notice.
+A coordinator is one session. While the connection is lost the session continues and calls wait. Once the ensemble reports that the session has ended,
+every call and wait raises `ClusterUnavailable` and `wait_session_lost` returns. kazoo would continue with a new session; this never does, because a
+client that held an ephemeral node must notice that it is gone.
 
-What a broken connection leaves open is answered on the careful side: a `create`, `set` or `delete` that may have taken effect before the
-connection broke is asked again, and answers False or None where it is met by what may be its own effect (an ephemeral node is recognised by
-its session). Callers read again and go on, as they do when somebody else was faster.
+After a broken connection the outcome of a call can be unknown. A `create`, `set` or `delete` that may have taken effect is repeated. If it then meets
+what may be its own effect, it returns False or None (an ephemeral node is recognized by its session). Callers read again and continue, as they do
+when another client was faster.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from waltz_log.errors import ClusterUnavailable, InvalidRequest
 __all__ = ["ZooKeeperCoordinator"]
 
 RETRY_PAUSE_S = 0.05
-"""Between two tries of a call whose connection broke. kazoo reconnects by itself; this only keeps the loop from spinning meanwhile."""
+"""Between two tries of a call whose connection broke. kazoo reconnects by itself; the pause only prevents a busy loop meanwhile."""
 
-# Outages are told by errors and waits; kazoo's own words are for those who ask for them.
+# Errors and waits report outages; kazoo's own log lines appear only if its log level is set.
 _kazoo_log = logging.getLogger("waltz_log.coordination.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
 
 
 class _Answer(NamedTuple):
-    """What the ensemble said; `retried`: an earlier try may have taken effect unseen."""
+    """The ensemble's answer; `retried`: an earlier try may have taken effect without an answer."""
 
     value: Any
     refusal: KazooException | None
@@ -56,7 +56,7 @@ class _Answer(NamedTuple):
 
 
 class ZooKeeperCoordinator:
-    """Made by `connect`. All methods belong to the event loop they were connected on."""
+    """Created by `connect`. All methods must be called on the event loop of `connect`."""
 
     def __init__(self, address: str, session_timeout_s: float, timeout_s: float) -> None:
         hosts, self._root = parse_address(address)
@@ -77,8 +77,8 @@ class ZooKeeperCoordinator:
 
     @classmethod
     async def connect(cls, address: str, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0, new: bool = False) -> Self:
-        """A session. Raises `ClusterUnavailable` within `timeout_s` where no ensemble answers, or where no cluster is at the root (`new`: there
-        may be none yet)."""
+        """Opens a session. Raises `ClusterUnavailable` within `timeout_s` if no ensemble answers, or if no cluster is at the root (`new`: there may
+        be none yet)."""
         self = cls(address, session_timeout_s, timeout_s)
         self._client.start_async()
         try:
@@ -100,7 +100,7 @@ class ZooKeeperCoordinator:
 
     @property
     def session(self) -> tuple[int, bytes] | None:
-        """ZooKeeper's id and password of the session, for tests that take it over to end it."""
+        """ZooKeeper's id and password of the session, for tests that attach to the session to end it."""
         session: tuple[int, bytes] | None = self._client.client_id
         return session
 
@@ -118,11 +118,12 @@ class ZooKeeperCoordinator:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
-            # The event loop is closed: nobody waits any more.
+            # The event loop is closed: no call waits any more.
             _kazoo_log.debug("event loop closed")
 
     def _end(self, *, stop: bool = True) -> None:
-        """Once: whoever waits is woken, and kazoo is stopped without waiting for it; its threads may sit in a connect that nobody answers."""
+        """Runs once: wakes all waiting calls, and stops kazoo without waiting for it, because its threads may hang in a connect that is not
+        answered."""
         self._over.set()
         if not self._ended.is_set():
             self._ended.set()
@@ -165,7 +166,7 @@ class ZooKeeperCoordinator:
         return await future
 
     async def _call(self, start: Callable[[], Any], *refusals: type[KazooException], patient: bool = False) -> _Answer:
-        """The ensemble's answer, be it one of `refusals`. A patient call outlasts any outage."""
+        """The ensemble's answer, or one of `refusals`. A patient call outlasts any outage."""
         retried = False
         try:
             async with asyncio.timeout(None if patient else self._timeout_s):
@@ -232,7 +233,7 @@ class ZooKeeperCoordinator:
     # ---- waits ---------------------------------------------------------------------------------------------------------------------------------
 
     async def _watched(self, kind: str, full: str, read: Callable[[Any], Any]) -> tuple[_Answer, asyncio.Event]:
-        """A read, and the event that fires at the next change after it. One watch for each kind and path, whoever waits and gives up."""
+        """A read, and the event that fires at the next change after it. One watch for each kind and path, however many callers wait."""
         key = (kind, full)
         fired = self._watches.get(key)
         watch = None
@@ -242,7 +243,7 @@ class ZooKeeperCoordinator:
         try:
             answer = await self._call(lambda: read(watch), NoNodeError, patient=True)
         except BaseException:
-            fired.set()  # the watch may never have been set: whoever relies on it looks again
+            fired.set()  # the watch may never have been set: make the callers read again
             raise
         if answer.refusal:
             fired.set()  # ZooKeeper leaves no watch on what it refuses
@@ -281,5 +282,5 @@ class ZooKeeperCoordinator:
 
 
 def _typed(coordinator: ZooKeeperCoordinator) -> Coordinator:
-    """Holds the class to the port when types are checked."""
+    """mypy checks here that the class implements the port."""
     return coordinator

@@ -1,7 +1,7 @@
-"""A real ZooKeeper, run from the jars inside the installed `pyspark`: a single server for development, tests and small set-ups.
+"""A real ZooKeeper, run from the jars inside the installed `pyspark`: a single server for development, tests and small installations.
 
-Decides its configuration and its command line; whoever starts the process owns it. One directory holds everything: `zoo.cfg`, the log
-configuration and the data. Every write is synced, so it may be killed at any time. Never imports pyspark: looks only where it lies.
+Decides its configuration and its command line; the caller starts and owns the process. One directory holds everything: `zoo.cfg`, the log
+configuration and the data. Every write is synced, so it may be killed at any time. Only locates pyspark, never imports it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from waltz_log.extras import install_command
 __all__ = ["HEAP", "TICK_MS", "ZooKeeperJarsMissing", "answers", "find_jars", "prepare", "wait_until_answering"]
 
 TICK_MS = 500
-"""Sessions last between 2 and 20 ticks: 1 to 10 s. A smaller one would make a busy laptop lose sessions, a larger one slows fail-over."""
+"""A session timeout is between 2 and 20 ticks: 1 to 10 s. With a shorter tick a busy laptop would lose sessions; a longer one slows fail-over."""
 
 HEAP = "256m"
-"""Metadata of thousands of partitions takes a few MB; ZooKeeper itself idles at 120 MB of memory."""
+"""Metadata of thousands of partitions needs a few MB; ZooKeeper itself uses 120 MB of memory when idle."""
 
 JARS = ("zookeeper-*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*", "metrics-core-*", "snappy-java-*", "netty-*")
-"""What the server needs of Spark's 250 jars; with all of them it takes twice as long to start and twice the memory."""
+"""The jars among Spark's 250 that the server needs; with all of them it takes twice as long to start and twice the memory."""
 
 ZOO_CFG = """\
 # Written at each start; changes here are lost.
@@ -66,7 +66,7 @@ class ZooKeeperJarsMissing(WaltzError):
 
 def find_jars() -> list[Path]:
     """The jars of the installed pyspark that make a ZooKeeper. Raises `ZooKeeperJarsMissing`."""
-    spec = importlib.util.find_spec("pyspark")  # of a top-level name: looks, does not import
+    spec = importlib.util.find_spec("pyspark")  # for a top-level name this does not import anything
     if spec is None or not spec.submodule_search_locations:
         raise ZooKeeperJarsMissing(reason="pyspark is not installed")
     folder = Path(spec.submodule_search_locations[0]) / "jars"

@@ -1,4 +1,4 @@
-"""Finding a Java that fits: 17 or 21, the two that Spark 4.2 and its ZooKeeper run on. Reads the machine, changes nothing."""
+"""Finds a supported Java: 17 or 21, the two that Spark 4.2 and its ZooKeeper run on. Reads the machine, changes nothing."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class JavaMissing(WaltzError):
     reason: str
 
 
-def parse_version(told: str) -> int | None:
-    """The feature release in what `java -version` tells, or None: `"17.0.15"` is 17, `"1.8.0_392"` is 8."""
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', told)
+def parse_version(output: str) -> int | None:
+    """The feature release in the output of `java -version`, or None: `"17.0.15"` is 17, `"1.8.0_392"` is 8."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', output)
     if found is None:
         return None
     first = int(found[1])
@@ -51,10 +51,10 @@ def find_java(environment: Mapping[str, str] = os.environ) -> tuple[Path, int]:
             raise JavaMissing(reason="neither JAVA_HOME nor the path has one")
         program = Path(found)
     try:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaMissing(reason=f"{program} does not run: {error}") from None
-    version = parse_version(told.stderr + told.stdout)
+    version = parse_version(output.stderr + output.stdout)
     if version not in SUPPORTED_JAVA:
         raise JavaMissing(reason=f"{program} is Java {version or 'of unknown version'}")
     return program, version

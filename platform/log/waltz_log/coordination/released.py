@@ -1,6 +1,6 @@
-"""Gives a log partition free whose topic was deleted, once its owner has removed everything of it.
+"""Releases a log partition of a deleted topic, once its owner has removed everything in it.
 
-The marks of subscribers go first: they are at the end of a log that nobody reads any more, and would hold what the next topic appends.
+The marks of subscribers are removed first: they are at the end of a log that is no longer read, and would retain what the next topic appends.
 """
 
 from __future__ import annotations

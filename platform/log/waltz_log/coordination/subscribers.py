@@ -1,9 +1,9 @@
-"""Subscribers in a coordinator, and the first retained id that they must agree on with who trims. What a subscriber is stands in
-`core.topics.subscribers`.
+"""Subscribers in a coordinator, and the first retained id, on which they must agree with the owner that trims. `core.topics.subscribers` defines a
+subscriber.
 
-Registering and trimming meet in the coordinator, in an order that leaves no gap: who registers writes its node, then reads what was proposed to go;
-who trims writes what it proposes, then reads the subscribers. Whichever wrote second sees the other: a subscriber is either seen before anything goes
-that it has not read, or told that it came too late.
+Registering and trimming use the coordinator in an order that leaves no gap. A subscriber writes its node, then reads what was proposed for trimming.
+The owner writes its proposal, then reads the subscribers. Whichever wrote second sees the other: either the subscriber is seen before anything that
+it has not read is trimmed, or it learns that it came too late.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = [
 
 
 async def read_subscribers(coordinator: Coordinator) -> list[Subscriber]:
-    """All there are, by name."""
+    """All subscribers, by name."""
     nodes = await asyncio.gather(*(coordinator.get(f"{SUBSCRIBERS}/{name}") for name in await coordinator.children(SUBSCRIBERS)))
     return [Subscriber.from_bytes(node.data) for node in nodes if node is not None]
 
 
 async def register_subscriber(coordinator: Coordinator, wanted: Subscriber) -> Subscriber:
-    """As it stands then; one that is there keeps its marks where they are higher. From then on nothing above its marks goes. Raises `OutOfRange`
-    where something above a mark is gone or about to go already: it is not registered then, or as it was before."""
+    """The subscriber as it is then; an existing one keeps its marks if they are higher. From then on nothing above its marks is trimmed. Raises
+    `OutOfRange` if something above a mark is trimmed or proposed already: then it is not registered, or unchanged."""
     path = subscriber_path(wanted.name)
     while True:
         node = await coordinator.get(path)
@@ -51,7 +51,7 @@ async def register_subscriber(coordinator: Coordinator, wanted: Subscriber) -> S
                 if partition not in known:
                     await _expect_retained(coordinator, partition, mark)
         except OutOfRange:
-            # Unless somebody has changed it since: then that one has looked as well.
+            # Unless another client has changed it since, which has then checked the proposals as well.
             if before is None:
                 await coordinator.delete(path, version)
             else:
@@ -61,7 +61,7 @@ async def register_subscriber(coordinator: Coordinator, wanted: Subscriber) -> S
 
 
 async def _put(coordinator: Coordinator, path: str, wanted: bytes, version: int | None) -> int | None:
-    """The version of what was written; None where somebody else was faster."""
+    """The version of what was written; None if another client was faster."""
     if version is not None:
         return await coordinator.set(path, wanted, version)
     if not await coordinator.create(path, wanted):
@@ -78,7 +78,7 @@ async def _expect_retained(coordinator: Coordinator, partition: int, mark: int) 
 
 
 async def report_marks(coordinator: Coordinator, name: str, marks: Mapping[int, int], now_ms: int) -> Subscriber:
-    """Raises `InvalidRequest` where there is no such subscriber: it was removed, and what it has not read may be gone; register it again."""
+    """Raises `InvalidRequest` if there is no such subscriber: it was removed, and what it has not read may be trimmed; register it again."""
     path = subscriber_path(name)
     while True:
         node = await coordinator.get(path, latest=True)
@@ -90,7 +90,7 @@ async def report_marks(coordinator: Coordinator, name: str, marks: Mapping[int, 
 
 
 async def remove_subscriber(coordinator: Coordinator, name: str, *, dry_run: bool = False) -> Subscriber:
-    """What it was. From then on nothing is held for it. Raises `InvalidRequest` where there is none."""
+    """Returns what it was. From then on nothing is retained for it. Raises `InvalidRequest` if there is none."""
     path = subscriber_path(name)
     while True:
         node = await coordinator.get(path, latest=True)
@@ -106,8 +106,8 @@ async def read_retained(coordinator: Coordinator, partition: int) -> Retained:
 
 
 async def propose_retained(coordinator: Coordinator, partition: int, first: int) -> tuple[Retained, int]:
-    """Says that what is below `first` is about to go. What stood there, and the version for `settle_retained`; subscribers that are read after this
-    are all that count."""
+    """Announces that everything below `first` is about to be trimmed. Returns the previous value, and the version for `settle_retained`; only
+    subscribers that are read after this count."""
     path = retained_path(partition)
     while True:
         node = await coordinator.get(path)
@@ -119,12 +119,13 @@ async def propose_retained(coordinator: Coordinator, partition: int, first: int)
 
 
 async def settle_retained(coordinator: Coordinator, partition: int, first: int, version: int) -> bool:
-    """What is below `first` may go from now on, for good. False, and nothing may go, where somebody else has written since the proposal."""
+    """Everything below `first` may be trimmed from now on, permanently. False if another client has written since the proposal; then nothing may be
+    trimmed."""
     return await coordinator.set(retained_path(partition), Retained(first, first).to_bytes(), version) is not None
 
 
 async def withdraw_proposal(coordinator: Coordinator, partition: int) -> None:
-    """What was about to go stays. Who proposed it settles nothing any more."""
+    """Cancels a proposal: nothing is trimmed, and its proposer can no longer settle it."""
     node = await coordinator.get(retained_path(partition))
     found = Retained() if node is None else Retained.from_bytes(node.data)
     if node is not None and found.proposed != found.first:

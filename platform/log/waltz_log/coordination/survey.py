@@ -1,4 +1,4 @@
-"""What a cluster is doing just now: read from the coordinator and asked of every node, as one frozen value.
+"""The present state of a cluster: read from the coordinator and requested from every node, as one frozen value.
 
 Only reads. A node that does not answer is a finding, not an error.
 """
@@ -32,11 +32,11 @@ __all__ = ["CALL_TIMEOUT_S", "PartitionState", "ServerState", "StorageState", "S
 log = structlog.get_logger(__name__)
 
 CALL_TIMEOUT_S = 2.0
-"""One question to one node, for whoever wants to know how it is now; all are asked at once."""
+"""For one request to one node; all nodes are asked at once."""
 
 
 class Ask(Protocol):
-    """Of an address; None where no answer came in time."""
+    """Calls a method at an address; None if no answer came in time."""
 
     async def __call__(self, address: str, method: CallMethod[Request, Response], request: Request) -> Response | None: ...
 
@@ -54,7 +54,7 @@ class SurveyedReplica:
 
 @dataclass(frozen=True)
 class PartitionState:
-    """`high_water_mark` is None where no owner answers for it. `replicas`: those assigned, and those that the owner's session still has besides.
+    """`high_water_mark` is None if no owner answers for it. `replicas`: those assigned, and others that the owner's session still has.
     `takes_appends`: an append can be committed now."""
 
     partition: int
@@ -69,7 +69,7 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class ServerState:
-    """`status`: the server's answer as JSON, empty where it does not answer. `statistics`: the same, read by this version."""
+    """`status`: the server's answer as JSON, empty if it does not answer. `statistics`: the same, parsed by this version."""
 
     server_id: int
     address: str
@@ -115,7 +115,7 @@ class Survey:
 
     @property
     def ready(self) -> bool:
-        """Every partition has an owner that serves it and a majority of replicas that can take appends."""
+        """Every partition has an owner that serves it and a majority of replicas that can accept appends."""
         return all(each.takes_appends for each in self.partitions)
 
     @property
@@ -126,7 +126,7 @@ class Survey:
 
     @property
     def missing(self) -> str:
-        """What keeps it from being complete, in words; empty where nothing does."""
+        """Why it is not complete, in words; empty if it is."""
         parts = [
             ("partitions without an owner", [str(each.partition) for each in self.partitions if each.high_water_mark is None]),
             ("partitions without a majority that can take appends", [_short_of(each) for each in self.partitions if _lacks_majority(each)]),
@@ -202,7 +202,7 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
 
 
 def _session_of(owner: ServerState | None, partition: int) -> Mapping[str, ReplicaStatistics]:
-    """What the partition's owner says of each replica of its session; empty where nobody does."""
+    """The owner's statistics of each replica in its session; empty if no owner answers."""
     found = None if owner is None else owner.statistics.partitions.get(partition)
     return found.replicas if isinstance(found, OpenPartitionStatistics) else {}
 
@@ -288,5 +288,5 @@ def _status(cluster: ClusterParameters, answer: pb.ServerStatusResponse | pb.Sto
     """None also where a node of another cluster has the address by now."""
     if answer is None:
         return None
-    told = dict(json.loads(answer.json)) if answer.json else {}
-    return told if told.get("cluster_key", str(cluster.key)) == str(cluster.key) else None
+    status = dict(json.loads(answer.json)) if answer.json else {}
+    return status if status.get("cluster_key", str(cluster.key)) == str(cluster.key) else None

@@ -1,4 +1,4 @@
-"""The catalogue of topics in a coordinator: read, and changed by compare-and-set. What a change may be is decided in `core.topics.catalogue`."""
+"""The catalog of topics in a coordinator: read, and changed by compare-and-set. `core.topics.catalogue` decides which changes are valid."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from waltz_log.errors import InvalidRequest
 __all__ = ["Change", "change_catalogue", "pool_of", "read_catalogue", "write_catalogue"]
 
 Change = Callable[[Catalogue], tuple[Catalogue, Topic]]
-"""From the catalogue there is to the one wanted, and the topic it is about."""
+"""From the present catalog to the new one, and the topic that the change concerns."""
 
 
 async def read_catalogue(coordinator: Coordinator) -> Catalogue:
-    """Empty where no topic was ever made."""
+    """Empty if no topic was ever created."""
     node = await coordinator.get(CATALOGUE, latest=True)
     return Catalogue() if node is None else Catalogue.from_bytes(node.data)
 
 
 async def pool_of(coordinator: Coordinator) -> range:
-    """All log partitions. Raises `InvalidRequest` where there is no cluster."""
+    """All log partitions. Raises `InvalidRequest` if there is no cluster."""
     node = await coordinator.get(CLUSTER, latest=True)
     if node is None:
         raise InvalidRequest(reason="there is no cluster at this address: make one first")
@@ -30,13 +30,13 @@ async def pool_of(coordinator: Coordinator) -> range:
 
 
 async def change_catalogue(coordinator: Coordinator, change: Change, *, dry_run: bool = False) -> Topic:
-    """The topic after the change, which is asked again when somebody else was faster. `dry_run`: asks only whether it could be. Raises what the
-    change raises."""
+    """The topic after the change. The change is computed again if another client was faster. `dry_run`: only checks whether it is possible. Raises
+    the errors of the change."""
     return (await write_catalogue(coordinator, change, dry_run=dry_run))[0]
 
 
 async def write_catalogue(coordinator: Coordinator, change: Change, *, dry_run: bool = False) -> tuple[Topic, int]:
-    """The same, with the version that the catalogue has then, or a later one."""
+    """The same, with the version that the catalog has then, or a later one."""
     while True:
         node = await coordinator.get(CATALOGUE, latest=True)  # the change may refuse what it finds
         found = Catalogue() if node is None else Catalogue.from_bytes(node.data)

@@ -1,7 +1,7 @@
-"""Child processes by name: started so that they die with this process, signalled by their own process ids alone, their output in files.
+"""Child processes by name: they die with this process, are signaled only by their own process ids, and write their output to files.
 
-Never restarts anything and never signals a process that it did not start. A name stays known after its process ended, so that it can be started
-again and its log shown.
+Never restarts anything and never signals a process that it did not start. A name stays known after its process ended, so that it can be started again
+and its log shown.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ LOG_TAIL_BYTES = 2000
 
 
 class Processes:
-    """All calls block, and belong to one thread at a time."""
+    """All calls block. One thread at a time may use it."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        # The kernel ties a child to the thread that started it. This one lives until `close`, whoever calls `start`.
+        # The kernel kills a child when the thread that started it ends. This thread lives until `close`, whichever thread calls `start`.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="process-starter")
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of those that run."""
+        """Process ids of the running children."""
         return {name: child.pid for name, child in self._children.items() if child.poll() is None}
 
     def running(self, name: str) -> bool:
@@ -41,11 +41,11 @@ class Processes:
         return child is not None and child.poll() is None
 
     def ended(self) -> dict[str, int]:
-        """Those that do not run any more, with their exit codes (negative: the signal)."""
+        """The children that have ended, with their exit codes (negative: the signal)."""
         return {name: child.returncode for name, child in self._children.items() if child.poll() is not None}
 
     def start(self, name: str, command: Sequence[str]) -> int:
-        """The process id. Output is appended to its log. Raises `InvalidRequest` where it runs already, `OSError` where it cannot run."""
+        """Returns the process id. Output is appended to its log. Raises `InvalidRequest` if it runs already, `OSError` if it cannot start."""
         if self.running(name):
             raise InvalidRequest(reason=f"{name} runs already: pid={self._children[name].pid}")
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -62,25 +62,25 @@ class Processes:
         return self._children[name].pid
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Raises `InvalidRequest` where no such process runs."""
+        """Raises `InvalidRequest` if no such process runs."""
         if not self.running(name):
             raise InvalidRequest(reason=f"{name} does not run" if name in self._children else f"no such process: {name}")
         self._children[name].send_signal(number)
 
     def wait(self, name: str, timeout_s: float) -> int | None:
-        """The exit code, or None where it still runs after `timeout_s`."""
+        """The exit code, or None if it still runs after `timeout_s`."""
         try:
             return self._children[name].wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and gone when this returns."""
+        """SIGKILL; the process has ended when this returns."""
         self.signal(name, signal.SIGKILL)
         self._children[name].wait()
 
     def stop(self, names: Sequence[str], timeout_s: float) -> dict[str, int]:
-        """SIGTERM to all of them at once; who has not ended by `timeout_s` is killed. The exit codes of those that ran."""
+        """SIGTERM to all of them at once; a process that has not ended after `timeout_s` is killed. Returns the exit codes of those that ran."""
         asked = [name for name in names if self.running(name)]
         for name in asked:
             self.signal(name, signal.SIGTERM)
@@ -96,13 +96,13 @@ class Processes:
     def last_words(self, name: str) -> str:
         """The last line that the process wrote."""
         try:
-            told = self.log(name).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+            output = self.log(name).read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError:
             return ""
-        return next((line for line in reversed(told.splitlines()) if line.strip()), "")
+        return next((line for line in reversed(output.splitlines()) if line.strip()), "")
 
     def close(self) -> None:
-        """Kills what still runs."""
+        """Kills the children that still run."""
         for name in self.pids:
             self.kill(name)
         self._starter.shutdown()

@@ -14,4 +14,4 @@ class WallClock:
         return time.time_ns() // 1_000_000
 
 
-_clock: Clock = WallClock()  # holds the class to the port when types are checked
+_clock: Clock = WallClock()  # mypy checks that the class implements the port

@@ -1,7 +1,7 @@
-"""What gRPC reads from the environment, once, when it is first used; for what is started as `waltz` and its workers, before they import gRPC.
+"""Environment variables that gRPC reads once, on first use; the command `waltz` and its workers set them before they import gRPC.
 
-Sockets are polled by the thread that waits for them instead of by a pool that hands each event on: decision 16 tells what that saves a node. A gRPC
-that does not know the switches any more says so on stderr and goes on without them.
+The thread that waits for a socket polls it itself, instead of a pool that hands each event on: decision 16 states what that saves a node. A gRPC that
+no longer knows these variables reports that on stderr and continues without them.
 """
 
 from __future__ import annotations

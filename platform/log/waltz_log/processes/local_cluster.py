@@ -1,8 +1,8 @@
 """A whole cluster of real processes under one directory: for tests, the demo, the benchmarks and `waltz dev`.
 
-Decides ports (chosen once and kept in `dev.json`, others where one is taken), order of start and stop, and when the cluster is ready. Restarts
-nothing by itself. The directory holds everything: the same cluster with all its data comes up on the next start. This process itself speaks to no
-cluster; it runs the command line for that, so its own event loops and forks are not disturbed.
+Decides ports (chosen once and kept in `dev.json`; another one if it is in use), order of start and stop, and when the cluster is ready. Restarts
+nothing by itself. The directory holds everything: the next start brings the same cluster up with all its data. This process itself has no connection
+to the cluster; it runs the command line for that, so its own event loops and forks are not disturbed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ REPLICATION = 3
 DEFAULT_PARTITIONS, DEFAULT_STORAGES, DEFAULT_SERVERS = 4, 3, 2
 
 START_TIMEOUT_S = 60.0
-"""For the whole cluster on a busy laptop; usual are 3 to 5 s."""
+"""For the whole cluster on a busy laptop; it usually needs 3 to 5 s."""
 
 STOP_TIMEOUT_S = 15.0
-"""For one kind of process; who takes longer is killed, which the log survives."""
+"""For one kind of process. A process that needs longer is killed, which the log survives."""
 
 WALTZ = (sys.executable, "-P", "-m", "waltz_log.cli")
 
@@ -51,21 +51,21 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _free_port(taken: set[int]) -> int:
+def _free_port(used: set[int]) -> int:
     while True:
         with socket.socket() as probe:
             probe.bind((HOST, 0))
             port = int(probe.getsockname()[1])
-        if port not in taken:
+        if port not in used:
             return port
 
 
-def _missing(told: str) -> str:
-    """What `cluster status` found wanting, or what it said instead."""
+def _missing(output: str) -> str:
+    """What is missing according to `cluster status`, or its output if it is not JSON."""
     try:
-        return str(json.loads(told)["missing"])
+        return str(json.loads(output)["missing"])
     except (ValueError, KeyError):
-        return told.strip()
+        return output.strip()
 
 
 class LocalCluster:
@@ -82,8 +82,8 @@ class LocalCluster:
         storage_settings: Mapping[str, Any] | None = None,
         server_settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Counts not given are those of the cluster in the directory, or 4 partitions, 3 storage nodes, 2 servers. Raises `InvalidRequest` where the
-        directory holds a cluster of other partitions or storage nodes."""
+        """Counts that are not given are those of the cluster in the directory, or 4 partitions, 3 storage nodes, 2 servers. Raises `InvalidRequest`
+        if the directory holds a cluster with other partitions or storage nodes."""
         self.directory = Path(directory).resolve()
         self._file = self.directory / "dev.json"
         self._processes = Processes(self.directory / "logs")
@@ -117,7 +117,7 @@ class LocalCluster:
             raise InvalidRequest(reason=f"{self._file} is not what waltz dev writes; choose another directory, or remove this one") from None
 
     def _write(self) -> None:
-        told = {
+        kept = {
             "cluster": self.cluster,
             "partitions": self.partitions,
             "storages": self.storages,
@@ -126,24 +126,24 @@ class LocalCluster:
             "pids": self.processes,
         }
         new = self._file.with_suffix(".new")
-        new.write_text(json.dumps(told, indent=2) + "\n")
+        new.write_text(json.dumps(kept, indent=2) + "\n")
         new.replace(self._file)
 
     # ---- what it is ----------------------------------------------------------------------------------------------------------------------------
 
     @property
     def cluster(self) -> str:
-        """The connection string; known once the cluster was opened."""
+        """The connection string; known after `open`."""
         return f"{HOST}:{self._ports['zookeeper']}/waltz/{NAME}"
 
     @property
     def processes(self) -> dict[str, int]:
-        """Names and process ids of those that run."""
+        """Names and process ids of the running processes."""
         return self._processes.pids
 
     @property
     def ended(self) -> dict[str, int]:
-        """Names and exit codes of those that do not run any more."""
+        """Names and exit codes of the processes that have ended."""
         return self._processes.ended()
 
     @property
@@ -173,7 +173,7 @@ class LocalCluster:
         self.close()
 
     def open(self) -> None:
-        """Starts everything; `wait_ready` tells when it serves. Raises `InvalidRequest` where another process runs this directory's cluster."""
+        """Starts everything; `wait_ready` waits until it serves. Raises `InvalidRequest` if another process runs this directory's cluster."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = (self.directory / "dev.lock").open("ab")
         try:
@@ -201,15 +201,15 @@ class LocalCluster:
         return subprocess.run([*WALTZ, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Returns when every partition can take appends and, where all processes run, all of them answer. Raises `ClusterUnavailable`
-        at `timeout_s`, or as soon as a process has ended by itself."""
+        """Returns when every partition accepts appends and, if all processes run, all of them answer. Raises `ClusterUnavailable` after `timeout_s`,
+        or as soon as a process has ended by itself."""
         gone = self.ended
         command = [*WALTZ, "cluster", "status", self.cluster, "--wait", str(timeout_s), "--output", "json", *([] if gone else ["--complete"])]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
             try:
                 while True:
                     try:
-                        told, complaint = waiting.communicate(timeout=0.2)
+                        output, complaint = waiting.communicate(timeout=0.2)
                         break
                     except subprocess.TimeoutExpired:
                         fresh = [name for name in self.ended if name not in gone]
@@ -220,10 +220,10 @@ class LocalCluster:
             finally:
                 waiting.kill()
         if waiting.returncode != 0:
-            raise ClusterUnavailable(address=self.cluster, reason=f"not ready within {timeout_s:g} s, {_missing(told or complaint)}")
+            raise ClusterUnavailable(address=self.cluster, reason=f"not ready within {timeout_s:g} s, {_missing(output or complaint)}")
 
     def close(self) -> None:
-        """Stops servers, then storage nodes, then ZooKeeper; kills who does not stop. Does nothing where nothing runs."""
+        """Stops servers, then storage nodes, then ZooKeeper; kills a process that does not stop. Does nothing if none runs."""
         if self._lock is None:
             return
         for names in (self.server_names, self.storage_names, ["zookeeper"]):
@@ -237,7 +237,7 @@ class LocalCluster:
     # ---- one of it -----------------------------------------------------------------------------------------------------------------------------
 
     def start(self, name: str) -> int:
-        """Starts a process that does not run and gives its id. ZooKeeper answers when this returns; the others take a moment."""
+        """Starts a process that does not run and returns its id. ZooKeeper answers when this returns; the others need a moment."""
         if self._lock is None:
             raise InvalidRequest(reason="the cluster is not open")
         if name not in ("zookeeper", *self.storage_names, *self.server_names):
@@ -270,24 +270,24 @@ class LocalCluster:
         return path
 
     def kill(self, name: str) -> None:
-        """SIGKILL: gone when this returns."""
+        """SIGKILL; the process has ended when this returns."""
         self._processes.kill(name)
 
     def stop(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM: ended in good order when this returns, or killed after `timeout_s`. The exit code."""
+        """SIGTERM; when this returns, the process has ended by itself or was killed after `timeout_s`. Returns the exit code."""
         if not self._processes.running(name):
             raise InvalidRequest(reason=f"{name} does not run")
         return self._processes.stop([name], timeout_s)[name]
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: stands still, connections open."""
+        """SIGSTOP: the process is suspended, its connections stay open."""
         self._processes.signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
         self._processes.signal(name, signal.SIGCONT)
 
     def wait_ended(self, timeout_s: float | None = None) -> str | None:
-        """The name of a process that ended by itself, waiting for the first; None at `timeout_s`."""
+        """Waits for a process that ends by itself and returns its name; None after `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         known = set(self.ended)
         while deadline is None or time.monotonic() < deadline:

@@ -22,18 +22,18 @@ _SHARED: list[structlog.typing.Processor] = [
 
 
 class _LogFmt:
-    """logfmt with the event first among equals; a value of any type is told, never refused."""
+    """logfmt with the event as the first key; a value of any type is printed, never refused."""
 
     def __init__(self) -> None:
         self._render = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], drop_missing=True)
 
     def __call__(self, logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
-        told = {key.replace(" ", "_"): value if isinstance(value, str | bool | int | float) else str(value) for key, value in event.items()}
-        return self._render(logger, name, told)
+        shown = {key.replace(" ", "_"): value if isinstance(value, str | bool | int | float) else str(value) for key, value in event.items()}
+        return self._render(logger, name, shown)
 
 
 class _PresentStderr:
-    """What `sys.stderr` is when a line is written."""
+    """The value of `sys.stderr` at the time a line is written."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -50,7 +50,7 @@ def configure_logs(level: str | None = None) -> None:
     structlog.configure(
         processors=[*_SHARED, _LogFmt()],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[chosen]),
-        # Looked up for each line, never kept: whoever replaces the stream, as tests do, gets the lines and does not break those who write them.
+        # Resolved for each line, never kept: a test that replaces the stream receives the lines, and writers keep working.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )

@@ -1,8 +1,8 @@
 """`waltz server`: one log server, until it is asked to stop.
 
-A server whose coordinator session ended (it stood still for too long, or was cut off) starts over as a new one at the same address: its
-partitions are others' by then. With several workers this process is their supervisor (`processes.supervisor`) and the member of the cluster, and
-serves nothing itself.
+A server whose coordinator session ended (it was suspended for too long, or disconnected) restarts as a new one at the same address: other servers own
+its partitions by then. With several workers this process is their supervisor (`processes.supervisor`) and the member of the cluster, and serves
+nothing itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 CACHE_BYTES_MIN = 1024 * 1024
 AGAIN_PAUSE_S = 0.5
-"""Before a server that lost its session looks for the coordinator again."""
+"""Before a server that lost its session connects to the coordinator again."""
 
 
 def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
@@ -51,7 +51,7 @@ def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
 
 
 async def _lives(life: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
-    """One coordinator session after the other."""
+    """Runs one coordinator session after the other."""
     await life()
     while not stop.is_set():
         log.warning("coordinator session ended, starting over")
@@ -63,7 +63,8 @@ async def _lives(life: Callable[[], Awaitable[None]], stop: asyncio.Event) -> No
 
 
 async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
-    """One server from its session's start to its end; gives the address it served at. Asked to stop, it hands its partitions over first."""
+    """One server from its session's start to its end; returns the address it served at. If it is asked to stop, it hands its partitions over
+    first."""
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
     try:
         network = GrpcNetwork(streams_per_connection=settings.streams_per_connection)
@@ -82,8 +83,8 @@ async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
 
 
 async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, stop: asyncio.Event, log_level: str | None) -> None:
-    """As `_life`, in several processes. The workers give their partitions back before the server leaves the cluster; where its session ended, they
-    are others' already, and what is still in flight is for the new owners' recovery to decide."""
+    """Like `_life`, in several processes. The workers give their partitions back before the server leaves the cluster. If its session ended, other
+    servers own them already, and their recovery decides the blocks in flight."""
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
     try:
         cluster = await read_cluster(coordinator, settings.cluster)
@@ -110,6 +111,6 @@ async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, s
 
 
 def share_of(settings: ServerSettings) -> ServerSettings:
-    """What one worker may take of what is meant for the whole server."""
+    """The share of one worker in limits that apply to the whole server."""
     names = ("transaction_cache_bytes", "feed_cache_bytes")
     return settings.model_copy(update={name: max(CACHE_BYTES_MIN, getattr(settings, name) // settings.workers) for name in names})

@@ -1,6 +1,6 @@
-"""How a serving process lives: until SIGTERM or SIGINT asks it to stop in good order; a second one ends it at once.
+"""The life of a serving process: SIGTERM or SIGINT asks it to stop in order; a second signal ends it at once.
 
-A node says on stdout when it serves (`ready ...`, one line), so that whoever started it can wait for that. Its event loop is libuv's (decision 19).
+A node prints one line on stdout when it serves (`ready ...`), so that its parent process can wait for it. Its event loop is libuv's (decision 19).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ async def either(*events: Awaitable[object]) -> None:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, in the event loop of serving processes."""
+    """Like `asyncio.run`, in the event loop of serving processes."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
 
 def serve(life: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Runs `life(stop)` in an event loop of its own; `stop` is set by the first signal."""
+    """Runs `life(stop)` in its own event loop; the first signal sets `stop`."""
 
     async def main() -> None:
         stop = asyncio.Event()

@@ -1,7 +1,7 @@
-"""The folder of a node's unix sockets: made for one supervisor, which alone may enter it, and gone with it.
+"""The folder of a node's unix sockets: created for one supervisor, accessible only to its user, and removed with it.
 
-A supervisor that is killed leaves its folder behind. The lock on it is free then, so the next one to start, of whatever node, takes it away; young
-folders are left alone, for theirs may not be locked yet. Tools that clean temporary files respect the same lock.
+A supervisor that is killed leaves its folder behind. The lock on it is then free, so the next supervisor to start, of any node, removes it. Young
+folders are kept, because their lock may not be held yet. Tools that clean temporary files respect the same lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ YOUNG_S = 60.0
 
 
 class SocketFolder:
-    """Under the system's temporary files: the name of a unix socket has hardly more than a hundred letters."""
+    """Below the system's directory for temporary files: the path of a unix socket has little more than a hundred characters."""
 
     def __init__(self) -> None:
         parent = Path(tempfile.gettempdir())

@@ -1,9 +1,9 @@
 """`waltz storage`: one storage node, until it is asked to stop.
 
-At the first start the directory is made for the cluster at the address and keeps that cluster's key; at each start the node tells the coordinator
-where it answers and how often its directory was started. Refused, before anything is served: a directory of another cluster; one that is older than
-what the coordinator knows of the node (a restored copy may have lost what it acknowledged); an empty one in place of one that held data, unless
-`replace` says that this is meant. A node that starts empty, restored or behind counts as absent in votes until it has caught up with its peers.
+The first start creates the directory for the cluster at the address and stores that cluster's key in it. At each start the node registers its address
+with the coordinator, and how often its directory was started. Refused, before anything is served: a directory of another cluster; one that is older
+than the coordinator's record of the node (a restored copy may have lost what it acknowledged); an empty one in place of one that held data, unless
+`replace` says that this is intended. A node that starts empty, restored or behind counts as absent in votes until it has caught up with its peers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -
             listener = await network.serve(settings.listen, node.service())
             try:
                 await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
-                await coordinator.close()  # the node itself needs none: owners fence it, and tell it what it must know
+                await coordinator.close()  # the node itself needs none: owners fence it and send what it must know
                 node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name)))
                 say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
                 await stop.wait()
@@ -70,8 +70,8 @@ async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -
 
 
 async def _life_of_workers(settings: StorageSettings, addresses: NodeAddresses, stop: asyncio.Event, replace: bool, log_level: str | None) -> None:
-    """As `_life`, in several processes. This one holds the directory, and so does each worker by the same lock: it is free when the last of them is
-    gone, even where this process went first."""
+    """Like `_life`, in several processes. This process and each worker hold the directory by the same lock: it is free when the last of them has
+    ended, even if this process ended first."""
     offload = ThreadOffload(settings.disk_threads)
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
     try:
@@ -90,7 +90,7 @@ async def _life_of_workers(settings: StorageSettings, addresses: NodeAddresses, 
                     await either(stop.wait(), room.asked.wait(), workers.wait_failed())
                     if room.asked.is_set():
                         await workers.stop()
-                        await node.make_room(room.taken())
+                        await node.make_room(room.pop())
                         await either(workers.start(), stop.wait())
                 await workers.stop()
         finally:
@@ -102,7 +102,7 @@ async def _life_of_workers(settings: StorageSettings, addresses: NodeAddresses, 
 
 
 class _Room:
-    """For how many partitions workers asked for room: the control files get it while no worker has them open."""
+    """For how many partitions workers requested space: the control files grow while no worker has them open."""
 
     def __init__(self, there: int) -> None:
         self._wanted = there
@@ -113,13 +113,13 @@ class _Room:
             self._wanted = partitions
             self.asked.set()
 
-    def taken(self) -> int:
+    def pop(self) -> int:
         self.asked.clear()
         return self._wanted
 
 
 def share_of(settings: StorageSettings) -> StorageSettings:
-    """What one worker may take of what is meant for the whole node."""
+    """The share of one worker in limits that apply to the whole node."""
     least = {
         "open_files_max": 16,
         "writer_bytes_max": 1024 * 1024,
@@ -160,9 +160,11 @@ async def _open(
 
 
 def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
-    """From how many starts on the directory counts its own. One that is behind what the coordinator recorded is a copy of an earlier state: taken
-    where it knows that it was restored, or where it is meant to replace what is gone, and then it is made to know. Its starts go on from those of
-    the directory it replaces, which is refused from then on. Raises `Fenced` otherwise, `ClusterKeyMismatch`, `InvalidSetting` where it is taken."""
+    """The number of starts from which the directory counts its own.
+
+    A directory that is behind the coordinator's record is a copy of an earlier state. It is admitted if it is marked as restored, or if it is to
+    replace a lost one, and is then marked. Its starts continue from those of the directory that it replaces, which is refused from then on. Raises
+    `Fenced` otherwise, `ClusterKeyMismatch`, `InvalidSetting` if the directory is in use."""
     try:
         disk.lock()
     except OSError as error:
@@ -185,7 +187,7 @@ def admit_behind(disk: Disk, key: UUID, recorded: int, replace: bool) -> int:
 
 
 async def find_peers(cluster: str, name: str, partition: int) -> list[str]:
-    """Where the other replicas of a partition are now: asked when there is something to mend, which is rare. Raises `ClusterUnavailable`."""
+    """The present addresses of the other replicas of a partition: requested for a repair, which is rare. Raises `ClusterUnavailable`."""
     coordinator = await ZooKeeperCoordinator.connect(cluster, timeout_s=CONNECT_TIMEOUT_S)
     try:
         return await peer_addresses(coordinator, name, partition)
@@ -201,7 +203,7 @@ async def peer_addresses(coordinator: Coordinator, name: str, partition: int) ->
 
 
 def check_start(known: Node | None, start: int, *, replace: bool) -> None:
-    """Raises `Fenced` where the coordinator knows of as many or more starts of the node: this directory is not the one that ran last."""
+    """Raises `Fenced` if the coordinator has recorded as many or more starts of the node: this directory is not the one that ran last."""
     if known is not None and not replace:
         recorded = StorageNodeEntry.from_bytes(known.data).start
         if start <= recorded:
@@ -214,7 +216,7 @@ def _behind(start: int, recorded: int) -> Fenced:
 
 
 async def register(coordinator: Coordinator, name: str, entry: StorageNodeEntry, *, replace: bool = False) -> None:
-    """Tells where the node answers. Raises `Fenced` where another directory of that name was started meanwhile."""
+    """Registers the node's address. Raises `Fenced` if another directory of that name was started meanwhile."""
     path = f"{STORAGE_NODES}/{name}"
     while not await coordinator.create(path, entry.to_bytes()):
         known = await coordinator.get(path)

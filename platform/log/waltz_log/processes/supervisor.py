@@ -1,9 +1,8 @@
-"""The supervisor of a node's worker processes: starts them, starts one that ended again, alone, and ends them with itself.
+"""The supervisor of a node's worker processes: starts them, restarts each one that ended, and ends them with itself.
 
-It serves nothing. What a node is once, it does for all of them: it keeps the node's address, is the member of the cluster and holds the directory.
-When a worker is started again its predecessor is gone for certain: the supervisor has waited for its end. How often and how soon is
-`core.restart_policy`; a worker that does not stay up ends the node with `WorkerFailed`, for a node that never serves a part of its partitions looks
-well from outside.
+It serves nothing. It does what a node needs only once: it holds the node's address, is the member of the cluster and locks the directory. Before a
+worker is restarted its predecessor has certainly ended: the supervisor has waited for it. `core.restart_policy` decides how often and how soon. A
+worker that does not stay up ends the node with `WorkerFailed`, because a node that never serves a part of its partitions seems healthy from outside.
 """
 
 from __future__ import annotations
@@ -34,13 +33,14 @@ __all__ = ["NodeAddresses", "Workers", "orders_of"]
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 12.0
-"""For what a worker does in good order: a hand-over takes at most twice two seconds. Who takes longer is killed, which the log survives."""
+"""For an orderly stop: a hand-over takes at most twice two seconds. A worker that needs longer is killed, which the log survives."""
 
 
 class NodeAddresses:
-    """The address of the node, kept for its workers, and `own`, where each is reached by itself: at ports from `first_port` on, at free ones where
-    that is 0, or not at all below 0. `fellows`: where they reach each other, sockets in a folder that this user alone may enter. Raises `OSError`
-    where an address is taken."""
+    """The address of the node, reserved for its workers.
+
+    `own`: where each worker can be reached individually: at ports from `first_port` on, at free ones if that is 0, or not at all below 0. `siblings`:
+    where the workers reach each other, sockets in a folder that only this user may enter. Raises `OSError` if an address is in use."""
 
     def __init__(self, listen: str, workers: int, first_port: int = 0) -> None:
         host = listen.rpartition(":")[0]
@@ -55,7 +55,7 @@ class NodeAddresses:
         self._folder = SocketFolder()
         self.address, *own = [each.address for each in self._reserved]
         self.own = tuple(own)
-        self.fellows = tuple(f"unix:{self._folder.path / str(worker)}" for worker in range(workers))
+        self.siblings = tuple(f"unix:{self._folder.path / str(worker)}" for worker in range(workers))
 
     def __enter__(self) -> Self:
         return self
@@ -74,9 +74,9 @@ def orders_of(kind: Literal["server", "storage"], settings: Settings, addresses:
         kind,
         settings.model_dump(mode="json"),
         worker=-1,
-        workers=len(addresses.fellows),
+        workers=len(addresses.siblings),
         address=addresses.address,
-        fellows=addresses.fellows,
+        siblings=addresses.siblings,
         own=addresses.own,
         log_level=log_level,
         **more,
@@ -84,7 +84,8 @@ def orders_of(kind: Literal["server", "storage"], settings: Settings, addresses:
 
 
 class Workers:
-    """`orders` are for each of them but for their numbers. `inherit`: descriptors that they hold as well. `asked` hears what a worker asks for."""
+    """`orders` apply to each of them, with its own number. `inherit`: file descriptors that the workers hold as well. `asked` is called with a
+    worker's requests."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Workers:
 
     @property
     def serve(self) -> bool:
-        """All of them, once at least since they were started."""
+        """Whether each of them has served since it was first started."""
         return all(worker.ready.is_set() for worker in self._workers)
 
     async def wait_failed(self) -> None:
@@ -128,7 +129,7 @@ class Workers:
             task.result()
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM to all at once; all are gone when this returns. Who has not ended by `timeout_s` is killed."""
+        """SIGTERM to all at once; all have ended when this returns. A worker that has not ended after `timeout_s` is killed."""
         self.stopping.set()
         for worker in self._workers:
             worker.signal(signal.SIGTERM)
@@ -150,7 +151,7 @@ class Workers:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, WorkerFailed):
-            await self.stop()  # one is bad, the others close in good order
+            await self.stop()  # one failed; stop the others in order
         self.kill()
         await asyncio.gather(*(worker.kept for worker in self._workers if worker.kept is not None), return_exceptions=True)
 
@@ -165,7 +166,7 @@ class Workers:
 
 
 class _Worker:
-    """One of them, in all its lives."""
+    """One worker, over all of its processes."""
 
     def __init__(self, all_of_them: Workers, orders: Orders, policy: RestartPolicy) -> None:
         self._workers = all_of_them
@@ -185,7 +186,7 @@ class _Worker:
                 self._process.send_signal(number)
 
     async def _keep(self) -> None:
-        """Until all are stopped. Raises `WorkerFailed`."""
+        """Restarts the worker until all are stopped. Raises `WorkerFailed`."""
         loop = asyncio.get_running_loop()
         while not self._workers.stopping.is_set():
             began = loop.time()
@@ -201,7 +202,7 @@ class _Worker:
                 await asyncio.wait_for(self._workers.stopping.wait(), pause)
 
     async def _live(self) -> int:
-        """From the start of a process to its end: its exit code, or the signal below zero."""
+        """One process from its start to its end. Returns its exit code, or the negative number of the signal."""
         ours, its = socket.socketpair()
         with its:
             command = (sys.executable, "-P", "-m", "waltz_log.processes.worker", str(its.fileno()), str(os.getpid()))
@@ -210,18 +211,18 @@ class _Worker:
                 *command, stdin=DEVNULL, stdout=sys.stderr.fileno(), pass_fds=(its.fileno(), *self._workers.inherit), start_new_session=True
             )
         link = await Link.over(ours)
-        link.give(replace(self._orders, restarts=self._restarts.count))
+        link.send_orders(replace(self._orders, restarts=self._restarts.count))
         hearing = asyncio.ensure_future(self._hear(link))
         try:
             if self._workers.stopping.is_set():
-                self.signal(signal.SIGTERM)  # all were told while this one was being started
+                self.signal(signal.SIGTERM)  # the others received it while this one was being started
             return await self._process.wait()
         finally:
             hearing.cancel()
             link.close()
 
     async def _hear(self, link: Link) -> None:
-        async for what, value in link.told():
+        async for what, value in link.messages():
             if what == READY:
                 self.ready.set()
                 log.info("worker serves", worker=self._orders.worker, restarts=self._restarts.count)

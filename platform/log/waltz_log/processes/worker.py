@@ -1,8 +1,7 @@
-"""One worker process of a node: started by its supervisor (`cli.workers`), and given its end of the link and the supervisor's process id.
+"""One worker process of a node. Its supervisor starts it and passes its end of the link and the supervisor's process id.
 
-Serves the partitions that fall to it and passes on what is for its fellows. Ends when it is asked to (SIGTERM: in good order, once; how long that may
-take is the supervisor's to say) and at once when its supervisor is gone, whatever took it: the kernel is asked for that where it can be, and the link
-tells it everywhere.
+Serves its share of the partitions and forwards requests for those of its siblings. Ends on SIGTERM, in order, within a time that
+the supervisor limits, and at once when its supervisor has ended for any reason: the kernel signals that if it can, and the link shows it on every system.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PR_SET_PDEATHSIG = 1
 
 CONNECT_TIMEOUT_S = 10.0
 AGAIN_PAUSE_S = 0.5
-"""Before a worker that lost its session looks for the coordinator again."""
+"""Before a worker that lost its session connects to the coordinator again."""
 
 
 def main() -> None:
@@ -52,7 +51,7 @@ def main() -> None:
 
 
 def _end_with(supervisor: int) -> bool:
-    """Asks the kernel to kill this process when the thread that started it ends. False where that came first."""
+    """Asks the kernel to kill this process when the thread that started it ends. False if that thread has ended already."""
     if sys.platform == "linux":
         import ctypes
 
@@ -66,7 +65,7 @@ async def _main(end: socket.socket) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     link = await Link.over(end)
-    orders = await link.take()
+    orders = await link.receive_orders()
     if orders is None:
         return OK
     configure_logs(orders.log_level)
@@ -82,8 +81,8 @@ async def _main(end: socket.socket) -> int:
 
 
 async def _watch(link: Link, orders: Orders) -> None:
-    """Returns never: the supervisor says nothing more, and its end is this process's."""
-    async for _ in link.told():
+    """Never returns: the supervisor sends nothing more, and when it ends, this process ends."""
+    async for _ in link.messages():
         pass
     log.error("supervisor ended", worker=orders.worker)
     os._exit(1)
@@ -94,7 +93,7 @@ def _network(orders: Orders) -> WorkerNetwork:
     return WorkerNetwork(
         orders.shard,
         shared,
-        orders.fellows,
+        orders.siblings,
         partial(_describe, orders),
         direct_port=orders.settings.get("direct_port", -1),
         streams_per_connection=orders.settings["streams_per_connection"],
@@ -117,8 +116,8 @@ def _describe(orders: Orders) -> WorkerStatistics:
 
 
 async def _serve_partitions(orders: Orders, link: Link, stop: asyncio.Event) -> None:
-    """In one coordinator session after the other: what the server owns does not hang on a worker's session, but a worker without one cannot open
-    store sessions, nor learn that its server lost a partition."""
+    """Runs one coordinator session after the other. The server's ownership does not depend on a worker's session, but a worker without one cannot
+    open store sessions, nor learn that its server lost a partition."""
     await _partitions_session(orders, link, stop)
     while not stop.is_set():
         log.warning("coordinator session ended, starting over", worker=orders.worker)
@@ -146,7 +145,7 @@ async def _partitions_session(orders: Orders, link: Link, stop: asyncio.Event) -
             server_id=orders.server_id,
         )
         await server.start()
-        link.tell(READY)
+        link.send(READY)
         await either(stop.wait(), server.wait_lost())
         await (server.stop() if stop.is_set() else server.abort())
     finally:
@@ -161,7 +160,7 @@ async def _serve_storage(orders: Orders, link: Link, stop: asyncio.Event) -> Non
 
     settings = StorageSettings(**orders.settings)
     async with _storage(settings, orders, link):
-        link.tell(READY)
+        link.send(READY)
         await stop.wait()
 
 
@@ -173,7 +172,7 @@ async def _storage(settings: Any, orders: Orders, link: Link) -> AsyncIterator[N
     from waltz_log.storage.integrity.peers import PeerReplicas
 
     offload = ThreadOffload(settings.disk_threads)
-    node = StorageNode(settings, FileSystemDisk(settings.directory), WallClock(), offload, shard=orders.shard, ask_for_room=partial(link.tell, ROOM))
+    node = StorageNode(settings, FileSystemDisk(settings.directory), WallClock(), offload, shard=orders.shard, ask_for_room=partial(link.send, ROOM))
     try:
         await node.join(UUID(orders.cluster_key))
         network = _network(orders)

@@ -1,7 +1,7 @@
-"""What a supervisor and its worker process tell each other: the worker's orders at its start, then a line whenever there is something to say.
+"""The messages between a supervisor and a worker process: the worker's orders at its start, then single lines in both directions.
 
-Both hold one end of a socket pair. Where the supervisor's end is gone, so is the supervisor, and the worker ends: no worker serves for a node that is
-not there any more. Lines are JSON objects with one key.
+Each holds one end of a socket pair. If the supervisor's end is closed, the supervisor has ended, and the worker ends too: no worker serves for a node
+that no longer exists. Lines are JSON objects with one key.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ READY = "ready"
 """The worker serves."""
 
 ROOM = "room"
-"""The worker of a storage node needs room for so many partitions in the control files."""
+"""The worker of a storage node needs space for so many partitions in the control files."""
 
 LINE_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Orders:
-    """`settings` of the node, as plain values; `fellows`: where the workers reach each other; `own`: where each is reached by others, if by itself;
-    `server_id`: of a log server; `cluster_key`: of a storage node, in hexadecimal; `restarts`: how often this worker was started again."""
+    """`settings` of the node, as plain values; `siblings`: where the workers reach each other; `own`: where each can be reached individually, if at
+    all; `server_id`: of a log server; `cluster_key`: of a storage node, in hexadecimal; `restarts`: how often this worker was restarted."""
 
     kind: Literal["server", "storage"]
     settings: dict[str, Any]
     worker: int
     workers: int
     address: str
-    fellows: tuple[str, ...]
+    siblings: tuple[str, ...]
     own: tuple[str, ...] = ()
     log_level: str | None = None
     server_id: int = -1
@@ -49,7 +49,7 @@ class Orders:
 
 
 class Link:
-    """One end, of whichever side."""
+    """One end of the socket pair, on either side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -59,13 +59,13 @@ class Link:
     async def over(cls, end: socket.socket) -> Link:
         return cls(*await asyncio.open_connection(sock=end, limit=LINE_BYTES_MAX))
 
-    def tell(self, what: str, value: object = True) -> None:
-        """Does not wait: what is told is little, and nobody is served better for it. Told to a peer that is gone it is lost."""
+    def send(self, what: str, value: object = True) -> None:
+        """Does not wait, because messages are few and short. A message to a peer that has ended is lost."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps({what: value}).encode() + b"\n")
 
-    async def told(self) -> AsyncIterator[tuple[str, Any]]:
-        """What the other side says, until it is gone."""
+    async def messages(self) -> AsyncIterator[tuple[str, Any]]:
+        """The messages of the other side, until it ends."""
         try:
             while line := await self._reader.readline():
                 for what, value in json.loads(line).items():
@@ -73,13 +73,13 @@ class Link:
         except (ConnectionError, ValueError):
             return  # gone in the middle of a line
 
-    def give(self, orders: Orders) -> None:
-        self.tell("orders", asdict(orders))
+    def send_orders(self, orders: Orders) -> None:
+        self.send("orders", asdict(orders))
 
-    async def take(self) -> Orders | None:
-        """The worker's first line; None where the supervisor is gone already."""
-        async for _, value in self.told():
-            return Orders(**value | {name: tuple(value[name]) for name in ("fellows", "own")})
+    async def receive_orders(self) -> Orders | None:
+        """The worker's first line; None if the supervisor has ended already."""
+        async for _, value in self.messages():
+            return Orders(**value | {name: tuple(value[name]) for name in ("siblings", "own")})
         return None
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ START_TIMEOUT_S = 30.0
 
 
 def run(directory: Path, listen: str) -> int:
-    """The exit code: 0 where it was asked to stop."""
+    """Returns the exit code: 0 if it was asked to stop."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidSetting(name="listen", reason=f"must be host:port, not {listen!r}", nearest=None)

@@ -26,7 +26,7 @@ from waltz_log.transport.grpc import GrpcNetwork
 
 async def test_a_worker_that_never_stays_up_ends_the_node_with_a_clear_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with NodeAddresses("127.0.0.1:0", 1) as addresses:
-        orders = Orders("storage", {"nonsense": 1}, worker=-1, workers=1, address=addresses.address, fellows=addresses.fellows)
+        orders = Orders("storage", {"nonsense": 1}, worker=-1, workers=1, address=addresses.address, siblings=addresses.siblings)
         async with Workers(orders, policy=RestartPolicy(pause_base_s=0.01, short_lives_max=1)) as workers:
             with pytest.raises(WorkerFailed) as failed:
                 await asyncio.wait_for(workers.start(), 60)
@@ -48,9 +48,9 @@ def test_the_address_of_a_node_stays_its_own_and_no_other_nodes() -> None:
             with pytest.raises(OSError):
                 single.bind((host, int(port)))
                 single.listen()
-        folder = Path(addresses.fellows[0].removeprefix("unix:")).parent
+        folder = Path(addresses.siblings[0].removeprefix("unix:")).parent
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert len(set(addresses.fellows)) == 2
+        assert len(set(addresses.siblings)) == 2
     assert not folder.exists()
     ReservedAddress(addresses.address).close()
 
