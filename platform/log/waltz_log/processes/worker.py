@@ -1,7 +1,7 @@
 """One worker process of a node. Its supervisor starts it and passes its end of the link and the supervisor's process id.
 
-Serves its share of the partitions and forwards requests for those of its siblings. Ends on SIGTERM, in order, within a time that
-the supervisor limits, and at once when its supervisor has ended for any reason: the kernel signals that if it can, and the link shows it on every system.
+Serves its share of the partitions and forwards requests for those of its siblings. Ends on SIGTERM, in order, within a time that the supervisor
+limits, and at once when its supervisor has ended for any reason: the kernel signals that if it can, and the link shows it on every system.
 """
 
 from __future__ import annotations
