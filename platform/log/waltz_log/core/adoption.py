@@ -1,4 +1,4 @@
-"""The metadata of a cluster whose replicas came without it, from what their directories tell (facts of the original's recovery;
+"""The metadata of a cluster whose replicas came without it, derived from their directories (facts of the original's recovery;
 docs/internals/recovery.md).
 
 Where the original's coordinator is lost to us, each replica still knows the last session it was a clean member of. A replica acknowledges only in a
@@ -46,7 +46,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFacts:
-    """What a storage directory tells of itself."""
+    """The description of one storage directory."""
 
     key: UUID
     partitions: tuple[PartitionFacts, ...]
@@ -90,7 +90,7 @@ def adopt(nodes: Mapping[str, DirectoryFacts], missing: Sequence[str] = ()) -> A
     metadata: dict[int, PartitionMetadata] = {}
     for partition in range(len(first.partitions)):
         held = {name: facts.partitions[partition] for name, facts in nodes.items() if facts.partitions[partition].present}
-        if not held:  # nobody ever appended to it
+        if not held:  # nothing was ever appended to it
             held = {name: facts.partitions[partition] for name, facts in nodes.items()}
         newest = max(each.session for each in held.values())
         if newest < 0 and any(each.last_transaction_id >= 0 for each in held.values()):

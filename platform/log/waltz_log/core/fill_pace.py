@@ -12,23 +12,23 @@ from typing import Final
 __all__ = ["FillPace"]
 
 LOSS_MAX: Final = 0.2
-"""Of the rate of appends, given up to fills. The platform promises 0.3; the difference is what a measurement over seconds may miss."""
+"""Share of the append rate that fills may cost. The platform promises 0.3; the difference covers what a measurement over seconds may miss."""
 
 SHARE_MIN: Final = 0.25
-"""Of the time, for fills, even where a turn stops appends altogether."""
+"""Share of the time for fills, even if appends stop during turns."""
 
 SHARE_MAX: Final = 0.4
 """Some of what a turn costs shows only after it: writes of the disk, and appends that were queued meanwhile. With 0.9 appends kept half of their rate
 where they kept all of it by this measure (decision 22)."""
 
 SHARE_FIRST: Final = 0.3
-"""Until enough is measured."""
+"""Until enough was measured."""
 
 MEASURED_S: Final = 0.2
-"""Of turns and of rests: below this a rate is a few blocks, and chance."""
+"""Least duration of turns and of rests: a rate over less is a few blocks, and chance."""
 
 MEMORY_S: Final = 4.0
-"""What was measured longer ago counts for half, and so on."""
+"""Half-life of measurements."""
 
 REST_MAX_S: Final = 1.0
 
@@ -57,7 +57,7 @@ class FillPace:
 
     def __init__(self) -> None:
         self.appended = 0
-        """Transactions that all partitions of the process ordered so far. Whoever orders them adds them here."""
+        """Transactions that all partitions of the process ordered so far. The code that orders them adds them here."""
         self._turns = 0
         self._since_s = float("-inf")
         self._seen = 0
@@ -71,7 +71,7 @@ class FillPace:
         self._turns += 1
 
     def end(self, now_s: float, worked_s: float) -> None:
-        """The turn that took `worked_s` is over."""
+        """The turn has ended; it lasted `worked_s`."""
         self._measure(now_s)
         self._turns -= 1
         if self.busy:
@@ -90,7 +90,7 @@ class FillPace:
 
     @property
     def share(self) -> float:
-        """Of the time, for fills: as much as keeps the loss of appends below `LOSS_MAX`."""
+        """Share of the time for fills: as much as keeps the loss of appends below `LOSS_MAX`."""
         if min(self._during.seconds, self._between.seconds) < MEASURED_S or not self._between.per_s:
             return SHARE_FIRST
         loss = 1 - self._during.per_s / self._between.per_s
@@ -100,6 +100,6 @@ class FillPace:
         elapsed_s, count = now_s - self._since_s, self.appended - self._seen
         self._since_s, self._seen = now_s, self.appended
         if elapsed_s > 2 * REST_MAX_S and not self._turns:
-            self._during, self._between = _Rate(), _Rate()  # nobody was filled for a while: other appends, another rate
+            self._during, self._between = _Rate(), _Rate()  # no fill ran for a while: other appends, another rate
         else:
             (self._during if self._turns else self._between).add(count, elapsed_s)

@@ -1,8 +1,8 @@
-"""What the shells need from outside, as small protocols: clock, disk, coordinator, network.
+"""The ports of the shells, as small protocols: clock, disk, coordinator, network.
 
-The real ones are the wall clock, the file system, ZooKeeper and gRPC; the simulator brings its own, so that a whole cluster runs in one thread,
-repeatably. Time passes only through the event loop (`asyncio.sleep`, `asyncio.timeout`), which the simulator replaces; `Clock` tells dates.
-One conformance suite per port runs on the fake and on the real one.
+The real ones are the wall clock, the file system, ZooKeeper and gRPC; the simulator has its own, so that a whole cluster runs in one thread,
+repeatably. Time passes only through the event loop (`asyncio.sleep`, `asyncio.timeout`), which the simulator replaces; `Clock` only gives dates. One
+conformance suite per port runs on the fake and on the real one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Clock(Protocol):
 
 
 class DiskFile(Protocol):
-    """An open file. All calls block; the storage node makes them off the event loop. `OSError` means what it says and is final for a sync."""
+    """An open file. All calls block; the storage node makes them off the event loop. After an `OSError` of a sync, the file must not be synced
+    again."""
 
     def size(self) -> int: ...
     def read(self, offset: int, length: int) -> bytes:
@@ -70,13 +71,12 @@ class DiskFile(Protocol):
 
     def truncate(self, size: int) -> None: ...
     def allocate(self, size: int) -> None:
-        """Takes space for the first `size` bytes and fills it, so that writing there later cannot fail for want of it and a sync of that has nothing
-        but the data to record. Where the file was shorter it is `size` long then, zeros at its end. `OSError` where there is not enough space."""
+        """Allocates and fills the first `size` bytes, so that a later write there cannot fail for lack of space and its sync records only the data. A
+        shorter file is then `size` long, with zeros at its end. Raises `OSError` if there is not enough space."""
         ...
 
     def uncache(self, start: int, end: int) -> None:
-        """Advice: nobody is expected to read these bytes soon, so what is synced of them need not stay in the system's memory. Changes nothing that
-        can be seen but time."""
+        """Advice: these bytes will probably not be read soon, so the synced ones need not stay in the page cache. Has no effect but on time."""
         ...
 
     def close(self) -> None: ...
@@ -112,11 +112,11 @@ class Disk(Protocol):
     def free_bytes(self) -> int: ...
     def total_bytes(self) -> int: ...
     def lock(self) -> None:
-        """Takes the tree for this process until it ends or unlocks; `OSError` where another holds it."""
+        """Locks the tree for this process until it ends or unlocks; `OSError` if another process holds it."""
         ...
 
     def unlock(self) -> None:
-        """Gives the tree back; no error where it is not held."""
+        """Releases the lock; no error if it is not held."""
         ...
 
 
@@ -221,8 +221,8 @@ class Stream(Sender[Sent_contra], Receiver[Received_co], Protocol[Sent_contra, R
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """One remote procedure: its name and its messages. A subclass for each `kind` gives the types of the handler that may serve it; each call of
-    `Channel` accepts one kind."""
+    """One remote procedure: its name and its messages. For each `kind` a subclass defines the types of its handler; each call of `Channel` accepts
+    one kind."""
 
     kind: ClassVar[Literal["call", "read", "stream"]]
     name: str
@@ -231,7 +231,7 @@ class Method(Generic[Request, Response]):
 
 
 AnyMethod: TypeAlias = Method[Any, Any]
-"""A method whatever its messages are: for code that carries messages without reading them."""
+"""A method with any messages: for code that carries messages without reading them."""
 
 Handler: TypeAlias = Callable[..., Awaitable[Any]]
 """Any, because a service holds handlers of all shapes. The shape was checked when `served_by` paired the handler with its method."""

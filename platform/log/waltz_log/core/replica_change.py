@@ -1,11 +1,10 @@
-"""Which assignment comes next when a replica of a partition is added, removed or replaced while it is in use (docs/internals/recovery.md, Changing
-replicas).
+"""The next assignment when a replica of a partition is added, removed or replaced while it is in use (docs/internals/recovery.md, Changing replicas).
 
-One replica at a time, and the next only when the one before has become clean: two at once can leave nobody who must know what was acknowledged.
-Nothing is changed that would leave the partition without a majority that can take appends now, and nothing that leaves it fewer than three replicas
-unless the change says `force`. Beside a single replica the added one would raise the majority before it can be part of it: the owner fills it first,
-and goes on over both when it holds everything (`server.partition.renewal`). Pure; asked again after each step, and after an
-interruption, it goes on where things stand.
+One replica at a time, and the next only when the one before is clean: after two changes at once, possibly no remaining replica is certain to know
+what was acknowledged. No step leaves the partition without a majority that can accept appends now, and none leaves it fewer than three replicas
+unless the change says `force`. If there is only a single replica, the added one would raise the majority before it can be part of it: the owner fills
+it first, and includes both when the new one holds everything (`server.partition.renewal`). Pure. Called again after each step, and after an
+interruption, it continues from the present state.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from waltz_log.errors import InvalidRequest, Unavailable
 __all__ = ["SAFE_REPLICAS", "ReplicaChange", "clean_members", "next_assignment", "risk_of", "settled"]
 
 SAFE_REPLICAS = 3
-"""The least number with which any one node may fail and appends go on, with what was acknowledged on more than one disk."""
+"""The least number with which any one node may fail and appends continue, with every acknowledged transaction on more than one disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,13 @@ def clean_members(metadata: PartitionMetadata) -> frozenset[str]:
 
 
 def settled(assigned: tuple[str, ...], metadata: PartitionMetadata, added: str | None) -> bool:
-    """The owner works with this assignment, and what was added is clean."""
+    """Whether the owner works with this assignment, and the added replica is clean."""
     return set(metadata.replicas) == set(assigned) and (added is None or added in clean_members(metadata))
 
 
 def next_assignment(change: ReplicaChange, assigned: tuple[str, ...], metadata: PartitionMetadata, live: frozenset[str]) -> tuple[str, ...] | None:
-    """The next assignment to write; None where nothing is left to write. `live`: replicas that follow the owner closely now. Raises `InvalidRequest`
-    for what can never be, `Unavailable` for what cannot be now."""
+    """The next assignment to write; None if nothing is left to write. `live`: replicas that follow the owner closely now. Raises `InvalidRequest` for
+    a change that is never possible, `Unavailable` for one that is not possible now."""
     add, remove = change.add, change.remove
     adding, removing = add is not None and add not in assigned, remove is not None and remove in assigned
     if remove is not None and not removing and (add is None or adding):
@@ -74,8 +73,8 @@ def next_assignment(change: ReplicaChange, assigned: tuple[str, ...], metadata: 
 
 
 def risk_of(partition: int, assigned: tuple[str, ...], wanted: tuple[str, ...], metadata: PartitionMetadata) -> str | None:
-    """What a change to fewer replicas puts at risk; None where at least three are left, or not fewer than there were. A replica that was never filled
-    holds nothing, so nothing is at risk without it."""
+    """What a change to fewer replicas puts at risk; None if at least three are left, or not fewer than before. A replica that was never filled holds
+    nothing, so its removal risks nothing."""
     if len(wanted) >= min(len(set(assigned) - set(_unfilled(assigned, metadata))), SAFE_REPLICAS):
         return None
     if len(wanted) == 1:
@@ -101,7 +100,7 @@ def _expect_possible(
     if fresh:
         raise Unavailable(reason=f"replicas are still being filled, one change at a time: partition={change.partition} filling={','.join(fresh)}")
     able = [name for name in wanted if name in live and name in clean_members(metadata)]
-    # A second replica is filled by the owner before it counts; until then the first one alone takes appends, as before.
+    # The owner fills a second replica before it counts; until then only the first one accepts appends, as before.
     needed = min(majority(len(wanted)), len(assigned))
     if len(able) < needed:
         told = f"partition={change.partition} replicas={','.join(wanted)} able={','.join(able) or 'none'} needed={needed}"

@@ -1,6 +1,6 @@
-"""The state of one replica in one word: the words, what each means, and when a partition can take appends.
+"""The state of one replica in one word: the words, their meanings, and when a partition can accept appends.
 
-The owner reports the first eight, which follow its session with the replica. `surveyed_status` adds what only somebody who asks every node can know.
+The owner reports the first eight, which follow its session with the replica. `surveyed_status` adds those that only a survey of every node can know.
 Each word stands for one state only; docs/guides/operations.md lists the same table.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["ReplicaStatus", "surveyed_status", "takes_appends"]
 
 
 class ReplicaStatus(StrEnum):
-    """Only `LIVE` and `REPAIRING` count towards a majority that can take appends."""
+    """Only `LIVE` and `REPAIRING` count towards a majority that can accept appends."""
 
     LIVE = "live"
     CATCHING_UP = "catching up"
@@ -61,9 +61,11 @@ _MEANINGS: Final[Mapping[ReplicaStatus, str]] = {
 def surveyed_status(
     *, started: bool, answers: bool, stopped: ReplicaStatus | None, owner: ReplicaStatus | None, repairing: bool = False
 ) -> ReplicaStatus:
-    """What somebody who asked everybody says of a replica. `started`: its node has ever been; `answers`: the node does, for this partition;
-    `stopped`: why the node serves nothing of the partition, `FAILED` or `CORRUPT`; `owner`: the word of the partition's owner. A node that does
-    not answer now outweighs an owner that has not noticed yet. `repairing`: the node knows of corrupt segments: nobody says of it that it is live."""
+    """The status of a replica after a survey of all nodes.
+
+    `started`: its node has ever been started; `answers`: the node answers, for this partition; `stopped`: why the node serves nothing of the
+    partition, `FAILED` or `CORRUPT`; `owner`: the status that the partition's owner reports. A node that does not answer now outweighs an owner that
+    has not noticed yet. `repairing`: the node knows of corrupt segments, so the replica is not reported as live."""
     if not started:
         return ReplicaStatus.NEVER_STARTED
     if not answers:
@@ -71,7 +73,7 @@ def surveyed_status(
     if stopped is not None:
         return stopped
     if repairing and owner is ReplicaStatus.LIVE:
-        # Its acknowledgements count all the same: they say of new blocks that they are on its disk, which is true.
+        # Its acknowledgments still count: they state that new blocks are on its disk, which is true.
         return ReplicaStatus.REPAIRING
     return ReplicaStatus.WAITING if owner is None else owner
 

@@ -1,8 +1,8 @@
-"""When a worker process that ended is started again, and when not any more. Pure: times come in as seconds of any clock that only goes forward.
+"""When an ended worker process is restarted, and when no longer. Pure: times come in as seconds of any monotonic clock.
 
-The first restart is at once: a worker that served for long and was killed must not leave its partitions alone. One that ends soon after its start is
-started again after a pause that doubles, and after so many in a row not at all: what it meets at each start is there at the next one too, and whoever
-looks after the node must hear of it.
+The first restart is immediate, because the partitions of a worker that was killed after a long run must be served again. A worker that ends soon
+after its start is restarted after a pause that doubles, and after several such ends in a row not at all: the cause is permanent, and the operator
+must learn of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ __all__ = ["RestartPolicy", "Restarts"]
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """`settled_s`: who lived that long is not in a crash loop. `short_lives_max`: of one worker in a row; the next one is the last."""
+    """`settled_s`: a worker that lived this long is not in a crash loop. `short_lives_max`: short lives of one worker in a row; the next one is the
+    last."""
 
     pause_base_s: float = 0.1
     pause_max_s: float = 5.0
@@ -31,7 +32,7 @@ class Restarts:
         self.short_lives = 0
 
     def ended(self, lived_s: float) -> float | None:
-        """How long to wait before the next start, or None: never again."""
+        """How long to wait before the next start, or None: do not restart."""
         self.count += 1
         if lived_s >= self._policy.settled_s:
             self.short_lives = 0
