@@ -30,7 +30,7 @@ def records_of(message: Any) -> Iterator[tuple[Any, str]]:
             yield message.append, "records"
     elif isinstance(message, pb.ServerMessage):
         if message.WhichOneof("kind") == "feed":
-            yield from _whole(message.feed.blocks or ([message.feed.block] if message.feed.HasField("block") else []))
+            yield from _whole(message.feed.blocks)
     elif isinstance(message, pb.ReplicateRequest):
         if message.WhichOneof("kind") == "block":
             yield message.block, "records"

@@ -94,7 +94,7 @@ async def _read_with_new_bounds(world: World, server: str, storage: str) -> None
             try:
                 while (answer := await stream.receive()) is not None:
                     for block in answer.blocks:
-                        batch = decode_feed(pb.FeedFrame(block=block), bound.partition, after + 1, data=True)
+                        batch = decode_feed(pb.FeedFrame(blocks=[block]), bound.partition, after + 1, data=True)
                         world.history.seen.append(Seen(f"probe at {storage}", number, bound.partition, world.now_s, after, batch))
                         after = batch[-1].transaction_id
             except WaltzError as error:

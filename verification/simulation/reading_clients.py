@@ -89,7 +89,7 @@ async def _read_range(actor: Actor, address: str, bound: pb.Bound, key: bytes) -
         while (answer := await stream.receive()) is not None:
             for block in answer.blocks:
                 try:
-                    transactions = decode_feed(pb.FeedFrame(block=block), bound.partition, after + 1, data=True)
+                    transactions = decode_feed(pb.FeedFrame(blocks=[block]), bound.partition, after + 1, data=True)
                 except (CorruptData, ProtocolViolation) as error:
                     if "corrupt-messages" not in actor.world.mix.faults:  # it may have changed on its way, which the checksum showed
                         actor.world.history.complaints.append(f"13: {address} served {error}")

@@ -1,4 +1,4 @@
-"""Which server owns which partition: a pure function of what was, who is there, and what they prefer (seeds/client_server_communication.txt,
+"""Which server owns which partition: a pure function of what was, who is there, and what they prefer (Client-Server Communication,
 Generation Number; facts of the original: preferred first, keep what is balanced, hand out the rest).
 
 The generation of a partition rises whenever its owner changes, also to nobody, and never otherwise.

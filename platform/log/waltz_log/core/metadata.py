@@ -5,7 +5,7 @@
 | `/cluster` | `ClusterParameters` | cluster creation; growing it, by compare-and-set |
 | `/store/assignment` | `ReplicaAssignment` | cluster creation and growth, replica changes |
 | `/store/nodes/<name>` | `StorageNodeEntry` | the storage node, at each start |
-| `/store/partition/<id>` | `PartitionMetadata` (seeds/waltz_server.md, Partition Metadata) | the owner, by compare-and-set |
+| `/store/partition/<id>` | `PartitionMetadata` (Waltz Server, Partition Metadata) | the owner, by compare-and-set |
 | `/store/locks/<id>` | the newest locks, in bytes (`server/ordering/handed_locks.py`) | the owner, when it closes in order |
 | `/servers/<id>` | `ServerEntry`, ephemeral | the log server |
 | `/manager` | server id, ephemeral | the cluster manager in office |

@@ -1,4 +1,4 @@
-"""Decides, from what replicas report, what the log of a partition is when a new store session opens (seeds/waltz_server.md, Recovery Procedure).
+"""Decides, from what replicas report, what the log of a partition is when a new store session opens (Waltz Server, Recovery Procedure).
 
 Pure: the shell asks replicas and carries out what is decided here. Four rules are stricter than the original (docs/decisions/0002 and 0018):
 a replica whose own session is below the one recorded for it votes nothing *and counts as absent*; a replica is recorded as clean only once it holds
@@ -124,7 +124,7 @@ def resolve(levels: Mapping[str, int], voters: Iterable[str], old: Iterable[str]
 
     `levels`: last transaction id of every replica of the old metadata that is present (those that count as absent left out); `voters`: which of them
     voted; `old`: all replicas of the old metadata. From the highest level down: a level that absent replicas could still lift to a majority blocks
-    every decision below it (seeds/waltz_server.md, Quorum Checking in the Recovery Process). Non-voters support only levels that some voter has
+    every decision below it (Waltz Server, Quorum Checking in the Recovery Process). Non-voters support only levels that some voter has
     reached: below the lowest voter nothing was ever in doubt.
 
     `doubtful`: voters that may have acknowledged more than they hold, from memory, before they died. Above its own level one of them counts like an

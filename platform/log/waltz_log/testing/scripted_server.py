@@ -309,12 +309,10 @@ class ScriptedServer:
 
     def feed_frame(self, block: Block, feed: pb.FeedMode.ValueType) -> pb.FeedFrame:
         """One block as a feed carries it. Tests replace this to send what no owner sends."""
-        frame = pb.FeedFrame(first_transaction_id=block.first_transaction_id, append_time_ms=block.append_time_ms)
+        message = _message(block)
         if feed == pb.FEED_HEADERS:
-            frame.headers = header_bytes(block.records, block.lengths)
-        else:
-            frame.block.CopyFrom(_message(block))
-        return frame
+            message.lengths, message.records = b"", header_bytes(block.records, block.lengths)
+        return pb.FeedFrame(blocks=[message])
 
     # ---- calls -----------------------------------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""Which protocol version two peers speak with each other: the highest that both speak (seeds/client_server_communication.txt).
+"""Which protocol version two peers speak with each other: the highest that both speak (Client-Server Communication).
 
 The client says in its mount the highest version it speaks and the lowest it accepts, the server answers with the one they use. A version stays
-spoken for as long as clients of it are about: servers are upgraded first, clients in their own time. A peer that names no lowest version speaks just
-the one.
+spoken for as long as clients of it are about: servers are upgraded first, clients in their own time. A client that names no
+lowest version speaks only the highest.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ class Versions(NamedTuple):
         return cls(min(lowest or highest, highest), highest)
 
 
-SPOKEN = Versions(lowest=1, highest=2)
-"""By this code, as a server and as a client. A change that an older peer would misread raises the highest; dropping the old way raises the lowest.
-2: a feed frame may hold blocks of several append times."""
+SPOKEN = Versions(lowest=2, highest=2)
+"""By this code, as a server and as a client. A change that an older peer would misread raises the highest; dropping the old way raises the lowest."""
 
 
 def agreed(client: Versions, server: Versions) -> int:

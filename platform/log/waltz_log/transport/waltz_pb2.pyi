@@ -273,7 +273,7 @@ class AppendFrame(_message.Message):
     records: _builtins.bytes
     """ids zero, checksums final"""
     own: _builtins.bytes
-    """u1[n]: 1: counts as known, beside the mark, what this client wrote itself; empty: none does. Older owners do not"""
+    """u1[n]: 1: counts as known, beside the mark, what this client wrote itself; empty: none does"""
     def __init__(
         self,
         *,
@@ -295,37 +295,21 @@ Global___AppendFrame: _TypeAlias = AppendFrame  # noqa: Y015
 
 @_typing.final
 class FeedFrame(_message.Message):
+    """Consecutive blocks, one for each append time. With FEED_HEADERS `lengths` is empty and `records` holds the 36 header bytes of each record."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    BLOCK_FIELD_NUMBER: _builtins.int
-    HEADERS_FIELD_NUMBER: _builtins.int
-    FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
-    APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
-    headers: _builtins.bytes
-    """FEED_HEADERS: 36 bytes each, from first_transaction_id"""
-    first_transaction_id: _builtins.int
-    append_time_ms: _builtins.int
     @_builtins.property
-    def block(self) -> Global___Block:
-        """FEED_RECORDS"""
-
-    @_builtins.property
-    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]:
-        """from protocol version 2 on, and then nothing but first_transaction_id beside it: consecutive blocks, one for each"""
-
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]: ...
     def __init__(
         self,
         *,
-        block: Global___Block | None = ...,
-        headers: _builtins.bytes = ...,
-        first_transaction_id: _builtins.int = ...,
-        append_time_ms: _builtins.int = ...,
         blocks: _abc.Iterable[Global___Block] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "block", b"block", "blocks", b"blocks", "first_transaction_id", b"first_transaction_id", "headers", b"headers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -730,7 +714,7 @@ class OpenRequest(_message.Message):
     owner_token: _builtins.bytes
     """reads of this session show it too; whoever opens the same session with another one is refused"""
     stream_epoch: _builtins.int
-    """from here on, Replicate streams of the session with a lower one are refused; 0 in an older owner"""
+    """from here on, Replicate streams of the session with a lower one are refused"""
     @_builtins.property
     def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -763,8 +747,6 @@ class OpenResponse(_message.Message):
     LAST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     FIRST_TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
-    TAKES_SEVERAL_FIELD_NUMBER: _builtins.int
-    TAKES_FLUSHING_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
     GREW_AS_MEMBER_FIELD_NUMBER: _builtins.int
     MAY_LACK_FIELD_NUMBER: _builtins.int
@@ -776,10 +758,6 @@ class OpenResponse(_message.Message):
     first_transaction_id: _builtins.int
     start: _builtins.int
     """how often this directory was started"""
-    takes_several: _builtins.bool
-    """Replicate takes messages of several blocks"""
-    takes_flushing: _builtins.bool
-    """Replicate takes Flushing and Flush"""
     full: _builtins.bool
     """it takes no appends until there is room on its disk"""
     grew_as_member: _builtins.bool
@@ -795,15 +773,13 @@ class OpenResponse(_message.Message):
         last_transaction_id: _builtins.int = ...,
         first_transaction_id: _builtins.int = ...,
         start: _builtins.int = ...,
-        takes_several: _builtins.bool = ...,
-        takes_flushing: _builtins.bool = ...,
         full: _builtins.bool = ...,
         grew_as_member: _builtins.bool = ...,
         may_lack: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "full", b"full", "grew_as_member", b"grew_as_member", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "may_lack", b"may_lack", "session", b"session", "start", b"start", "takes_flushing", b"takes_flushing", "takes_several", b"takes_several"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_transaction_id", b"first_transaction_id", "full", b"full", "grew_as_member", b"grew_as_member", "last_transaction_id", b"last_transaction_id", "local_low_water_mark", b"local_low_water_mark", "low_water_mark", b"low_water_mark", "may_lack", b"may_lack", "session", b"session", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

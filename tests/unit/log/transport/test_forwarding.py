@@ -71,7 +71,7 @@ class _Node:
     async def _echo(self, stream: ServedMountStream) -> None:
         while (message := await stream.receive()) is not None:
             self.received += 1
-            await stream.send(pb.ServerMessage(feed=pb.FeedFrame(headers=message.append.records, first_transaction_id=self.received)))
+            await stream.send(pb.ServerMessage(feed=_feed(message.append.records, self.received)))
         self.half_closed = True
         await stream.send(_mounted(self.received))
 
@@ -80,7 +80,7 @@ class _Node:
         await self._echo(stream)
 
     async def _flood(self, stream: ServedMountStream) -> None:
-        frame = pb.ServerMessage(feed=pb.FeedFrame(headers=bytes(MIB)))
+        frame = pb.ServerMessage(feed=_feed(bytes(MIB)))
         while self.sent < 200:
             await stream.send(frame)
             self.sent += 1
@@ -132,6 +132,10 @@ class _Node:
 def _statistics_of(worker: int) -> ServerStatistics:
     caches = CacheStatistics(transactions=BudgetStatistics(0, 10, 0), frames=BudgetStatistics(1, 10, 0))
     return ServerStatistics(3, None, False, caches, {worker: RecoveringPartitionStatistics(1, "recovering", f"of {worker}")})
+
+
+def _feed(records: bytes, number: int = 0) -> pb.FeedFrame:
+    return pb.FeedFrame(blocks=[pb.Block(records=records, first_transaction_id=number)])
 
 
 def _mounted(number: int) -> pb.ServerMessage:
@@ -211,7 +215,7 @@ async def test_every_kind_of_call_is_answered_by_the_owner_wherever_it_arrives(b
     await stream.send(_append(b"x"))
     echoed = await stream.receive()
     assert echoed is not None
-    assert echoed.feed.headers == b"x"
+    assert echoed.feed.blocks[0].records == b"x"
     assert (bench.networks[worker].forwarded.calls, bench.networks[1 - worker].forwarded.calls) == (0 if owner == worker else 3, 0)
 
 
@@ -233,7 +237,7 @@ async def test_large_frames_go_both_ways_unchanged_and_in_order(bench: _Bench) -
         await stream.send(_append(sent))
         echoed = await stream.receive()
         assert echoed is not None
-        assert (echoed.feed.first_transaction_id, echoed.feed.headers) == (number + 1, sent)
+        assert (echoed.feed.blocks[0].first_transaction_id, echoed.feed.blocks[0].records) == (number + 1, sent)
     assert bench.networks[0].forwarded.bytes_to_owners >= sum(sizes)
     assert bench.networks[0].forwarded.bytes_from_owners >= sum(sizes)
 
@@ -246,7 +250,7 @@ async def test_a_frame_above_the_limit_ends_its_stream_and_no_other(bench: _Benc
     await other.send(_append(b"y"))
     echoed = await other.receive()
     assert echoed is not None
-    assert echoed.feed.headers == b"y"
+    assert echoed.feed.blocks[0].records == b"y"
 
 
 async def test_a_half_close_reaches_the_owner_and_its_last_words_come_back(bench: _Bench) -> None:

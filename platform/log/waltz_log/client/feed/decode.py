@@ -26,13 +26,9 @@ def decode_feed(frame: pb.FeedFrame, partition: int, expected: int, *, data: boo
     Raises `ProtocolViolation` for a gap, a repeat, another partition or columns that do not fit; `CorruptData` where a checksum does not match.
     """
     found: list[Transaction] = []
-    if frame.blocks:
-        for block in frame.blocks:
-            _take(block, partition, expected + len(found), found, data=data)
-    elif data:
-        _records(frame.block, partition, expected, found)
-    else:
-        _headers(frame.headers, frame.append_time_ms, partition, expected, found)
+    decode = _records if data else _headers
+    for block in frame.blocks:
+        decode(block, partition, expected + len(found), found)
     if not found:
         raise ProtocolViolation(reason=f"empty feed frame: partition={partition} expected={expected}")
     return found
@@ -43,13 +39,6 @@ def decode_block(block: pb.Block, partition: int) -> list[Transaction]:
     found: list[Transaction] = []
     _records(block, partition, block.first_transaction_id, found)
     return found
-
-
-def _take(block: pb.Block, partition: int, expected: int, found: list[Transaction], *, data: bool) -> None:
-    if data:
-        _records(block, partition, expected, found)
-    else:
-        _headers(block.records, block.append_time_ms, partition, expected, found)
 
 
 def _records(block: pb.Block, partition: int, expected: int, found: list[Transaction]) -> None:
@@ -76,7 +65,8 @@ def _records(block: pb.Block, partition: int, expected: int, found: list[Transac
         raise ProtocolViolation(reason=f"bytes after the last record: partition={partition} bytes={total - start}")
 
 
-def _headers(headers: bytes, time_ms: int, partition: int, expected: int, found: list[Transaction]) -> None:
+def _headers(block: pb.Block, partition: int, expected: int, found: list[Transaction]) -> None:
+    headers, time_ms = block.records, block.append_time_ms
     if len(headers) % HEADER_BYTES:
         raise ProtocolViolation(reason=f"headers are cut off: partition={partition} bytes={len(headers)}")
     for transaction_id, client_id, generation, of_partition, sequence, header, _, _ in _HEADER.iter_unpack(headers):

@@ -1,4 +1,4 @@
-"""Fetches transactions by id from the owner of a partition (seeds/client_server_communication.txt, Transaction Data Request).
+"""Fetches transactions by id from the owner of a partition (Client-Server Communication, Transaction Data Request).
 
 Each id is asked for once, in rising order and as many as fit in one request; an answer holds the first of them, and the next request continues behind
 it. Everything is checked as in a feed, and an answer that is damaged is requested again (docs/decisions, 32).

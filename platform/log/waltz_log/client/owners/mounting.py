@@ -1,4 +1,4 @@
-"""Mounting a partition for appends: the first message of a stream and the owner's answer (seeds/client_server_communication.txt)."""
+"""Mounting a partition for appends: the first message of a stream and the owner's answer (Client-Server Communication)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Who owns which partition, and the channels to the owners: the client's view of the cluster.
 
 Keeps the assignment of the coordinator as it changes; a lost coordinator session is replaced, and until then the last assignment is used, for owners
-may well go on. Two channels per server, one for streams and one for calls (seeds/client_server_communication.txt). Never decides what became of an
+may well go on. Two channels per server, one for streams and one for calls (Client-Server Communication). Never decides what became of an
 append: an owner's address is only where to ask.
 """
 

@@ -1,4 +1,4 @@
-"""A topic as an application uses it: appends that find their partition, feeds with key and value apart (seeds/partitioned_wal.md;
+"""A topic as an application uses it: appends that find their partition, feeds with key and value apart (Partitioned WAL;
 docs/guides/topics.md).
 
 The name is looked up once, when the handle is made; from then on the log is addressed by partition. What is promised of appends and feeds is what the

@@ -23,7 +23,7 @@ class Lock(NamedTuple):
 class Draft(NamedTuple):
     """A transaction to append. `high_water_mark`: the last transaction its author had seen when computing it; None: as the client knows it.
 
-    write locks are checked and set, read locks checked, append locks set only (seeds/client_server_communication.txt)."""
+    write locks are checked and set, read locks checked, append locks set only (Client-Server Communication)."""
 
     data: bytes
     header: int = 0

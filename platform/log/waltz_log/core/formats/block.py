@@ -11,7 +11,7 @@ from dataclasses import dataclass
 __all__ = ["HEADER_BYTES", "RECORD_OVERHEAD_BYTES", "Block"]
 
 HEADER_BYTES = 36
-"""Transaction id, request id, header, data length, data checksum (seeds/on_disk_data_structures.md, Transaction Record)."""
+"""Transaction id, request id, header, data length, data checksum (On-Disk Data Structures, Transaction Record)."""
 
 RECORD_OVERHEAD_BYTES = 40
 """What a record takes beyond its data: the header and the closing checksum."""

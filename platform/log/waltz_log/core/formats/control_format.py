@@ -1,6 +1,6 @@
 """The bytes of a storage directory's two small files.
 
-`waltz-storage.ctl` is the documented control file (seeds/on_disk_data_structures.md, Control File): a header, then for each partition its number and
+`waltz-storage.ctl` is the documented control file (On-Disk Data Structures, Control File): a header, then for each partition its number and
 two structs that are written alternately, so that a torn write costs the newer struct and never both.
 
 `waltz-storage.fence` is ours: the same header, then pairs of (long value, int crc32) that are written one after the other: first how often

@@ -1,4 +1,4 @@
-"""One transaction record: the pair of functions between a transaction and its bytes (seeds/on_disk_data_structures.md, Transaction Record).
+"""One transaction record: the pair of functions between a transaction and its bytes (On-Disk Data Structures, Transaction Record).
 
     long transaction id | int client id | int generation | int partition id | int sequence | int header | int data length | int crc32(data)
     | data | int crc32(of the 36 bytes before the data, and the data)

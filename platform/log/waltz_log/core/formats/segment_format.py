@@ -1,5 +1,5 @@
 """The bytes of a partition's segments: file names, the header that data, index and times share, and the entries of index and times
-(seeds/on_disk_data_structures.md, Segment Data File, Segment Index File; docs/reference/formats.md for `.tix`, which is ours).
+(On-Disk Data Structures, Segment Data File, Segment Index File; docs/reference/formats.md for `.tix`, which is ours).
 
     %019d.seg  header | records                                          ids dense, from the number in the name
     %019d.idx  header | long offset of each record                       element = id - first id

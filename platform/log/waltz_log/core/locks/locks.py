@@ -1,7 +1,7 @@
 """Optimistic locks of one partition: which transaction last wrote what, and whether a new one may still be appended.
 
 A lock is a 64-bit hash of its name. write: checked and set; read: checked; append: set only. A transaction conflicts where a lock it checks was last
-written by a transaction above its client high-water mark (seeds/client_server_communication.txt, Lock Failure; docs/concepts/architecture.md).
+written by a transaction above its client high-water mark (Client-Server Communication, Lock Failure; docs/concepts/architecture.md).
 
 Exact within its memory. What is forgotten raises the floor: an unknown lock counts as written at the floor, which may cause a conflict and never
 misses one. At open the floor is the partition's high-water mark; a client that mounted has been fed up to it. A mark never moves down.

@@ -1,4 +1,4 @@
-"""Who may append to a topic and who may read it, as its properties say (seeds/partitioned_wal.md, Regular Topics; docs/guides/topics.md).
+"""Who may append to a topic and who may read it, as its properties say (Partitioned WAL, Regular Topics; docs/guides/topics.md).
 
 `allow-append` and `allow-read` hold names of principals, separated by commas; without the property everybody may. A principal is what a client says
 of itself: nothing proves it yet. The cluster's own processes read as `CLUSTER_PRINCIPAL`, which no property can name. Pure.

@@ -1,4 +1,4 @@
-"""Which topics there are: names over log partitions, and what was agreed for each when it was made (seeds/partitioned_wal.md; docs/guides/topics.md).
+"""Which topics there are: names over log partitions, and what was agreed for each when it was made (Partitioned WAL; docs/guides/topics.md).
 
 One value in the coordinator, replaced by compare-and-set, so that two creations never get the same partition and two names never share an id. What a
 topic is (partitions, type, keyed, properties) never changes; its policies may. Pure: these are the values and the rules, `coordination.topics`

@@ -1,4 +1,4 @@
-"""Which worker process of a node owns a partition (seeds/partitioned_wal.md, High Level Architecture: requests are sharded).
+"""Which worker process of a node owns a partition (Partitioned WAL, High Level Architecture: requests are sharded).
 
 The jump consistent hash of the partition's number: every process of the node, and every peer that knows how many workers it has, finds the same owner
 without asking, and with one worker more only one partition in so many moves. The number is spread over 64 bits first, by the odd number nearest to

@@ -1,4 +1,4 @@
-"""What a topic is called, and the numbers that stand for it once it is made (seeds/partitioned_wal.md; docs/reference/formats.md).
+"""What a topic is called, and the numbers that stand for it once it is made (Partitioned WAL; docs/reference/formats.md).
 
 Text is used when a topic is made and shown; everywhere else ids are, which are hashes of the names. Two names with one hash are refused by the
 catalogue, which keeps both texts. The numbers are stable for ever: partitions of keys, cores of partitions and folders depend on them. Pure.

@@ -1,4 +1,4 @@
-"""The memory that the partitions of one server share: one budget for transactions, one for feed frames (seeds/waltz_server.md, Partition Object)."""
+"""The memory that the partitions of one server share: one budget for transactions, one for feed frames (Waltz Server, Partition Object)."""
 
 from __future__ import annotations
 

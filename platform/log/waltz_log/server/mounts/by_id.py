@@ -1,4 +1,4 @@
-"""Transactions by id, for clients that read a feed of headers and need the data of some (seeds/client_server_communication.txt, Transaction Data
+"""Transactions by id, for clients that read a feed of headers and need the data of some (Client-Server Communication, Transaction Data
 Request).
 
 From memory where they are there, from a replica elsewhere; never above what the caller found committed. One answer is bounded in bytes and in reads

@@ -1,4 +1,4 @@
-"""What a partition's readers are fed, frame by frame: from memory near the end, from a replica further back (seeds/waltz_server.md, the tasks of
+"""What a partition's readers are fed, frame by frame: from memory near the end, from a replica further back (Waltz Server, the tasks of
 realtime and catch-up feed).
 
 A reader is where its last frame ended, and nothing else: it is near real time while memory holds what comes next, and catches up while that must be
@@ -13,7 +13,7 @@ from waltz_log.core.formats.block import Block
 from waltz_log.core.status.server_statistics import FeedStatistics
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.fetcher import Fetcher
-from waltz_log.server.mounts.frames import Frame, Kind, PartitionFrames
+from waltz_log.server.mounts.frames import Frame, PartitionFrames
 from waltz_log.server.replication.memory import Run, cut
 from waltz_log.server.replication.store import StoreSession
 
@@ -29,34 +29,34 @@ class Feed:
         self._fetcher = Fetcher(store, settings, self._remember)
         self._bytes_max = settings.feed_bytes_max
 
-    def ready(self, kind: Kind, first: int, target: int) -> Frame | None:
+    def ready(self, headers: bool, first: int, target: int) -> Frame | None:
         """The next frame where it can be made at once."""
-        found = self._frames.find(kind, first, target)
+        found = self._frames.find(headers, first, target)
         if found is not None:
             return found
         blocks = cut(self._memory.window.blocks_from(first, target, self._bytes_max), first, target)
         if blocks:
-            return self._frames.make(kind, blocks, target)
-        run = self._frames.headers(first) if kind.headers else None
+            return self._frames.make(headers, blocks, target)
+        run = self._frames.headers_from(first) if headers else None
         if run is not None:
-            return self._frames.make(kind, _cut_headers(run, first, target), target, headers_cut=True)
+            return self._frames.make(headers, _cut_headers(run, first, target), target, headers_cut=True)
         run = self._memory.runs.find(first)
-        return None if run is None else self._frames.make(kind, run.between(first, target), target)
+        return None if run is None else self._frames.make(headers, run.between(first, target), target)
 
-    async def fetch(self, kind: Kind, first: int, target: int) -> Frame:
+    async def fetch(self, headers: bool, first: int, target: int) -> Frame:
         """The next frame, read from a replica. The one after it is read meanwhile where there is room to keep it."""
-        run = await self._fetcher.fetch(first, headers_only=kind.headers)
+        run = await self._fetcher.fetch(first, headers_only=headers)
         size = run.held_bytes
-        made_by_another = self._frames.find(kind, first, target)
+        made_by_another = self._frames.find(headers, first, target)
         if made_by_another is not None:
             frame = made_by_another
-        elif kind.headers:
-            frame = self._frames.make(kind, _cut_headers(run, first, target), target, headers_cut=True)
+        elif headers:
+            frame = self._frames.make(headers, _cut_headers(run, first, target), target, headers_cut=True)
         else:
-            frame = self._frames.make(kind, run.between(first, target), target)
+            frame = self._frames.make(headers, run.between(first, target), target)
         following = run.last + 1
-        if following < min(target, self._memory.window.first_transaction_id) and 4 * size < (self._frames if kind.headers else self._memory).share:
-            self._fetcher.ahead(following, headers_only=kind.headers)
+        if following < min(target, self._memory.window.first_transaction_id) and 4 * size < (self._frames if headers else self._memory).share:
+            self._fetcher.ahead(following, headers_only=headers)
         return frame
 
     async def blocks(self, first: int, last: int) -> list[Block]:

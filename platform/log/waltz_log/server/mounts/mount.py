@@ -1,4 +1,4 @@
-"""One mounted client of a partition: its answers and its feed, sent by one writer (seeds/client_server_communication.txt, Mounting a partition).
+"""One mounted client of a partition: its answers and its feed, sent by one writer (Client-Server Communication, Mounting a partition).
 
 Answers go before feed, so that an append is not held up by a reader that lags behind, also while its next frame is read from a replica. A client that
 does not read stops only its own writer: one frame waits for it, and of answers so many that nothing more is taken from it (`room`).
@@ -16,7 +16,7 @@ from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import OutOfRange, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.mounts.feed import Feed
-from waltz_log.server.mounts.frames import Frame, Kind
+from waltz_log.server.mounts.frames import Frame
 from waltz_log.server.ordering.sequencer import Answers
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
@@ -45,7 +45,7 @@ class Mount:
         self._stream = stream
         self._store = store
         self._source = feed
-        self._kind = Kind.of(request.feed, version)
+        self._headers = request.feed == pb.FEED_HEADERS
         self._generation = generation
         self._version = version
         self._outgoing: deque[pb.ServerMessage] = deque()
@@ -154,13 +154,13 @@ class Mount:
 
     async def _feed(self, target: int) -> None:
         """One frame of the feed. Between two, and while one is read from a replica, answers go out."""
-        frame = self._source.ready(self._kind, self._fed + 1, target)
+        frame = self._source.ready(self._headers, self._fed + 1, target)
         if frame is None:
             frame = await self._fetched(target)
         await self._send_frame(frame)
 
     async def _fetched(self, target: int) -> Frame:
-        fetching = asyncio.ensure_future(self._source.fetch(self._kind, self._fed + 1, target))
+        fetching = asyncio.ensure_future(self._source.fetch(self._headers, self._fed + 1, target))
         answering: asyncio.Future[None] | None = None
         try:
             while not fetching.done():

@@ -1,4 +1,4 @@
-"""The cluster manager: keeps the assignment of partitions to living servers (seeds/client_server_communication.txt, Generation Number).
+"""The cluster manager: keeps the assignment of partitions to living servers (Client-Server Communication, Generation Number).
 
 Every server runs one; the one that holds the ephemeral node is in office. Its only output is a compare-and-set of the assignment, so that two who
 both believe to be in office cannot do harm: safety rests on generations and sessions in storage, never on this node.

@@ -1,4 +1,4 @@
-"""The log server: joins the cluster, owns what is assigned to it, answers clients (seeds/waltz_server.md).
+"""The log server: joins the cluster, owns what is assigned to it, answers clients (Waltz Server).
 
 Stateless: everything it knows is in the coordinator or on storage nodes. `stop` hands partitions over in good order; those of a killed server move
 when its coordinator session ends. As one worker of a server it serves those of the server's partitions that fall to it, and its supervisor is the

@@ -1,4 +1,4 @@
-"""Orders the frames of all clients of a partition into blocks: checks, locks, transaction ids (seeds/waltz_server.md, Append task).
+"""Orders the frames of all clients of a partition into blocks: checks, locks, transaction ids (Waltz Server, Append task).
 
 A step from frames to one block and the answers that belong to it. Knows no network, no replica and no time but what it is given; everything
 inside a frame is done for the whole frame at once.

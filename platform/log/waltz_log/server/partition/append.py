@@ -1,5 +1,5 @@
 """The append task of a partition: a bounded queue of frames, one loop that orders them into blocks, one that tells what became of them
-(seeds/waltz_server.md, Partition Object).
+(Waltz Server, Partition Object).
 
 A few blocks are in flight while the queue builds the next one. A rejection whose winner is still in flight is told only when that block is committed:
 a client must never wait for an id that might not come. Where many want one lock they are told one at a time (`lines`). Barriers pass through the same

@@ -1,4 +1,4 @@
-"""A partition that this server owns: opens store sessions, serves the mounted clients, closes (seeds/waltz_server.md, Partition Object).
+"""A partition that this server owns: opens store sessions, serves the mounted clients, closes (Waltz Server, Partition Object).
 
 `run` lives as long as the ownership. A store session that was fenced is followed by a new one with a higher number while the generation is ours.
 Every mount belongs to one store session: when that ends, its clients are sent away with `NotOwner` and mount again.

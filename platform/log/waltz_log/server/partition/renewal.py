@@ -2,7 +2,7 @@
 low-water mark alone keeps what retention would let go.
 
 A new session raises the low-water marks, so that recovery has less to look at, and the session numbers, so that a replica restored from an older copy
-is known for one (seeds/waltz_server.md, Recovery Procedure; docs/internals/recovery.md). Waits for a moment at which it is a short pause: a
+is known for one (Waltz Server, Recovery Procedure; docs/internals/recovery.md). Waits for a moment at which it is a short pause: a
 majority follows closely and the coordinator answers. Decides no safety: a renewal that fails ends the session, and the next one recovers.
 """
 

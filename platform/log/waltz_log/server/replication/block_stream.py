@@ -46,8 +46,8 @@ class Encodings:
 
 
 class BlockStream:
-    """Over a Replicate stream that is open. `several`: the replica takes messages of several blocks. `acknowledged` is told of every answer: what is
-    on disk; `received` of those that say that more is received."""
+    """Over a Replicate stream that is open. `acknowledged` is called with every answer: what is on disk; `received` with those that say that more is
+    received."""
 
     def __init__(
         self,
@@ -55,7 +55,6 @@ class BlockStream:
         stream: ReplicateStream,
         encodings: Encodings,
         *,
-        several: bool,
         bytes_max: int,
         acknowledged: Callable[[int], None],
         received: Callable[[int], None] | None = None,
@@ -63,7 +62,6 @@ class BlockStream:
         self._encodings = encodings
         self._name = name
         self._stream = stream
-        self._several = several
         self._bytes_max = bytes_max
         self._acknowledged = acknowledged
         self._received = received
@@ -100,7 +98,7 @@ class BlockStream:
 
     async def send(self, blocks: Sequence[Block]) -> None:
         """Waits for room. What is sent at once is at most one message of what one read gives."""
-        if self._several and len(blocks) > 1 and sum(len(block.records) for block in blocks) < SMALL_BYTES * len(blocks):
+        if len(blocks) > 1 and sum(len(block.records) for block in blocks) < SMALL_BYTES * len(blocks):
             await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[_message(block) for block in blocks])), blocks)
         else:
             for block in blocks:

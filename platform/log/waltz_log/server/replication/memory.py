@@ -1,5 +1,5 @@
 """What a server keeps in memory of a partition's transactions: the newest blocks, and runs that were read from replicas for somebody who is behind
-(seeds/waltz_server.md, the transaction record cache).
+(Waltz Server, the transaction record cache).
 
 One share of the server's transaction budget. What is not committed yet is never given up; runs that were read go before newer blocks do once they
 take more than a quarter, because more readers are near the end than at any one place further back.

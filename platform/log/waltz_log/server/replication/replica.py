@@ -1,5 +1,5 @@
 """A replica session: the owner's side of one replica, from connecting through recovery to the stream of blocks
-(seeds/waltz_server.md, Recovery Procedure, step 5).
+(Waltz Server, Recovery Procedure, step 5).
 
 A replica that fails is tried again with growing pauses and comes back by catching up; it never ends the store session. Only a fence does.
 """
@@ -61,7 +61,6 @@ class ReplicaSession:
         self._reached = -1
         self._started = -1
         self._entry_version: int | None = None
-        self._takes_several = self._takes_flushing = False
         self._told_session: int | None = None
         self._told_topic: tuple[str, tuple[str, ...]] | None = None
         self._fill: Fill | None = None
@@ -175,7 +174,6 @@ class ReplicaSession:
             self.full = True
             store.advanced.notify()
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
-        self._takes_several, self._takes_flushing = opened.takes_several, opened.takes_flushing
         last = opened.last_transaction_id
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
         session = opened.session if opened.start >= self._started else min(opened.session, -1)
@@ -455,7 +453,7 @@ class ReplicaSession:
 
         def speaks() -> bool:
             """Whether the node is to be told of another policy, or that somebody waits for what it has in memory."""
-            return self._takes_flushing and (flushing != store.flushing or (flushing is not None and flushed < min(store.wanted, next_id - 1)))
+            return flushing != store.flushing or (flushing is not None and flushed < min(store.wanted, next_id - 1))
 
         while True:
             if next_id >= store.window.first_transaction_id:
@@ -511,8 +509,7 @@ class ReplicaSession:
         )
         await stream.send(pb.ReplicateRequest(open=opening))
         bytes_max = self._store.settings.replica_bytes_in_flight
-        several, encodings = self._takes_several, self._store.encodings
-        return BlockStream(self.name, stream, encodings, several=several, bytes_max=bytes_max, acknowledged=acknowledged, received=received)
+        return BlockStream(self.name, stream, self._store.encodings, bytes_max=bytes_max, acknowledged=acknowledged, received=received)
 
     async def _truncate(self, last: int) -> int:
         store = self._store

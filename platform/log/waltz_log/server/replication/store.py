@@ -1,4 +1,4 @@
-"""A store session: one owner writing one partition to its replicas (seeds/waltz_server.md, Store Partition Object, Recovery Procedure).
+"""A store session: one owner writing one partition to its replicas (Waltz Server, Store Partition Object, Recovery Procedure).
 
 `open` raises the session number by compare-and-set, recovers, and returns once a majority of the assigned replicas is clean at the resolved mark and
 the metadata says so; of those of the session before, where that one must be voted (`core.recovery.opening_replicas`). Blocks that are appended reach

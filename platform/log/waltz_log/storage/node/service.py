@@ -88,8 +88,6 @@ class _Service:
             last_transaction_id=state.last_id,
             first_transaction_id=state.first_id,
             start=self._node.start,
-            takes_several=True,
-            takes_flushing=True,
             may_lack=state.may_lack,
             grew_as_member=state.grew_as_member,
             full=self._node.full,

@@ -1,8 +1,8 @@
 """Streams over connections of their own, without gRPC: the way of blocks to replicas, of which a log server sends thousands a second.
 
 The peer is asked over gRPC where it takes such connections (`methods.DIRECT`, routed to the worker that owns the partition like any other call), with
-what is to be the stream's first message. A peer that does not know the question, takes none, or cannot be reached there is served over gRPC: so
-versions can be mixed, and a network that passes the node's one port on is enough, if slower. Errors, half close, cancellation and back-pressure are
+what is to be the stream's first message. A peer that takes none or cannot be reached there is served over gRPC: so a network that passes only the
+node's one port on is enough, if slower. Errors, half close, cancellation and back-pressure are
 those of every stream (`core.ports.Stream`).
 """
 
@@ -231,11 +231,8 @@ class DirectConnections:
         data = serialized(opening)
         if loop.time() < self._not_before or len(data) > OPENING_BYTES_MAX:
             return None
-        try:
-            question = pb.ReplicateRequest.FromString(data)  # `REPLICATE` is the one method of `DIRECTLY`
-            port = (await self._channel.call(methods.DIRECT, question, timeout_s=ASK_TIMEOUT_S)).port
-        except ProtocolViolation:
-            return None  # an older node; what is wrong with the opening itself it will say again
+        question = pb.ReplicateRequest.FromString(data)  # `REPLICATE` is the one method of `DIRECTLY`
+        port = (await self._channel.call(methods.DIRECT, question, timeout_s=ASK_TIMEOUT_S)).port
         if port <= 0:
             return None
         host = self._channel.address.rpartition(":")[0].strip("[]")

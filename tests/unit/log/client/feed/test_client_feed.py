@@ -95,38 +95,38 @@ Spoil = Callable[[pb.FeedFrame], None]
 
 
 def _drop_one(frame: pb.FeedFrame) -> None:
-    first = int.from_bytes(frame.block.lengths[:4], "big")
-    frame.block.lengths, frame.block.records = frame.block.lengths[4:], frame.block.records[first:]
+    first = int.from_bytes(frame.blocks[0].lengths[:4], "big")
+    frame.blocks[0].lengths, frame.blocks[0].records = frame.blocks[0].lengths[4:], frame.blocks[0].records[first:]
 
 
 def _repeat(frame: pb.FeedFrame) -> None:
-    frame.block.lengths, frame.block.records = frame.block.lengths * 2, frame.block.records * 2
+    frame.blocks[0].lengths, frame.blocks[0].records = frame.blocks[0].lengths * 2, frame.blocks[0].records * 2
 
 
 def _cut(frame: pb.FeedFrame) -> None:
-    frame.block.records = frame.block.records[:-1]
+    frame.blocks[0].records = frame.blocks[0].records[:-1]
 
 
 def _cut_lengths(frame: pb.FeedFrame) -> None:
-    frame.block.lengths = frame.block.lengths[:-1]
+    frame.blocks[0].lengths = frame.blocks[0].lengths[:-1]
 
 
 def _garbage(frame: pb.FeedFrame) -> None:
-    frame.block.lengths = b"\xff" * 8
+    frame.blocks[0].lengths = b"\xff" * 8
 
 
 def _trailing(frame: pb.FeedFrame) -> None:
-    frame.block.records += b"more"
+    frame.blocks[0].records += b"more"
 
 
 def _empty(frame: pb.FeedFrame) -> None:
-    frame.ClearField("block")
+    frame.ClearField("blocks")
 
 
 def _rot(frame: pb.FeedFrame) -> None:
-    spoiled = bytearray(frame.block.records)
+    spoiled = bytearray(frame.blocks[0].records)
     spoiled[37] ^= 1
-    frame.block.records = bytes(spoiled)
+    frame.blocks[0].records = bytes(spoiled)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_headers_that_are_cut_off_end_the_feed(client: WaltzClient, cluste
 
     def spoiled(block: Block, feed: pb.FeedMode.ValueType) -> pb.FeedFrame:
         frame = original(cluster.servers[0], block, feed)
-        frame.headers = frame.headers[cut:]
+        frame.blocks[0].records = frame.blocks[0].records[cut:]
         return frame
 
     cluster.servers[0].feed_frame = spoiled  # type: ignore[method-assign]

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
 from waltz_log.server.base.budget import Budget
-from waltz_log.server.mounts.frames import Kind, PartitionFrames
+from waltz_log.server.mounts.frames import PartitionFrames
 from waltz_log.server.replication.memory import PartitionMemory, Run
 from waltz_log.server.replication.window import size_of
-from waltz_log.transport import waltz_pb2 as pb
+
+RECORDS, HEADERS = False, True
+"""What frames hold."""
 
 
 def _block(first: int, count: int, data: int = 0, time_ms: int = 0) -> Block:
@@ -78,18 +80,18 @@ def test_memory_that_is_closed_gives_everything_back_and_takes_nothing_more() ->
     memory, frames = PartitionMemory(budget), PartitionFrames(budget)
     memory.append(_block(0, 5))
     memory.remember(Run((_block(0, 5),)))
-    frames.make(Kind.of(pb.FEED_RECORDS, 2), [_block(0, 5)], 4)
+    frames.make(RECORDS, [_block(0, 5)], 4)
     memory.close()
     frames.close()
     memory.remember(Run((_block(0, 5),)))
     frames.remember(Run((_block(0, 5),)))
-    kept = frames.make(Kind.of(pb.FEED_RECORDS, 2), [_block(0, 5)], 4)
+    kept = frames.make(RECORDS, [_block(0, 5)], 4)
     assert budget.held_bytes == 0
     # Also where somebody holds on to it: a client that does not read keeps what it was mounted on.
     assert memory.window.find(4) is None
     assert memory.runs.find(4) is None
     assert memory.window.last_transaction_id == 4
-    assert frames.find(Kind.of(pb.FEED_RECORDS, 2), 0, kept.last) is None
+    assert frames.find(RECORDS, 0, kept.last) is None
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["append", "commit", "read", "frame"]), st.integers(0, 1), st.integers(1, 8)), max_size=80)
@@ -101,7 +103,6 @@ def test_what_is_counted_is_what_is_held_and_what_is_found_is_right(steps: list[
     budget = Budget(bytes_max)
     memories = [PartitionMemory(budget) for _ in range(2)]
     frames = [PartitionFrames(budget) for _ in range(2)]
-    kind = Kind.of(pb.FEED_RECORDS, 2)
     committed = [-1, -1]
     for what, place, number in steps:
         memory = memories[place]
@@ -115,7 +116,7 @@ def test_what_is_counted_is_what_is_held_and_what_is_found_is_right(steps: list[
             first = number % (committed[place] + 1)
             memory.remember(Run((_block(first, committed[place] + 1 - first),)))
         elif what == "frame" and committed[place] >= 0:
-            frames[place].make(kind, [_block(number % (committed[place] + 1), 1)], committed[place])
+            frames[place].make(RECORDS, [_block(number % (committed[place] + 1), 1)], committed[place])
         uncommitted = 0
         for each, mark in zip(memories, committed, strict=True):
             held = [found for at in range(mark + 1, each.window.last_transaction_id + 1) if (found := each.window.find(at)) is not None]
@@ -130,14 +131,14 @@ def test_what_is_counted_is_what_is_held_and_what_is_found_is_right(steps: list[
         assert budget.held_bytes <= max(bytes_max, uncommitted)
 
 
-@pytest.mark.parametrize("feed", [pb.FEED_RECORDS, pb.FEED_HEADERS])
-def test_a_frame_is_shared_until_a_much_larger_one_can_be_made(feed: pb.FeedMode.ValueType) -> None:
-    kind, frames = Kind.of(feed, 2), PartitionFrames(Budget(1 << 20))
-    made = frames.make(kind, [_block(0, 1)], 0)
-    assert frames.find(kind, 0, 0) is made
-    assert frames.find(kind, 0, 5) is None
-    assert frames.find(kind, 1, 5) is None
-    assert frames.find(Kind.of(feed, 1), 0, 0) is None
-    larger = frames.make(kind, [_block(0, 1), _block(1, 300, 100)], 400)
-    assert frames.find(kind, 0, 0) is None, "it reaches beyond what may be told"
-    assert frames.find(kind, 0, 400) is larger
+@pytest.mark.parametrize("headers", [RECORDS, HEADERS])
+def test_a_frame_is_shared_until_a_much_larger_one_can_be_made(headers: bool) -> None:
+    frames = PartitionFrames(Budget(1 << 20))
+    made = frames.make(headers, [_block(0, 1)], 0)
+    assert frames.find(headers, 0, 0) is made
+    assert frames.find(headers, 0, 5) is None
+    assert frames.find(headers, 1, 5) is None
+    assert frames.find(not headers, 0, 0) is None
+    larger = frames.make(headers, [_block(0, 1), _block(1, 300, 100)], 400)
+    assert frames.find(headers, 0, 0) is None, "it reaches beyond what may be told"
+    assert frames.find(headers, 0, 400) is larger

@@ -20,7 +20,6 @@ from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.replication import recovery
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.statistics import to_json
-from waltz_log.storage.node.service import _Service
 from waltz_log.storage.replica.write_rounds import WriteRounds
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import Operation, SimulatedDisk
@@ -360,30 +359,6 @@ def test_an_outbox_forgets_nothing_that_is_not_on_disk() -> None:
         await outbox.close()
 
     in_cluster(scenario)
-
-
-def test_a_node_that_does_not_know_the_policy_syncs_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def older(service: Any, request: Any) -> Any:
-        answer = await newer(service, request)
-        answer.takes_flushing = False
-        return answer
-
-    newer = _Service.open
-    monkeypatch.setattr(_Service, "open", older)
-
-    async def run() -> None:
-        cluster = MemoryCluster(servers=1)
-        await cluster.start()
-        await with_topic(cluster)
-        client = await cluster.connect(BY_NUMBER)
-        for _ in range(3):
-            receipt = await client.append(0, b"x")
-            assert receipt.durability == "quorum_sync"
-            assert sorted(on_disk(cluster).values())[1] >= receipt.transaction_id
-        await client.close()
-        await cluster.stop()
-
-    run_in_virtual_time(run())
 
 
 def test_a_new_session_of_the_same_owner_does_not_wait_for_the_period() -> None:
