@@ -43,7 +43,6 @@ __all__ = [
     "SERVER_IDS",
     "STORAGE_NODES",
     "STRANDED",
-    "UNRESOLVED",
     "Assignment",
     "ClusterParameters",
     "HandedOver",
@@ -75,9 +74,6 @@ PARTITIONS_MAX = 4096
 
 NODE_BYTES_MAX = 1_000_000
 """Of one node's value. ZooKeeper takes 1 MiB with all that goes around it, and answers more by hanging up, which nobody could tell from an outage."""
-
-UNRESOLVED = None
-"""Closing high-water mark of a session that has not been closed and resolved."""
 
 
 def expect_fits(path: str, data: bytes) -> None:

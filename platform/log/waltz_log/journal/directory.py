@@ -76,7 +76,6 @@ class Directory:
     temporary: tuple[str, ...]
     lost_ids: frozenset[int]
     """Ids of files that were there and held nothing any more: records missing from them are missing, not reclaimed."""
-    named_ids: frozenset[int]
 
     def seed(self, file_id: int) -> int | None:
         return check_seed(self.salt, file_id)
@@ -105,9 +104,8 @@ def survey(disk: Disk, mode: Literal["read", "write"] = "read") -> Directory:
             files.append(FoundFile(name, int(match[1]) if check == "hash" else header_id, header_id, size))
     _refuse_impossible(files)
     temporary = tuple(name for name in names if name.endswith(".tmp") and name.startswith(("journal-", SALT_FILE)))
-    named = frozenset(int(match[1]) for match in matches.values())
     salt = read_salt(disk) if check == "hash" else None
-    return Directory(check, salt, tuple(files), tuple(short), temporary, frozenset(lost), named)
+    return Directory(check, salt, tuple(files), tuple(short), temporary, frozenset(lost))
 
 
 def _header(disk: Disk, name: str, mode: Literal["read", "write"]) -> tuple[int, int | None]:

@@ -335,14 +335,6 @@ def test_the_same_on_the_event_loop_of_serving_processes(scenario: Callable[[str
 # ---- where it is not to be had ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_does_not_know_the_question_is_served_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct.DirectListener, "service", {})
-    async with _served("grpc", _count) as (node, channel, _):
-        stream = await _opened(channel)
-        assert await stream.receive() is not None
-        assert node.ways == ["grpc"]
-
-
 async def test_a_port_that_cannot_be_reached_is_tried_once_and_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 

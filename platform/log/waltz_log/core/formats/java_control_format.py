@@ -18,12 +18,10 @@ from zlib import crc32
 
 from waltz_log.core.formats.control_format import CONTROL_HEADER_BYTES, ENTRY_BYTES, SessionMark
 
-__all__ = ["JAVA_ASSIGNED", "JAVA_AVAILABLE", "JAVA_ENTRY_BYTES", "JavaEntry", "JavaStruct", "decode_java_entry", "encode_java_entry", "is_java_size"]
+__all__ = ["JAVA_ENTRY_BYTES", "JavaEntry", "JavaStruct", "decode_java_entry", "encode_java_entry", "is_java_size"]
 
 JAVA_STRUCT_BYTES: Final = 36
 JAVA_ENTRY_BYTES: Final = 4 + 2 * JAVA_STRUCT_BYTES
-JAVA_AVAILABLE: Final = 1
-JAVA_ASSIGNED: Final = 4
 
 _NUMBER = Struct(">i")
 _STRUCT = Struct(">qqqii")

@@ -25,7 +25,6 @@ _HEADER = Struct(">qiiiiiiI")
 _OFFSET = Struct(">q")
 _TIME = Struct(">qqI")
 ENTRIES_AT_ONCE: Final = 4096
-DATA_BYTES_AT_ONCE: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)

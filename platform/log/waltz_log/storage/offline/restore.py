@@ -28,7 +28,7 @@ from waltz_log.storage.control.directory import StorageDirectory, read_directory
 from waltz_log.storage.offline.backup import PARTITIONS
 from waltz_log.storage.segments.segment import put_file
 
-__all__ = ["checked_file", "disown", "is_restored", "read_manifest", "restore", "verify_backup"]
+__all__ = ["checked_file", "disown", "is_restored", "read_manifest", "restore"]
 
 COPY_BYTES: Final = 1024 * 1024
 
@@ -42,15 +42,6 @@ def read_manifest(disk: Disk) -> BackupManifest:
     if not disk.exists(MANIFEST):
         raise InvalidSetting(name="backup", reason=f"is no backup: it holds no {MANIFEST}", nearest=None)
     return BackupManifest.from_bytes(read_file(disk, MANIFEST))
-
-
-def verify_backup(disk: Disk, on_bytes: Callable[[int], None] = _nothing) -> BackupManifest:
-    """Reads every file and compares it with the manifest. Raises `CorruptData` for the first that differs."""
-    manifest = read_manifest(disk)
-    for file in manifest.files:
-        for chunk in checked_file(disk, file):
-            on_bytes(len(chunk))
-    return manifest
 
 
 def checked_file(disk: Disk, expected: BackupFile) -> Iterable[bytes]:

@@ -13,19 +13,29 @@ import pytest
 from verification.crashes.storage_model import KEY, FixedClock, block_of
 from waltz_log.core.formats.backup_manifest import MANIFEST, BackupManifest
 from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting, Unavailable
 from waltz_log.filesystem import FileSystemDisk, ReadOnlyFileSystemDisk
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.control.directory import read_directory
 from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
 from waltz_log.storage.offline.backup import backup
-from waltz_log.storage.offline.restore import disown, is_restored, restore, verify_backup
+from waltz_log.storage.offline.restore import checked_file, disown, is_restored, read_manifest, restore
 from waltz_log.storage.offline.staging import staged
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
 NOW = 1_700_000_000_000
 Source = SimulatedDisk | FileSystemDisk
+
+
+def _verified(disk: Disk) -> BackupManifest:
+    """Raises `CorruptData` for the first file that differs from the manifest."""
+    manifest = read_manifest(disk)
+    for file in manifest.files:
+        for _ in checked_file(disk, file):
+            pass
+    return manifest
 
 
 def write(disk: Source, blocks: int = 40) -> SegmentLog:
@@ -86,7 +96,7 @@ def test_a_restored_directory_holds_what_was_acknowledged_and_knows_that_it_was_
     disk = SimulatedDisk()
     log = write(disk)
     copy = copied(disk)
-    manifest = verify_backup(copy)
+    manifest = _verified(copy)
     assert (manifest.cluster_key, manifest.start, manifest.partition_count, manifest.taken_time_ms) == (KEY, 1, 2, NOW)
     assert [(each.first_transaction_id, each.last_transaction_id, each.mark, each.fence) for each in manifest.partitions] == [
         (0, 199, SessionMark(3, 50, 49), 4),
@@ -180,7 +190,7 @@ def at_every_step(act: Callable[[SegmentLog], None], check: Callable[[SimulatedD
         source = Beside(disk, step, lambda log=log: act(log))  # type: ignore[misc]
         copy = SimulatedDisk()
         backup(source, copy, NOW)
-        verify_backup(copy)
+        _verified(copy)
         found = restored(copy)
         assert well(found)
         check(found)
@@ -262,7 +272,7 @@ def test_a_backup_of_links_stays_what_it_was_whatever_the_node_does_later(tmp_pa
     again.trim(40)
     again.close()
     assert {file.path: (tmp_path / "backup" / file.path).read_bytes() for file in manifest.files} == before
-    verify_backup(FileSystemDisk(tmp_path / "backup"))
+    _verified(FileSystemDisk(tmp_path / "backup"))
     with staged(tmp_path / "again", tmp_path / "backup") as disk:
         restore(ReadOnlyFileSystemDisk(tmp_path / "backup"), disk, NOW)
     found = FileSystemDisk(tmp_path / "again")
@@ -313,7 +323,7 @@ def test_a_backup_that_changed_in_any_file_is_not_restored() -> None:
     write(disk)
     copy = copied(disk)
     rng = Random(3)
-    files = [file.path for file in verify_backup(copy).files]
+    files = [file.path for file in _verified(copy).files]
     for path in [*files, MANIFEST]:
         whole = copy.content(path)
         flip(copy, path, rng.randrange(len(whole)))
@@ -332,7 +342,7 @@ def test_a_manifest_that_names_places_outside_is_refused() -> None:
     disk = SimulatedDisk()
     write(disk)
     copy = copied(disk)
-    manifest = verify_backup(copy)
+    manifest = _verified(copy)
     for path in ("partitions/../x", "partitions/0/../../x", "/etc/passwd", "partitions/0/.x", "partitions/a/x"):
         file = manifest.files[0].__class__(path, 0, manifest.files[0].sha256, False)
         forged = BackupManifest(KEY, 0, 0, 0, 2, manifest.partitions, (file,))

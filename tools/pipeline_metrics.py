@@ -1,4 +1,4 @@
-"""Every metric of a pipeline as a row of a table, for `docs/guides/pipelines.md`: `python -m waltz_delta.pipelines.pipeline_doc` prints it, a test
+"""Every metric of a pipeline as a row of a table, for `docs/guides/pipelines.md`: `python -m tools.pipeline_metrics` prints it, a test
 compares."""
 
 from __future__ import annotations
