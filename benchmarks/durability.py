@@ -24,6 +24,7 @@ from verification.crashes.storage_model import silent_logs
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.coordination.topics import change_catalogue
+from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES, Block
 from waltz_log.core.formats.columns import assign_ids
 from waltz_log.core.formats.records import encode_record
@@ -33,7 +34,6 @@ from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
 from waltz_log.processes.local_cluster import LocalCluster
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.replica.appender import Flushing
 from waltz_log.storage.segments.segment_log import SegmentLog
 
 __all__ = ["run"]

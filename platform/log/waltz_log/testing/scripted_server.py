@@ -20,6 +20,7 @@ from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, Assignment, ClusterPara
 from waltz_log.core.ports import Coordinator, Listener, Network, Service
 from waltz_log.errors import ClusterKeyMismatch, ConnectionLost, Fenced, NotOwner, OutOfRange, ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.block_messages import message_of
 from waltz_log.transport.methods import BOUND, MOUNT, PROTOCOL_VERSION, RESOLVE, TRANSACTIONS, ServedMountStream
 
 __all__ = ["Break", "Refuse", "ScriptedCluster", "ScriptedLog", "ScriptedServer"]
@@ -309,7 +310,7 @@ class ScriptedServer:
 
     def feed_frame(self, block: Block, feed: pb.FeedMode.ValueType) -> pb.FeedFrame:
         """One block as a feed carries it. Tests replace this to send what no owner sends."""
-        message = _message(block)
+        message = message_of(block)
         if feed == pb.FEED_HEADERS:
             message.lengths, message.records = b"", header_bytes(block.records, block.lengths)
         return pb.FeedFrame(blocks=[message])
@@ -345,7 +346,7 @@ class ScriptedServer:
                 block = next((each for each in log.blocks if each.first_transaction_id <= wanted <= each.last_transaction_id), None)
                 if block is None:
                     raise OutOfRange(partition=log.partition, asked=wanted, first=log.first_id, last=log.high_water_mark)
-                answer.blocks.append(_message(slice_block(block, wanted, wanted)))
+                answer.blocks.append(message_of(slice_block(block, wanted, wanted)))
             return answer
         first, last = request.first_transaction_id, request.first_transaction_id + request.count - 1
         if first < 0 or last > log.high_water_mark:
@@ -354,14 +355,5 @@ class ScriptedServer:
         for block in log.blocks:
             if block.last_transaction_id >= first and block.first_transaction_id <= last:
                 part = slice_block(block, max(first, block.first_transaction_id), min(last, block.last_transaction_id))
-                answer.blocks.append(_message(part))
+                answer.blocks.append(message_of(part))
         return answer
-
-
-def _message(block: Block) -> pb.Block:
-    return pb.Block(
-        first_transaction_id=block.first_transaction_id,
-        lengths=block.lengths,
-        records=block.records,
-        append_time_ms=block.append_time_ms,
-    )

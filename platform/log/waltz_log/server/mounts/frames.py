@@ -16,6 +16,7 @@ from waltz_log.core.messages import Encoded
 from waltz_log.server.base.budget import Budget
 from waltz_log.server.replication.memory import Run, Runs
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.block_messages import message_of
 
 __all__ = ["Frame", "PartitionFrames"]
 
@@ -37,19 +38,13 @@ class Frame:
 def _encode(blocks: list[Block], target: int, *, headers: bool, headers_cut: bool) -> Frame:
     """`headers`: only the header of each record. `headers_cut`: the blocks hold nothing else. `target`: up to where there is something to send."""
     cut = [Block(each.first_transaction_id, b"", _headers(each, headers_cut), each.append_time_ms) for each in blocks] if headers else blocks
-    frame = pb.FeedFrame(blocks=[_message(block) for block in cut])
+    frame = pb.FeedFrame(blocks=[message_of(block) for block in cut])
     first, last = blocks[0].first_transaction_id, blocks[-1].last_transaction_id
     return Frame(first, last, Encoded(pb.ServerMessage(feed=frame)), full=last < target)
 
 
 def _headers(block: Block, headers_cut: bool) -> bytes:
     return block.records if headers_cut else header_bytes(block.records, block.lengths)
-
-
-def _message(block: Block) -> pb.Block:
-    return pb.Block(
-        first_transaction_id=block.first_transaction_id, lengths=block.lengths, records=block.records, append_time_ms=block.append_time_ms
-    )
 
 
 class PartitionFrames:

@@ -58,6 +58,7 @@ from waltz_log.server.replication.memory import PartitionMemory
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.block_messages import fill_message
 from waltz_log.transport.methods import ServedMountStream
 
 __all__ = ["Partition"]
@@ -523,12 +524,7 @@ class Partition:
 def _transaction_response(blocks: list[Block]) -> pb.TransactionResponse:
     response = pb.TransactionResponse()
     for block in blocks:
-        response.blocks.add(
-            first_transaction_id=block.first_transaction_id,
-            lengths=block.lengths,
-            records=block.records,
-            append_time_ms=block.append_time_ms,
-        )
+        fill_message(response.blocks.add(), block)
     return response
 
 

@@ -17,6 +17,7 @@ from waltz_log.core.messages import Encoded
 from waltz_log.errors import ConnectionLost
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.block_messages import fill_message, message_of
 from waltz_log.transport.methods import ReplicateStream
 
 __all__ = ["BlockStream", "Encodings"]
@@ -39,7 +40,7 @@ class Encodings:
             if kept is block:
                 return encoded
         request = pb.ReplicateRequest()
-        _fill(request.block, block)  # in place: a block that is handed over whole would be copied once more
+        fill_message(request.block, block)
         encoded = Encoded(request)
         self._kept.append((block, encoded))
         return encoded
@@ -99,7 +100,7 @@ class BlockStream:
     async def send(self, blocks: Sequence[Block]) -> None:
         """Waits for room. What is sent at once is at most one message of what one read gives."""
         if len(blocks) > 1 and sum(len(block.records) for block in blocks) < SMALL_BYTES * len(blocks):
-            await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[_message(block) for block in blocks])), blocks)
+            await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[message_of(block) for block in blocks])), blocks)
         else:
             for block in blocks:
                 await self._send(self._encodings.of(block), (block,))
@@ -127,16 +128,3 @@ class BlockStream:
             if has > reached and self._received is not None:
                 self._received(has)
         raise ConnectionLost(address=self._name, reason="replica ended the stream")
-
-
-def _message(block: Block) -> pb.Block:
-    message = pb.Block()
-    _fill(message, block)
-    return message
-
-
-def _fill(message: pb.Block, block: Block) -> None:
-    message.first_transaction_id = block.first_transaction_id
-    message.lengths = block.lengths
-    message.records = block.records
-    message.append_time_ms = block.append_time_ms

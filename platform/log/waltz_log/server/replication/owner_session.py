@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Coordinator, Network
@@ -21,14 +22,7 @@ from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.recovery import Recovery
 from waltz_log.server.replication.window import Window
 
-__all__ = ["BlockSource", "Flushing", "OwnerSession"]
-
-
-class Flushing(NamedTuple):
-    """When replicas sync what they acknowledged from memory, as a topic's policy says."""
-
-    period_ms: int
-    bytes: int
+__all__ = ["BlockSource", "OwnerSession"]
 
 
 class BlockSource(Protocol):

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from waltz_log.core import metadata as paths
+from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
 from waltz_log.core.metadata import StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Channel, ReadMethod, Receiver, Request, Response, Stream, StreamMethod
@@ -26,11 +27,12 @@ from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fen
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.fill import Fill
-from waltz_log.server.replication.owner_session import Flushing, OwnerSession
+from waltz_log.server.replication.owner_session import OwnerSession
 from waltz_log.server.replication.patience import Patience
 from waltz_log.server.replication.recovery import Recovery
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.block_messages import block_of
 
 __all__ = ["ReplicaSession"]
 
@@ -462,7 +464,7 @@ class ReplicaSession:
             if speaks():
                 if flushing != store.flushing:
                     flushing = store.flushing
-                    told = pb.Flushing() if flushing is None else pb.Flushing(period_ms=flushing.period_ms, bytes=flushing.bytes)
+                    told = pb.Flushing() if flushing is None else pb.Flushing(period_ms=round(flushing.period_s * 1000), bytes=flushing.bytes)
                     await stream.say(pb.ReplicateRequest(flushing=told))
                 else:
                     flushed = next_id - 1
@@ -569,7 +571,7 @@ class ReplicaSession:
         self.reading += 1
         try:
             while (answer := await self.patience.await_answer(stream.receive())) is not None:
-                yield [Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms) for got in answer.blocks]
+                yield [block_of(got) for got in answer.blocks]
         except ConnectionLost:
             self.check_reachable()
             raise

@@ -25,6 +25,7 @@ import structlog
 from waltz_log.coordination.subscribers import read_retained
 from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
+from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
 from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, partition_path
 from waltz_log.core.ports import Coordinator, Network
@@ -40,7 +41,6 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.memory import PartitionMemory
-from waltz_log.server.replication.owner_session import Flushing
 from waltz_log.server.replication.recovery import Recovery
 from waltz_log.server.replication.replica import ReplicaSession
 from waltz_log.server.replication.window import Window
@@ -322,7 +322,7 @@ class StoreSession:
             found = self.topics.of(self.partition)
             policies = None if found is None else found[0].policies
             in_memory = policies is not None and policies.durability == "quorum_memory"
-            self._flushing = Flushing(policies.flush_period_ms, policies.flush_bytes) if policies is not None and in_memory else None
+            self._flushing = Flushing(policies.flush_period_ms / 1000, policies.flush_bytes) if policies is not None and in_memory else None
             self._flushing_of = self.topics.version
         return self._flushing
 

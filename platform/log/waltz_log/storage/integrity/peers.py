@@ -20,6 +20,7 @@ from waltz_log.core.topics.access import CLUSTER_PRINCIPAL
 from waltz_log.errors import ProtocolViolation, Unavailable, WaltzError
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.block_messages import block_of
 
 __all__ = ["FindPeers", "PeerReplicas"]
 
@@ -70,7 +71,7 @@ class PeerReplicas:
             try:
                 while (answer := await stream.receive()) is not None:
                     for got in answer.blocks:
-                        block = Block(got.first_transaction_id, got.lengths, got.records, got.append_time_ms)
+                        block = block_of(got)
                         if block.first_transaction_id != first or not block.count or block.last_transaction_id > last:
                             ids = f"{block.first_transaction_id}..{block.last_transaction_id}"
                             raise ProtocolViolation(reason=f"peer sent ids={ids} asked={first}..{last}")

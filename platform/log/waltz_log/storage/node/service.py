@@ -13,7 +13,7 @@ from contextlib import aclosing
 from struct import iter_unpack, pack
 from typing import Any
 
-from waltz_log.core.formats.block import Block
+from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.columns import header_bytes
 from waltz_log.core.ports import Sender, Service
 from waltz_log.core.topics.catalogue import FLUSH_BYTES_MAX
@@ -23,10 +23,11 @@ from waltz_log.storage.node.read_access import OpenedBy
 from waltz_log.storage.node.requests import OfPartition, OfReader, WithKey
 from waltz_log.storage.node.served_node import ServedNode
 from waltz_log.storage.node.upkeep_service import upkeep_service_of
-from waltz_log.storage.replica.appender import Appender, Flushing
+from waltz_log.storage.replica.appender import Appender
 from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.block_messages import block_of
 
 __all__ = ["service_of"]
 
@@ -173,7 +174,7 @@ async def _receive_blocks(stream: methods.ServedReplicateStream, store: Partitio
             _apply_message(kind, message, store, appender)
             continue
         for sent in (message.block,) if kind == "block" else message.blocks.blocks:
-            await store.append(appender, Block(sent.first_transaction_id, sent.lengths, sent.records, sent.append_time_ms))
+            await store.append(appender, block_of(sent))
         await appender.room()
     appender.finish()
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
 from waltz_log.errors import WaltzError
 from waltz_log.storage.replica.writer_memory import WriterMemory
 
-__all__ = ["Appender", "Flushing", "Pending"]
-
-
-class Flushing(NamedTuple):
-    """When transactions acknowledged from memory are synced: so long after the first of them, or at so many bytes."""
-
-    period_s: float
-    bytes: int
+__all__ = ["Appender", "Pending"]
 
 
 class Appender:

@@ -14,11 +14,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
 from waltz_log.errors import StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.base.space import DiskSpace
-from waltz_log.storage.replica.appender import Appender, Flushing, Pending
+from waltz_log.storage.replica.appender import Appender, Pending
 from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
 from waltz_log.storage.replica.unsynced import UnsyncedMark
 from waltz_log.storage.segments.segment_log import SegmentLog

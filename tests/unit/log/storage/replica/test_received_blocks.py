@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from verification.crashes.storage_model import KEY, FixedClock, block_of, node_on, read_all, records_of
+from waltz_log.core.flushing import Flushing
 from waltz_log.errors import StorageFailed
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.replica.appender import Appender, Flushing
+from waltz_log.storage.replica.appender import Appender
 from waltz_log.storage.replica.partition import PartitionStore
 from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.testing.disk import Operation, SimulatedDisk
