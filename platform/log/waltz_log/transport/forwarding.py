@@ -1,8 +1,8 @@
 """The network of one worker of a node: every request is answered by the worker that owns its partition, whichever worker it arrives at.
 
 All workers listen at the node's one address (the kernel spreads connections over them), and each at one that its fellows reach it at. The first
-message of a call tells the partition (`routes`, `core.formats.wire_peek`). A call for another worker is passed on as it is, message by message:
-bytes that are neither decoded nor gathered up, so that this worker's memory holds one message a direction beside what the transport buffers, and
+message of a call names the partition (`routes`). A call for another worker is passed on as it is, message by message: only the first one is decoded,
+and none are collected, so that this worker's memory holds one message a direction beside what the transport buffers, and
 back-pressure, half close, deadline, cancellation and the status with its details reach the other end. A call that was passed on is never passed on
 again: workers that disagree about an owner refuse it, they do not play ball. Decides nothing about partitions beyond `Shard`.
 """
@@ -22,7 +22,6 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from waltz_log import errors
-from waltz_log.core.formats.wire_peek import peek_int32
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import AnyMethod, Handler, Listener, Network, Service
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
@@ -33,7 +32,7 @@ from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
 from waltz_log.transport.grpc import CHANNEL_OPTIONS, EOF, STREAMS_PER_CONNECTION, GrpcNetwork, ServedStream, answered, begun, server_options
-from waltz_log.transport.routes import route_of
+from waltz_log.transport.routes import partition_of, route_of
 
 __all__ = ["Forwarded", "WorkerNetwork"]
 
@@ -126,13 +125,15 @@ class _WorkerListener:
 class _OwnStream(ServedStream):
     """A stream that this worker answers itself: its first message was read to see whose it is."""
 
-    def __init__(self, context: Any, method: AnyMethod, first: bytes | None) -> None:
+    def __init__(self, context: Any, method: AnyMethod, first: Any | None) -> None:
         super().__init__(context)
         self._method = method
-        self._first: list[bytes | None] = [first]
+        self._first = [first]
 
     async def receive(self) -> Any | None:
-        message = self._first.pop() if self._first else await super().receive()
+        if self._first:
+            return self._first.pop()
+        message = await super().receive()
         return None if message is None else _decoded(self._method, message)
 
 
@@ -186,35 +187,36 @@ class _Calls:
 
         async def received(context: Any) -> None:
             first = await ServedStream(context).receive()
+            message = None if first is None else _decoded(method, first)
             if first is not None and not _passed_on(context):
                 if path is None:
-                    await context.write(await self._gathered(method, handler, first))
+                    await context.write(await self._gathered(method, handler, first, message))
                     return
-                partition = peek_int32(first, path)
-                if partition is not None and not self._shard.owns(partition):
+                partition = partition_of(message, path)
+                if not self._shard.owns(partition):
                     await self._pass_on(method, first, context, worker_of(partition, self._shard.workers))
                     return
-            await self._answer(method, handler, first, context)
+            await self._answer(method, handler, message, context)
 
         return run
 
-    async def _answer(self, method: AnyMethod, handler: Handler, first: bytes | None, context: Any) -> None:
-        served = _OwnStream(context, method, first)
+    async def _answer(self, method: AnyMethod, handler: Handler, message: Any | None, context: Any) -> None:
+        served = _OwnStream(context, method, message)
         if method.kind == "stream":
             await served.begin()
             await handler(served)
-        elif first is None:
+        elif message is None:
             raise ProtocolViolation(reason=f"a call of {method.name} without a request")
         elif method.kind == "read":
             await served.begin()
-            await handler(_decoded(method, first), served)
+            await handler(message, served)
         else:
-            await served.send(await handler(_decoded(method, first)))
+            await served.send(await handler(message))
 
     # ---- all workers ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _gathered(self, method: AnyMethod, handler: Handler, first: bytes) -> Any:
-        request = _decoded(method, first)
+    async def _gathered(self, method: AnyMethod, handler: Handler, first: bytes, request: Any) -> Any:
+        """`first`: the request as it came."""
 
         async def ask(worker: int) -> Any | None:
             if worker == self._shard.worker:

@@ -7,32 +7,36 @@ procedure is routed by what its request says, and nothing about it can be forgot
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 from waltz_log.core.ports import AnyMethod
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["route_of"]
+__all__ = ["partition_of", "route_of"]
 
 
 @cache
-def route_of(method: AnyMethod) -> tuple[int, ...] | None:
-    """The field numbers that lead to the partition (`core.formats.wire_peek`); None where every worker is asked. Raises `InvalidRequest` for a
-    request that could be read in two ways: a defect of the message."""
-    own = _partition(method.request.DESCRIPTOR)
-    if own is not None:
-        return (own,)
+def route_of(method: AnyMethod) -> tuple[str, ...] | None:
+    """The fields that lead to the partition; None where every worker is asked. Raises `InvalidRequest` for a request that could be read in two
+    ways: a defect of the message."""
+    if _names_partition(method.request.DESCRIPTOR):
+        return ("partition",)
     found = [
-        (field.number, inner)
+        (str(field.name), "partition")
         for field in method.request.DESCRIPTOR.fields
-        if field.message_type is not None and not field.is_repeated and (inner := _partition(field.message_type)) is not None
+        if field.message_type is not None and not field.is_repeated and _names_partition(field.message_type)
     ]
     if len(found) > 1:
         raise InvalidRequest(reason=f"several messages of {method.name} name a partition")
     return found[0] if found else None
 
 
-def _partition(message: Any) -> int | None:
+def partition_of(message: Any, route: tuple[str, ...]) -> int:
+    """0 where the message does not name one, as protobuf has it: whoever owns partition 0 says what is wrong with it."""
+    return int(reduce(getattr, route, message))
+
+
+def _names_partition(message: Any) -> bool:
     field = message.fields_by_name.get("partition")
-    return None if field is None or field.is_repeated else int(field.number)
+    return field is not None and not field.is_repeated
