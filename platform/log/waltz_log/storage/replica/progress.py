@@ -2,7 +2,7 @@
 
 The session of a mark is the last one in which the replica was clean, and it does not change here: readers, votes and the repair of segments still see
 a replica that was clean long ago or never. Only the two water marks rise: the low-water mark to the mark of the session that fills it, the local one
-to what is on disk (Waltz's on-disk data structures, Control File: the local low-water mark is smaller while the storage lags behind).
+to what is on disk (On-Disk Data Structures, Control File: the local low-water mark is smaller while the storage lags behind).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounds the memory that all partitions of a node together use for received, unwritten blocks.
 
 Each owner's stream has its own bound (`Appender`). This one is over all of them, because a thousand partitions with a megabyte each are a gigabyte
-(Waltz's partitioned WAL, max_bytes_in_writer_cache). Above it, a stream accepts its next block only when its last one is written. So at most the
+(Partitioned WAL, max_bytes_in_writer_cache). Above it, a stream accepts its next block only when its last one is written. So at most the
 bound and one block for each stream are held, however slow the disk is. Event loop only.
 """
 

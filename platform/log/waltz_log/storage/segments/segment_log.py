@@ -1,4 +1,4 @@
-"""The log of one partition on disk: a sequence of segments, the last of which is appended to (Waltz's on-disk data structures, Directory Structure).
+"""The log of one partition on disk: a sequence of segments, the last of which is appended to (On-Disk Data Structures, Directory Structure).
 
 Invariants: ids are dense from the first segment's number to `tail.last_id`; everything up to there is durable, and nothing above it is read; a
 segment exists once its data file has its name, durably, before the first record is written to it; the files of a closed segment are never written in
