@@ -125,7 +125,11 @@ async def come_from_elsewhere(actor: Actor) -> None:
             ("truncate", ClusterKeyMismatch, partial(call, methods.TRUNCATE, cutting, timeout_s=1)),
             ("bound", ClusterKeyMismatch, partial(ask, methods.BOUND, pb.BoundRequest(cluster_key=other), timeout_s=1)),
             ("mount of another version", ProtocolViolation, partial(_mount, owners, address, actor.partition, key, version=99)),
-            ("mount of another cluster", ClusterKeyMismatch, partial(_mount, owners, address, actor.partition, other, version=1)),
+            (
+                "mount of another cluster",
+                ClusterKeyMismatch,
+                partial(_mount, owners, address, actor.partition, other, version=methods.PROTOCOL_VERSION),
+            ),
         ]
         for what, refusal, answer in asked:
             try:
