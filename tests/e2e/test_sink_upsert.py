@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Sequence
@@ -64,6 +65,15 @@ class Died(BaseException):
 
 def die(self: Any, *arguments: Any, **named: Any) -> int:
     raise Died
+
+
+def test_a_table_at_a_relative_path_is_made_by_the_first_batch(spark: Any, tmp_path: Path) -> None:
+    log = log_of(20)
+    path = os.path.relpath(tmp_path / "t")
+    assert not Path(path).is_absolute()
+    DeltaUpsert(path, KEY, ["tail"]).write(frame(spark, log))
+    assert held(spark, tmp_path / "t") == fold(log)
+    assert high_water_marks(path, KEY) == marks_of(log)
 
 
 def test_batches_of_any_cut_with_replays_equal_a_fold_of_the_log(spark: Any, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from waltz_delta.errors import NotADeltaTable, UnsupportedDelta
 __all__ = [
     "DELTA_VERSION",
     "TableTransaction",
+    "absolute_path",
     "batch_offsets",
     "check_versions",
     "checkpoint_of",
@@ -356,6 +357,15 @@ def _query_of(batch: DataFrame) -> Any:
         return None
     identifier = _Java(batch.sparkSession)("java.util.UUID").fromString(query_id)
     return batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
+
+
+def absolute_path(spark: SparkSession, path: str) -> str:
+    """The path as its file system names it. What is absolute or names its file system is returned as it is."""
+    java = _Java(spark)
+    place = java("org.apache.hadoop.fs.Path")(path)
+    if place.isAbsolute():
+        return path
+    return str(place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).makeQualified(place).toString())
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
