@@ -35,7 +35,7 @@ COMPLAINTS = {
     "progress_forgotten": (90, "sessions and kept nothing above"),
     "changed_before_a_majority_answered": (1_850_260, "was committed as"),
     "confirmed_by_a_lease": (401_000, "said that nothing of client"),
-    "fence_not_durable": (0, "13: a fence went back"),
+    "fence_not_durable": (100, "13: a fence went back"),
     "hanging_replica_waited_for": (14, "29: no append within"),
     "living_client_fenced_for_good": (2, "appends no more"),
     "damaged_view_not_noticed": (100_006, "13: no check noticed a bit that flipped"),

@@ -35,6 +35,8 @@ SAMPLES: list[WaltzError] = [
     errors.SessionTooOld(partition=1, asked=3, session=2),
     errors.ClusterKeyMismatch(expected="a", got="b"),
     errors.OutOfRange(partition=1, asked=2, first=3, last=4),
+    errors.NotCommittedYet(partition=1, asked=5, first=3, last=4),
+    errors.Trimmed(partition=1, asked=2, first=3, last=4),
     errors.CorruptData(where="x", offset=1, transaction_id=2, reason="checksum"),
     errors.EnvelopeBroken(topic="shop/orders", partition=1, transaction_id=2),
     errors.StorageFailed(partition=1, reason="broken"),
@@ -43,6 +45,7 @@ SAMPLES: list[WaltzError] = [
     errors.JournalFull(reason="files_max reached"),
     errors.JournalFailed(reason="input/output error"),
     errors.ProtocolViolation(reason="junk"),
+    errors.UndeclaredTransition(machine="mount", source="ended", target="ready"),
 ]
 
 

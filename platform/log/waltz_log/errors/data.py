@@ -36,7 +36,7 @@ class Trimmed(OutOfRange):
 
     To do: nothing brings it back to the log. Search for it in a table or in a backup."""
 
-    text = "trimmed: retention removed this transaction, the log begins at first"
+    text = "the transaction was trimmed by retention"
 
 
 class CorruptData(WaltzError):

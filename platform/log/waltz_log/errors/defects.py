@@ -13,7 +13,7 @@ class UndeclaredTransition(WaltzError):
 
     To do: report it as a defect, with the log of the server. The partition opens again by itself."""
 
-    text = "undeclared transition"
+    text = "this change of state is not declared"
     exit_code = DEFECT
     machine: str
     source: str

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from waltz_log.errors import appends, availability, data, fencing, machine, requests
+from waltz_log.errors import appends, availability, data, defects, fencing, machine, requests
 from waltz_log.errors.base import WaltzError, rebuild
 
 __all__ = ["decode", "encode"]
 
 
 def _classes() -> Iterator[type[WaltzError]]:
-    for module in (requests, appends, availability, fencing, data, machine):
+    for module in (requests, appends, availability, fencing, data, machine, defects):
         yield from (getattr(module, name) for name in module.__all__)
 
 

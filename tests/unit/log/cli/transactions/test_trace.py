@@ -123,7 +123,7 @@ async def test_what_cannot_be_traced_is_a_typed_error(cluster: InMemoryCluster) 
 
 
 def test_a_trimmed_transaction_is_said_to_be_trimmed() -> None:
-    with pytest.raises(Trimmed, match=r"retention removed this transaction, the log begins at first: partition=3 asked=6 first=7 last=9") as gone:
+    with pytest.raises(Trimmed, match=r"the transaction was trimmed by retention: partition=3 asked=6 first=7 last=9") as gone:
         tracing._expect_within(pb.Bound(partition=3, first_transaction_id=7, high_water_mark=9), 6)
     assert isinstance(gone.value, OutOfRange)
     assert gone.value.exit_code == USAGE

@@ -171,7 +171,7 @@ def test_many_threads_share_few_files(tmp_path: Path) -> None:
         for done in [pool.submit(work, seed) for seed in range(8)]:
             done.result()
     assert not wrong
-    assert most <= 4 + 2 * 8
+    assert most <= 4 + 2 * 8 + 8, "two places for each thread, and a file that was forgotten while the thread uses it"
     files.reading("f0").read(0, 1)
     files.reading("f1").read(0, 1)
     assert files.count <= 4
