@@ -55,6 +55,18 @@ async def _log(cluster: MemoryCluster) -> list[bytes]:
         await client.close()
 
 
+def _backups_while_session_opens(cluster: MemoryCluster, session: int) -> list[Mapping[str, object]]:
+    """Gets one backup, made when the session's number is in the metadata and its members are not."""
+    backups: list[Mapping[str, object]] = []
+
+    def observe(path: str, data: bytes, expected: int | None, version: int) -> None:
+        if path == partition_path(0) and not backups and PartitionMetadata.from_bytes(data).session == session:
+            backups.append(cluster.ensemble.snapshot())
+
+    cluster.ensemble.observer = observe
+    return backups
+
+
 async def _adopt(cluster: MemoryCluster) -> None:
     """As docs/guides/operations.md says."""
     await cluster.stop_server("server-0")
@@ -116,13 +128,7 @@ def test_no_replica_is_changed_before_a_majority_shows_that_the_metadata_is_curr
         cluster = MemoryCluster(servers=1)
         await cluster.start()
         await _appended(cluster, b"a")
-        taken: list[Mapping[str, object]] = []
-
-        def observe(path: str, data: bytes, expected: int | None, version: int) -> None:
-            if path == partition_path(0) and not taken and PartitionMetadata.from_bytes(data).session == 2:
-                taken.append(cluster.ensemble.snapshot())
-
-        cluster.ensemble.observer = observe
+        backups = _backups_while_session_opens(cluster, 2)
         await _restart(cluster, kill=False)
         await asyncio.sleep(1)
         await cluster.kill_storage("storage-1")
@@ -130,7 +136,7 @@ def test_no_replica_is_changed_before_a_majority_shows_that_the_metadata_is_curr
         await cluster.kill_server("server-0")
         await cluster.stop_storage("storage-0")
         await cluster.stop_storage("storage-2")
-        cluster.restore_coordinator(taken[0])
+        cluster.restore_coordinator(backups[0])
         await cluster.start_storage("storage-1")
         await cluster.start_server("server-0")
         await asyncio.sleep(3)
@@ -147,23 +153,15 @@ def test_no_replica_is_changed_before_a_majority_shows_that_the_metadata_is_curr
 
 
 def test_a_backup_made_while_a_session_was_opening_is_noticed() -> None:
-    """The session number is in it, and its members are not."""
-
     async def main() -> None:
         cluster = MemoryCluster(servers=1)
         await cluster.start()
         await _appended(cluster, b"a")
-        taken: list[Mapping[str, object]] = []
-
-        def observe(path: str, data: bytes, expected: int | None, version: int) -> None:
-            if path == partition_path(0) and not taken and PartitionMetadata.from_bytes(data).session == 2:
-                taken.append(cluster.ensemble.snapshot())
-
-        cluster.ensemble.observer = observe
+        backups = _backups_while_session_opens(cluster, 2)
         await _restart(cluster, kill=False)
         await _appended(cluster, b"b", b"c")
         await cluster.kill_server("server-0")
-        cluster.restore_coordinator(taken[0])
+        cluster.restore_coordinator(backups[0])
         await cluster.start_server("server-0")
         await asyncio.sleep(5)
         assert (await _metadata(cluster)).newer_session == 2
