@@ -78,7 +78,7 @@ def create_empty(
     from delta.tables import DeltaTable
 
     require_own_commits(path, (), properties)
-    # Delta writes the log of a table at a relative path, and then fails, because the catalog takes the path for a name.
+    # Delta writes the log of a table at a relative path, and then fails, because the catalog reads the path as a name.
     builder = DeltaTable.createIfNotExists(spark).location(internal.absolute_path(spark, path)).addColumns(schema)
     if partition_by:
         builder = builder.partitionedBy(*partition_by)
