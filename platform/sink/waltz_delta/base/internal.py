@@ -359,25 +359,26 @@ def _query_of(batch: DataFrame) -> Any:
     return batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
 
 
+def _located(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Hadoop's path, and the file system that it is in."""
+    place = _Java(spark)("org.apache.hadoop.fs.Path")(path)
+    return place, place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+
 def absolute_path(spark: SparkSession, path: str) -> str:
     """The path as its file system names it. What is absolute or names its file system is returned as it is."""
-    java = _Java(spark)
-    place = java("org.apache.hadoop.fs.Path")(path)
-    if place.isAbsolute():
-        return path
-    return str(place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).makeQualified(place).toString())
+    place, files = _located(spark, path)
+    return path if place.isAbsolute() else str(files.makeQualified(place).toString())
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
     """A small file in any file system that Spark can read; None if it does not exist."""
-    java = _Java(spark)
-    place = java("org.apache.hadoop.fs.Path")(path)
-    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    place, files = _located(spark, path)
     if not files.exists(place):
         return None
     stream = files.open(place)
     try:
-        return str(java("org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
+        return str(_Java(spark)("org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
     finally:
         stream.close()
 

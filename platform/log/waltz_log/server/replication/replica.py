@@ -119,7 +119,7 @@ class ReplicaSession:
         """Records the failure; the caller tries again."""
         if self._recovery.resolved is None:
             self._recovery.withdraw(self.name)
-        self.reached = not isinstance(error, ConnectionLost | Unavailable)
+        self.reached = _is_answer(error)
         if isinstance(error, StorageFull):
             self.free_bytes = max(0, error.free_bytes)
         self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
@@ -588,11 +588,9 @@ class ReplicaSession:
         store = self._store
         while store.failed is None:
             try:
-                await self._open_again()
-            except (ConnectionLost, Unavailable):
-                self.reached = False
-            except WaltzError:
-                self.reached = True  # a refusal is an answer
+                await self.probe()
+            except WaltzError as error:
+                self.reached = _is_answer(error)
             else:
                 self.reached = True
             if self.reached:
@@ -616,3 +614,8 @@ class ReplicaSession:
             error=self._error,
             corrupt_reads=self.corrupt_reads,
         )
+
+
+def _is_answer(error: WaltzError) -> bool:
+    """Whether the node was reached: a refusal is an answer."""
+    return not isinstance(error, ConnectionLost | Unavailable)

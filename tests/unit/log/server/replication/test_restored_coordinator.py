@@ -80,6 +80,13 @@ async def _adopt(cluster: MemoryCluster) -> None:
     await cluster.start_server("server-0")
 
 
+async def _expect_refused_until_adopted(cluster: MemoryCluster, newer_session: int, acknowledged: list[bytes]) -> None:
+    await asyncio.sleep(5)
+    assert (await _metadata(cluster)).newer_session == newer_session
+    await _adopt(cluster)
+    assert await _log(cluster) == acknowledged
+
+
 @pytest.mark.parametrize("kill", [True, False])
 @pytest.mark.parametrize("sessions", [1, 2, 5])
 def test_a_partition_stays_closed_however_often_it_is_tried_until_the_replicas_are_adopted(sessions: int, kill: bool) -> None:
@@ -143,10 +150,7 @@ def test_no_replica_is_changed_before_a_majority_shows_that_the_metadata_is_curr
         assert cluster.storages["storage-1"][0].statistics().partitions[0].session == 2, "one of three is not enough to go on"
         await cluster.start_storage("storage-0")
         await cluster.start_storage("storage-2")
-        await asyncio.sleep(5)
-        assert (await _metadata(cluster)).newer_session == 2
-        await _adopt(cluster)
-        assert await _log(cluster) == [b"a", b"b", b"c"]
+        await _expect_refused_until_adopted(cluster, 2, [b"a", b"b", b"c"])
         await cluster.stop()
 
     run_in_virtual_time(main())
@@ -163,10 +167,7 @@ def test_a_backup_made_while_a_session_was_opening_is_noticed() -> None:
         await cluster.kill_server("server-0")
         cluster.restore_coordinator(backups[0])
         await cluster.start_server("server-0")
-        await asyncio.sleep(5)
-        assert (await _metadata(cluster)).newer_session == 2
-        await _adopt(cluster)
-        assert await _log(cluster) == [b"a", b"b", b"c"]
+        await _expect_refused_until_adopted(cluster, 2, [b"a", b"b", b"c"])
         await cluster.stop()
 
     run_in_virtual_time(main())
