@@ -1,6 +1,8 @@
 """Fetches jars once, with Spark's own resolver: Delta's into the folder that `conf/spark-defaults.conf` names, and with `kafka` those that
 `make bench-kafka` compares with.
 
+Of Delta's jars, those that Spark has too are left out: on one class path with Spark's own, the older ones would take their place.
+
 The folder gets its name only when it is whole, so an interrupted run leaves nothing that could be taken for a result. Run by `make`, in the
 project's folder.
 """
@@ -8,14 +10,18 @@ project's folder.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, jars_complete
+import pyspark
+
+from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, DELTA_JARS_MARKER, jars_complete
 
 TIMEOUT_S = 900
 BYTES_NEEDED = 500_000_000
@@ -23,32 +29,46 @@ BYTES_NEEDED = 500_000_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """`first`: what the name of one of the jars begins with, without which nothing arrived."""
+    """`first`: what the name of one of the jars begins with, without which nothing arrived. `marker`: what the folder's file COORDINATES holds.
+    `beside_spark`: on one class path with Spark's own jars."""
 
     whose: str
     coordinates: str
     folder: Path
     first: str
     again: str
+    marker: str
+    beside_spark: bool
 
 
-DELTA = Wanted("Delta's", DELTA_COORDINATES, DELTA_JARS, "io.delta_delta-spark", "make setup")
+DELTA = Wanted("Delta's", DELTA_COORDINATES, DELTA_JARS, "io.delta_delta-spark", "make setup", DELTA_JARS_MARKER, True)
 KAFKA_COORDINATES = "org.apache.kafka:kafka_2.13:4.1.0,org.apache.kafka:kafka-tools:4.1.0"
-KAFKA = Wanted("Kafka's", KAFKA_COORDINATES, Path(".cache/kafka-jars"), "org.apache.kafka_kafka_2.13", "make bench-kafka")
+KAFKA = Wanted("Kafka's", KAFKA_COORDINATES, Path(".cache/kafka-jars"), "org.apache.kafka_kafka_2.13", "make bench-kafka", KAFKA_COORDINATES, False)
+
+
+def artifact(jar: str) -> str:
+    """`aircompressor` for Spark's `aircompressor-2.0.3.jar`."""
+    return re.sub(r"-\d.*", "", jar)
+
+
+def sparks_own(jars: Iterable[str], of_spark: Iterable[str]) -> list[str]:
+    """Of `jars`, named as the resolver names them (`io.airlift_aircompressor-2.0.2.jar`), those that Spark has in some version."""
+    artifacts = {artifact(jar) for jar in of_spark}
+    return [jar for jar in jars if artifact(jar.partition("_")[2]) in artifacts]
 
 
 def fetch(project: Path, wanted: Wanted) -> str | None:
     """What went wrong, in one sentence, or None."""
     target = project / wanted.folder
-    if jars_complete(target, wanted.coordinates):
+    if jars_complete(target, wanted.marker):
         return None
     target.parent.mkdir(parents=True, exist_ok=True)
     again = f"then run {wanted.again} again"
     no_space = f"no space for {wanted.whose} jars; free {BYTES_NEEDED // 1_000_000} MB, {again}"
     if shutil.disk_usage(target.parent).free < BYTES_NEEDED:
         return no_space
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as name:
-        work = Path(name)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as folder:
+        work = Path(folder)
         nothing = work / "nothing.py"
         nothing.write_text("")
         empty = work / "spark-defaults.conf"
@@ -76,7 +96,11 @@ def fetch(project: Path, wanted: Wanted) -> str | None:
             return no_space
         if done.returncode != 0 or not list(jars.glob(f"{wanted.first}*.jar")):
             return f"{wanted.whose} jars could not be fetched; a network to Maven Central is needed once, {again} (log: {log})"
-        (jars / "COORDINATES").write_text(f"{wanted.coordinates}\n")
+        if wanted.beside_spark:
+            of_spark = [jar.name for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")]
+            for name in sparks_own([jar.name for jar in jars.glob("*.jar")], of_spark):
+                (jars / name).unlink()
+        (jars / "COORDINATES").write_text(f"{wanted.marker}\n")
         if target.exists():
             shutil.rmtree(target)
         jars.rename(target)

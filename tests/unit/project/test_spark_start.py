@@ -1,0 +1,71 @@
+"""What `make setup` does to Spark so that it starts faster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tools.fetch_jars import sparks_own
+from tools.spark_start import ARCHIVE, archive_classes, compile_modules
+
+MODULE = "value = 7\n\n\ndef fail():\n    raise ValueError\n"
+
+
+def test_jars_that_spark_has_in_any_version_are_left_out() -> None:
+    resolved = ["io.airlift_aircompressor-2.0.2.jar", "io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar"]
+    resolved += ["com.github.luben_zstd-jni-1.5.7-3.jar", "org.roaringbitmap_shims-0.9.25.jar"]
+    of_spark = ["aircompressor-2.0.3.jar", "zstd-jni-1.5.7-6.jar", "spark-core_2.13-4.2.0.jar", "delta-1.0.jar"]
+    assert sparks_own(resolved, of_spark) == [resolved[0], resolved[3]]
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    path = tmp_path / "modules.zip"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("package/__init__.py", "")
+        made.writestr("package/module.py", MODULE)
+        made.writestr("package/data.txt", "text")
+    return path
+
+
+def test_compiled_modules_stand_beside_their_sources_and_are_the_ones_that_run(modules: Path) -> None:
+    compile_modules(modules)
+    with zipfile.ZipFile(modules) as made:
+        assert sorted(made.namelist()) == sorted(
+            ["package/__init__.py", "package/__init__.pyc", "package/module.py", "package/module.pyc", "package/data.txt"]
+        )
+        assert made.read("package/module.py").decode() == MODULE
+        kept = {name: made.read(name) for name in made.namelist()}
+    with zipfile.ZipFile(modules, "w") as made:  # another source, the same compiled module
+        for name, data in kept.items():
+            made.writestr(name, data.replace(b"value = 7", b"value = 8") if name.endswith("module.py") else data)
+    program = "import package.module as m; print(m.value)"
+    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(modules)}, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "7\n"
+
+
+def test_a_zip_file_with_compiled_modules_is_left_as_it_is(modules: Path) -> None:
+    compile_modules(modules)
+    before = modules.stat()
+    time.sleep(0.01)
+    compile_modules(modules)
+    assert (modules.stat().st_mtime_ns, modules.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+def test_a_driver_that_fails_leaves_no_archive_and_says_where_its_log_is(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ARCHIVE).write_bytes(b"of an older Spark")
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions -Xmx1m -XX:SharedArchiveFile={ARCHIVE}\n")
+    problem = archive_classes(tmp_path)
+    assert problem is not None
+    assert "Spark starts some seconds slower" in problem
+    log = tmp_path / ".cache" / "spark-start.log"
+    assert str(log) in problem
+    assert "Xmx" in log.read_text()
+    assert [path.name for path in (tmp_path / ".cache").iterdir()] == ["spark-start.log"]
