@@ -1,8 +1,9 @@
 """The part of `delta` that runs inside a Spark driver: `spark-submit benchmarks/delta_session.py --cluster …`.
 
 The log goes into a table by Delta's own streaming sink and by ours, twice each and in turn (own, ours, ours, own), in one session that was warmed up,
-so that what the machine does meanwhile falls on both. Counted is the time of the triggers, as Spark reports it. Then a table of a million keys is
-filled, and what follows in the log is merged into it: keys at random over the whole table, all of them updates.
+so that what the machine does meanwhile falls on both. Counted is the time of the triggers, as Spark reports it. Then two tables of the same keys are
+filled, and what follows in the log is merged into both, in turn: keys at random over the whole table, all of them updates. One is merged by our sink,
+the other as a user would write it with Delta alone: the newest row of each key, then MERGE with an update and an insert.
 
 The last line of output is the answer as JSON. Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -16,7 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from waltz_delta import DeltaAppend, DeltaUpsert
@@ -24,6 +27,8 @@ from waltz_log.client.inspection.inspect import ClusterInspector
 
 WARM_UP_ROWS = 50_000
 """Of each partition."""
+
+MERGED = ("partition", "transaction_id", "key", "data")
 
 Sink = Callable[[DataStreamWriter, Path], DataStreamWriter]
 
@@ -56,8 +61,20 @@ def appends(spark: SparkSession, cluster: str, key: str, latest: str, folder: Pa
     return {"took_s": took_s, "rows": rows}
 
 
+def own_merge(table: Path) -> Callable[[DataFrame], None]:
+    """As a user writes it with Delta alone, without a guard against repetition."""
+
+    def merge(rows: DataFrame) -> None:
+        newest = rows.groupBy("key").agg(f.max_by(f.struct(*rows.columns), "transaction_id").alias("newest")).select("newest.*")
+        known = DeltaTable.forPath(rows.sparkSession, str(table)).alias("t")
+        matched = known.merge(newest.alias("s"), "t.key = s.key").whenMatchedUpdateAll("s.transaction_id > t.transaction_id")
+        matched.whenNotMatchedInsertAll().execute()
+
+    return merge
+
+
 def merges(spark: SparkSession, cluster: str, key: str, folder: Path, partitions: int, keys: int, batch: int, count: int) -> dict[str, Any]:
-    """Each key keeps its partition. The first merge is not counted: it compiles."""
+    """Each key keeps its partition. The first merge of each way is not counted: it compiles."""
 
     def rows(first: int, end: int, keyed: str) -> DataFrame:
         """So many transactions of every partition."""
@@ -67,18 +84,22 @@ def merges(spark: SparkSession, cluster: str, key: str, folder: Path, partitions
         return read.selectExpr("partition", "transaction_id", f"{keyed} * {partitions} + partition AS key", "data")
 
     each = keys // partitions
-    sink = DeltaUpsert(str(folder / "table"), key, ["key"])
+    sink = DeltaUpsert(str(folder / "ours"), key, ["key"])
+    ways = {"own": own_merge(folder / "own"), "ours": sink.write}
     sink.write(rows(0, each, "transaction_id"))
-    times = []
+    rows(0, each, "transaction_id").write.format("delta").save(str(folder / "own"))
+    took_s: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(count + 1):
         first = each + number * batch // partitions
         found = rows(first, first + batch // partitions, f"cast(pmod(xxhash64(transaction_id), {each}) AS BIGINT)")
-        start_s = time.perf_counter()
-        sink.write(found)
-        times.append(time.perf_counter() - start_s)
-    held = spark.read.format("delta").load(str(folder / "table")).count()
-    counts = {"rows": batch * count, "rows_per_batch": batch, "keys": each * partitions, "table_rows": held}
-    return {"took_s": sum(times[1:]), "first_s": times[0], **counts}
+        for name in ways if number % 2 else reversed(ways):
+            start_s = time.perf_counter()
+            ways[name](found)
+            took_s[name].append(time.perf_counter() - start_s)
+    held = {name: spark.read.format("delta").load(str(folder / name)) for name in ways}
+    differing = held["own"].select(*MERGED).exceptAll(held["ours"].select(*MERGED)).count()
+    counts = {"rows": batch * count, "rows_per_batch": batch, "keys": each * partitions, "table_rows": held["ours"].count(), "differing": differing}
+    return {"took_s": {name: sum(times[1:]) for name, times in took_s.items()}, "first_s": took_s["ours"][0], **counts}
 
 
 def main() -> None:
@@ -97,7 +118,7 @@ def main() -> None:
     folder: Path = arguments.directory
     found = {
         "append": appends(spark, arguments.cluster, key, latest, folder, arguments.batch),
-        "merge": merges(spark, arguments.cluster, key, folder / "merge", len(marks), log_rows // 2, log_rows // 8, 2),
+        "merge": merges(spark, arguments.cluster, key, folder / "merge", len(marks), log_rows // 2, log_rows // 8, 3),
         "log_rows": log_rows,
         "spark": spark.version,
     }

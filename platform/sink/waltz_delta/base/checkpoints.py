@@ -1,9 +1,7 @@
 """Writes Delta's checkpoints in a background thread, so that no batch waits for one.
 
-Delta writes a checkpoint of the table's log after every tenth commit (`delta.checkpointInterval`), within the commit. That batch runs seconds longer,
-and every later row waits. The sink avoids this in two ways. Its own commits leave the checkpoint to one thread of the driver. And a table that the
-sink creates has an interval of 100, because Delta also rebuilds the table's state within the commit at each multiple of the interval, for its
-statistics, even if another thread writes the checkpoint. On such a table the thread writes a checkpoint after every tenth commit, as Delta would.
+By default Delta writes a checkpoint of the table's log after every tenth commit, within the commit. That batch runs seconds longer, and every later
+row waits. The sink's own commits leave the checkpoint to one thread of the driver. `checkpoint_pace` decides when one is due.
 
 A checkpoint is only a faster way to read the log. If one is lost with the driver, nothing else is lost: the next one covers it.
 """
@@ -11,52 +9,47 @@ A checkpoint is only a faster way to read the log. If one is lost with the drive
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Final
+import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 
-__all__ = ["CHECKPOINTS", "Checkpoints", "checkpoint_every", "with_interval"]
+from waltz_delta.base.checkpoint_pace import CheckpointPace
+
+__all__ = ["CHECKPOINTS", "Checkpoints"]
 
 log = structlog.get_logger(__name__)
 
-INTERVAL: Final = "delta.checkpointInterval"
-TABLE_INTERVAL: Final = 100
-"""In commits, for a table that the sink creates, unless the caller's properties set one."""
-EVERY: Final = 10
-"""Commits between two checkpoints of the sink, on a table with `TABLE_INTERVAL`."""
 
+class _Scheduled(NamedTuple):
+    """The last checkpoint of a table that this process scheduled. Before the first one: version 0, at the first commit of this process."""
 
-def with_interval(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a new table."""
-    given = {name.lower() for name in properties}
-    return dict(properties) if INTERVAL.lower() in given else {INTERVAL: str(TABLE_INTERVAL), **properties}
-
-
-def checkpoint_every(interval: int) -> int:
-    """Commits between two checkpoints. `interval`: the table's interval; one that a user chose is kept."""
-    return EVERY if interval == TABLE_INTERVAL else interval
+    version: int
+    at_s: float
 
 
 class Checkpoints:
     """A thread that runs while there is work. At most one checkpoint per table is queued: it covers everything that is committed until it is
     written."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._changed = threading.Condition()
         self._waiting: dict[str, Callable[[], None]] = {}
-        self._scheduled: dict[str, int] = {}
-        """By table path, the version at which its last checkpoint was scheduled."""
+        self._scheduled: dict[str, _Scheduled] = {}
+        """By table path."""
         self._busy = False
 
-    def committed(self, path: str, version: int, every: int, newest: int, write: Callable[[], None]) -> None:
-        """Schedules a checkpoint if the last one is `every` commits old. `newest`: the version of the newest checkpoint that the commit saw, -1 for
-        none."""
-        scheduled = self._scheduled.get(path, 0)
-        if scheduled > version:  # the table was replaced
-            scheduled = 0
-        if version - max(newest, scheduled) >= every:
-            self._scheduled[path] = version
+    def committed(self, path: str, version: int, pace: CheckpointPace, newest: int, write: Callable[[], None]) -> None:
+        """Schedules a checkpoint if one is due. `newest`: the version of the newest checkpoint that the commit saw, of any writer; -1 for none."""
+        now_s = self._clock()
+        last = self._scheduled.get(path)
+        if last is None or last.version > version:  # the first commit, or the table was replaced
+            last = _Scheduled(0, now_s)
+        due = pace.is_due(version - max(newest, last.version), now_s - last.at_s)
+        self._scheduled[path] = _Scheduled(version, now_s) if due else last
+        if due:
             self.schedule(path, write)
 
     def schedule(self, path: str, write: Callable[[], None]) -> None:

@@ -18,7 +18,8 @@ from delta import exceptions as conflicts
 from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, Observation, SparkSession
 
-from waltz_delta.base.checkpoints import CHECKPOINTS, checkpoint_every, with_interval
+from waltz_delta.base.checkpoint_pace import checkpoint_pace, with_interval
+from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.base.log_store import refuse_catalog, require_one_winner, require_own_commits
 from waltz_delta.errors import NotADeltaTable, UnsupportedDelta
 
@@ -29,6 +30,7 @@ __all__ = [
     "batch_offsets",
     "check_versions",
     "checkpoint_of",
+    "hadoop_configuration",
     "has_class",
     "is_conflict",
     "observed",
@@ -121,7 +123,7 @@ class TableTransaction:
 
     @property
     def read_version(self) -> int:
-        """The table version that this transaction sees; -1 where there is no table."""
+        """The table version that this transaction sees; -1 if there is no table."""
         return int(self._transaction.readVersion())
 
     @property
@@ -237,9 +239,9 @@ class TableTransaction:
         checkpoint_hook = getattr(self._java("org.apache.spark.sql.delta.hooks.CheckpointHook$"), "MODULE$")
         getattr(self._transaction.postCommitHooks(), "$minus$eq")(checkpoint_hook)
         version = int(self._transaction.commit(sequence, operation))
-        every = checkpoint_every(int(self._log.checkpointInterval(self._transaction.metadata())))
+        pace = checkpoint_pace(int(self._log.checkpointInterval(self._transaction.metadata())))
         newest = int(self._transaction.snapshot().checkpointProvider().version())
-        CHECKPOINTS.committed(self._path, version, every, newest, self._write_checkpoint)
+        CHECKPOINTS.committed(self._path, version, pace, newest, self._write_checkpoint)
         return version
 
     def _write_checkpoint(self) -> None:
@@ -280,12 +282,12 @@ def _activate(java: _Java, session: Any) -> None:
 
 
 def transaction_versions(spark: SparkSession, path: str) -> dict[str, int]:
-    """All transaction identifiers of the table as it is now; empty where there is none."""
+    """All transaction identifiers of the table as it is now; empty if there is none."""
     return TableTransaction(spark, path).versions()
 
 
 def table_version(spark: SparkSession, path: str) -> int:
-    """The newest version of the table; -1 where there is none."""
+    """The newest version of the table; -1 if there is none."""
     return TableTransaction(spark, path).read_version
 
 
@@ -309,13 +311,18 @@ def _first_line(error: BaseException) -> str:
 def observed(observation: Observation) -> dict[str, int] | None:
     """What the job over the observed rows counted. None if Spark reports nothing, as for a plan that Spark found to be empty; `Observation.get` would
     then wait without end."""
-    future: Any = observation._jo.future() if observation._jo is not None else None
+    future = _future_of(observation)
     deadline = time.monotonic() + OBSERVED_WITHIN_S
     while future is not None and not future.isCompleted() and time.monotonic() < deadline:
         time.sleep(0.002)
     if future is None or not future.isCompleted():
         return None
     return {name: int(value) for name, value in observation.get.items()}
+
+
+def _future_of(observation: Any) -> Any:
+    """The future of an `Observation`'s counts, in the JVM; None if no plan uses it. `Any`: py4j's objects have no types."""
+    return None if observation._jo is None else observation._jo.future()
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
@@ -351,7 +358,8 @@ def checkpoint_of(batch: DataFrame) -> str | None:
     return None if query is None else str(query.resolvedCheckpointRoot())
 
 
-def _query_of(batch: DataFrame) -> Any:
+def _query_of(batch: Any) -> Any:
+    """The query that runs a micro-batch, a `DataFrame`. `Any`: py4j's objects have no types."""
     query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query_id:
         return None
@@ -359,10 +367,15 @@ def _query_of(batch: DataFrame) -> Any:
     return batch._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
 
 
+def hadoop_configuration(spark: Any) -> Any:
+    """A new copy of a `SparkSession`'s Hadoop configuration. `Any`: py4j's objects have no types."""
+    return spark._jsparkSession.sessionState().newHadoopConf()
+
+
 def _located(spark: SparkSession, path: str) -> tuple[Any, Any]:
     """Hadoop's path, and the file system that it is in."""
     place = _Java(spark)("org.apache.hadoop.fs.Path")(path)
-    return place, place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return place, place.getFileSystem(hadoop_configuration(spark))
 
 
 def absolute_path(spark: SparkSession, path: str) -> str:
@@ -388,7 +401,7 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
     java = _Java(spark)
     place = java("org.apache.hadoop.fs.Path")(path)
     manager = java("org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager").create(
-        place.getParent(), spark._jsparkSession.sessionState().newHadoopConf()
+        place.getParent(), hadoop_configuration(spark)
     )
     manager.mkdirs(place.getParent())
     stream = manager.createAtomic(place, True)
