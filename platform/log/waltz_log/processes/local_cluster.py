@@ -69,7 +69,8 @@ def _missing(output: str) -> str:
 
 
 class LocalCluster:
-    """`with LocalCluster(directory) as cluster:` runs from ready to stopped. Process names: `zookeeper`, `storage-<n>`, `server-<n>`."""
+    """A cluster of real processes under a directory: `with LocalCluster(directory) as cluster:` runs from ready to stopped. Processes are named
+    `zookeeper`, `storage-<n>` and `server-<n>`."""
 
     def __init__(
         self,
@@ -148,10 +149,12 @@ class LocalCluster:
 
     @property
     def storage_names(self) -> list[str]:
+        """The names of the storage nodes."""
         return [f"storage-{n}" for n in range(self.storages)]
 
     @property
     def server_names(self) -> list[str]:
+        """The names of the servers."""
         return [f"server-{n}" for n in range(self.servers)]
 
     def log(self, name: str) -> Path:
@@ -284,6 +287,7 @@ class LocalCluster:
         self._processes.signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
+        """SIGCONT: the process continues."""
         self._processes.signal(name, signal.SIGCONT)
 
     def wait_ended(self, timeout_s: float | None = None) -> str | None:

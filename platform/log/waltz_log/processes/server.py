@@ -8,18 +8,26 @@ nothing itself.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
+from waltz_log.core.status.server_statistics import ServerStatistics
 from waltz_log.errors import ClusterUnavailable
+from waltz_log.monitoring.endpoint import serve_http
+from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.server.node.membership import Membership, read_cluster
+from waltz_log.statistics import from_json
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.forwarding import AllWorkers
 from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["run", "share_of"]
@@ -33,9 +41,15 @@ AGAIN_PAUSE_S = 0.5
 
 
 def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
+    monitored = Monitored("server")
+    with serve_http(settings.http, monitored) as http:
+        _run(settings.model_copy(update={"http": http}), monitored, log_level)
+
+
+def _run(settings: ServerSettings, monitored: Monitored, log_level: str | None) -> None:
     if settings.workers > 1:
         with NodeAddresses(settings.listen, settings.workers, settings.worker_ports) as addresses:
-            serve(lambda stop: _lives(lambda: _life_of_workers(settings, addresses, stop, log_level), stop))
+            serve(lambda stop: _lives(lambda: _life_of_workers(settings, monitored, addresses, stop, log_level), monitored, stop))
         return
 
     async def main(stop: asyncio.Event) -> None:
@@ -43,18 +57,20 @@ def run(settings: ServerSettings, *, log_level: str | None = None) -> None:
 
         async def life() -> None:
             nonlocal listen
-            listen = await _life(settings.model_copy(update={"listen": listen}), stop)
+            listen = await _life(settings.model_copy(update={"listen": listen}), monitored, stop)
 
-        await _lives(life, stop)
+        await _lives(life, monitored, stop)
 
     serve(main)
 
 
-async def _lives(life: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+async def _lives(life: Callable[[], Awaitable[None]], monitored: Monitored, stop: asyncio.Event) -> None:
     """Runs one coordinator session after the other."""
+    monitored.starting("joining the cluster")
     await life()
     while not stop.is_set():
         log.warning("coordinator session ended, starting over")
+        monitored.starting("the coordinator session ended, joining the cluster again")
         try:
             await life()
         except ClusterUnavailable as error:
@@ -62,7 +78,7 @@ async def _lives(life: Callable[[], Awaitable[None]], stop: asyncio.Event) -> No
             await either(stop.wait(), asyncio.sleep(AGAIN_PAUSE_S))
 
 
-async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
+async def _life(settings: ServerSettings, monitored: Monitored, stop: asyncio.Event) -> str:
     """One server from its session's start to its end; returns the address it served at. If it is asked to stop, it hands its partitions over
     first."""
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
@@ -71,9 +87,15 @@ async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
         server = LogServer(settings, coordinator, network, WallClock(), owner_secret=os.urandom(32))
         await server.start()
         address = server.address
+
+        async def statistics() -> ServerStatistics:
+            return server.statistics()
+
+        monitored.serving(statistics)
         say_ready("server", address=address, cluster=settings.cluster)
         await either(stop.wait(), server.wait_lost())
         if stop.is_set():
+            monitored.stopping()
             await server.stop()
         else:
             await server.abort()
@@ -82,7 +104,9 @@ async def _life(settings: ServerSettings, stop: asyncio.Event) -> str:
         await coordinator.close()
 
 
-async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, stop: asyncio.Event, log_level: str | None) -> None:
+async def _life_of_workers(
+    settings: ServerSettings, monitored: Monitored, addresses: NodeAddresses, stop: asyncio.Event, log_level: str | None
+) -> None:
     """Like `_life`, in several processes. The workers give their partitions back before the server leaves the cluster. If its session ended, other
     servers own them already, and their recovery decides the blocks in flight."""
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, session_timeout_s=settings.session_timeout_s, timeout_s=CONNECT_TIMEOUT_S)
@@ -91,13 +115,22 @@ async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, s
         membership = Membership(settings, coordinator)
         orders = orders_of("server", share_of(settings), addresses, log_level, server_id=await membership.register())
         lost = asyncio.ensure_future(coordinator.wait_session_lost())
+        every = AllWorkers(addresses.siblings)
+
+        async def statistics() -> ServerStatistics:
+            answer = await every.ask(methods.SERVER_STATUS, pb.ServerStatusRequest())
+            return from_json(ServerStatistics, json.loads(answer.json), unknown="refuse")
+
         try:
             async with Workers(orders) as workers:
                 await either(workers.start(), stop.wait(), asyncio.shield(lost))
                 if workers.serve:
                     await membership.announce(cluster, addresses.address, addresses.own)
+                    monitored.serving(statistics)
                     say_ready("server", address=addresses.address, cluster=settings.cluster, workers=settings.workers)
                     await either(stop.wait(), asyncio.shield(lost), workers.wait_failed())
+                if stop.is_set():
+                    monitored.stopping()
                 await membership.end()
                 if not lost.done():
                     await workers.stop()
@@ -106,6 +139,7 @@ async def _life_of_workers(settings: ServerSettings, addresses: NodeAddresses, s
             if not lost.done():
                 await membership.leave()
             lost.cancel()
+            await every.close()
     finally:
         await coordinator.close()
 

@@ -9,6 +9,7 @@ than the coordinator's record of the node (a restored copy may have lost what it
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 from uuid import UUID
 
@@ -17,17 +18,24 @@ import structlog
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.metadata import CLUSTER, REPLICAS, STORAGE_NODES, ClusterParameters, ReplicaAssignment, StorageNodeEntry
 from waltz_log.core.ports import Coordinator, Disk, Node
+from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.topics.sharding import SUPERVISOR, WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, Fenced, InvalidSetting
 from waltz_log.filesystem import FileSystemDisk, ThreadOffload
+from waltz_log.monitoring.endpoint import serve_http
+from waltz_log.monitoring.monitored import Monitored
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.serving import either, say_ready, serve
 from waltz_log.processes.supervisor import NodeAddresses, Workers, orders_of
-from waltz_log.processes.worker_link import ROOM
+from waltz_log.processes.worker_link import GROW
+from waltz_log.statistics import from_json
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.control.directory import read_directory
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.offline.restore import disown, is_restored
+from waltz_log.transport import methods
+from waltz_log.transport import waltz_pb2 as pb
+from waltz_log.transport.forwarding import AllWorkers
 from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["admit_behind", "check_start", "find_peers", "peer_addresses", "register", "run", "share_of"]
@@ -38,18 +46,30 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 def run(settings: StorageSettings, *, replace: bool, log_level: str | None = None) -> None:
+    monitored = Monitored("storage")
+    with serve_http(settings.http, monitored) as http:
+        _run(settings.model_copy(update={"http": http}), monitored, replace, log_level)
+
+
+def _run(settings: StorageSettings, monitored: Monitored, replace: bool, log_level: str | None) -> None:
     if settings.workers == 1:
-        serve(lambda stop: _life(settings, stop, replace))
+        serve(lambda stop: _life(settings, monitored, stop, replace))
         return
     with NodeAddresses(settings.listen, settings.workers, settings.worker_ports) as addresses:
-        serve(lambda stop: _life_of_workers(settings, addresses, stop, replace, log_level))
+        serve(lambda stop: _life_of_workers(settings, monitored, addresses, stop, replace, log_level))
 
 
-async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -> None:
+async def _life(settings: StorageSettings, monitored: Monitored, stop: asyncio.Event, replace: bool) -> None:
+    monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
     try:
+        monitored.starting("opening the directory")
         node = await _open(settings, coordinator, FileSystemDisk(settings.directory), offload, replace)
+
+        async def statistics() -> NodeStatistics:
+            return node.statistics()
+
         network = GrpcNetwork(settings.direct_port, streams_per_connection=settings.streams_per_connection)
         try:
             listener = await network.serve(settings.listen, node.service())
@@ -57,8 +77,10 @@ async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -
                 await register(coordinator, settings.name, StorageNodeEntry(listener.address, node.start), replace=replace)
                 await coordinator.close()  # the node itself needs none: owners fence it and send what it must know
                 node.start_scrub(PeerReplicas(network, partial(find_peers, settings.cluster, settings.name)))
+                monitored.serving(statistics)
                 say_ready("storage", name=settings.name, address=listener.address, cluster=settings.cluster)
                 await stop.wait()
+                monitored.stopping()
             finally:
                 await listener.close()
         finally:
@@ -69,31 +91,44 @@ async def _life(settings: StorageSettings, stop: asyncio.Event, replace: bool) -
     log.info("storage node closed", name=settings.name)
 
 
-async def _life_of_workers(settings: StorageSettings, addresses: NodeAddresses, stop: asyncio.Event, replace: bool, log_level: str | None) -> None:
+async def _life_of_workers(
+    settings: StorageSettings, monitored: Monitored, addresses: NodeAddresses, stop: asyncio.Event, replace: bool, log_level: str | None
+) -> None:
     """Like `_life`, in several processes. This process and each worker hold the directory by the same lock: it is free when the last of them has
     ended, even if this process ended first."""
+    monitored.starting("reading the cluster")
     offload = ThreadOffload(settings.disk_threads)
     coordinator = await ZooKeeperCoordinator.connect(settings.cluster, timeout_s=CONNECT_TIMEOUT_S)
     try:
         disk = FileSystemDisk(settings.directory)
+        monitored.starting("opening the directory")
         node = await _open(settings, coordinator, disk, offload, replace, Shard(SUPERVISOR, settings.workers))
+        every = AllWorkers(addresses.siblings)
+
+        async def statistics() -> NodeStatistics:
+            answer = await every.ask(methods.STORAGE_STATUS, pb.StorageStatusRequest())
+            return from_json(NodeStatistics, json.loads(answer.json), unknown="refuse")
+
         try:
-            room = _Room(node.control.header.partitions)
+            growth = _Growth(node.control.header.partitions)
             orders = orders_of("storage", share_of(settings), addresses, log_level, cluster_key=node.cluster_key.hex)
-            async with Workers(orders, inherit=disk.held, asked=room.ask) as workers:
+            async with Workers(orders, inherit=disk.held, asked=growth.request) as workers:
                 await either(workers.start(), stop.wait())
                 if workers.serve:
                     await register(coordinator, settings.name, StorageNodeEntry(addresses.address, node.start, addresses.own), replace=replace)
                     await coordinator.close()
+                    monitored.serving(statistics)
                     say_ready("storage", name=settings.name, address=addresses.address, cluster=settings.cluster, workers=settings.workers)
                 while workers.serve and not stop.is_set():
-                    await either(stop.wait(), room.asked.wait(), workers.wait_failed())
-                    if room.asked.is_set():
+                    await either(stop.wait(), growth.requested.wait(), workers.wait_failed())
+                    if growth.requested.is_set():
                         await workers.stop()
-                        await node.make_room(room.pop())
+                        await node.grow_control_file(growth.pop())
                         await either(workers.start(), stop.wait())
+                monitored.stopping()
                 await workers.stop()
         finally:
+            await every.close()
             await node.close()
     finally:
         await coordinator.close()
@@ -101,20 +136,20 @@ async def _life_of_workers(settings: StorageSettings, addresses: NodeAddresses, 
     log.info("storage node closed", name=settings.name)
 
 
-class _Room:
+class _Growth:
     """For how many partitions workers requested space: the control files grow while no worker has them open."""
 
     def __init__(self, there: int) -> None:
         self._wanted = there
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
 
-    def ask(self, what: str, partitions: int) -> None:
-        if what == ROOM and partitions > self._wanted:
+    def request(self, what: str, partitions: int) -> None:
+        if what == GROW and partitions > self._wanted:
             self._wanted = partitions
-            self.asked.set()
+            self.requested.set()
 
     def pop(self) -> int:
-        self.asked.clear()
+        self.requested.clear()
         return self._wanted
 
 

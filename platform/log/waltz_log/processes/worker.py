@@ -30,7 +30,7 @@ from waltz_log.exit_codes import OK
 from waltz_log.processes.clock import WallClock
 from waltz_log.processes.logs import configure_logs
 from waltz_log.processes.serving import either, run
-from waltz_log.processes.worker_link import READY, ROOM, Link, Orders
+from waltz_log.processes.worker_link import GROW, READY, Link, Orders
 from waltz_log.transport.forwarding import WorkerNetwork
 
 __all__ = ["main"]
@@ -172,7 +172,9 @@ async def _storage(settings: Any, orders: Orders, link: Link) -> AsyncIterator[N
     from waltz_log.storage.integrity.peers import PeerReplicas
 
     offload = ThreadOffload(settings.disk_threads)
-    node = StorageNode(settings, FileSystemDisk(settings.directory), WallClock(), offload, shard=orders.shard, ask_for_room=partial(link.send, ROOM))
+    node = StorageNode(
+        settings, FileSystemDisk(settings.directory), WallClock(), offload, shard=orders.shard, request_growth=partial(link.send, GROW)
+    )
     try:
         await node.join(UUID(orders.cluster_key))
         network = _network(orders)

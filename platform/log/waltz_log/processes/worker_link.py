@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 from waltz_log.core.topics.sharding import Shard
 
-__all__ = ["READY", "ROOM", "Link", "Orders"]
+__all__ = ["GROW", "READY", "Link", "Orders"]
 
 READY = "ready"
 """The worker serves."""
 
-ROOM = "room"
+GROW = "grow"
 """The worker of a storage node needs space for so many partitions in the control files."""
 
 LINE_BYTES_MAX = 1024 * 1024

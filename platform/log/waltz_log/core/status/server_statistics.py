@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from waltz_log.core.replica_status import ReplicaStatus
+from waltz_log.core.status.latency import LatencyStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
 from waltz_log.statistics import ByKey, Fieldwise, Highest, Newest, Summed, by_attribute, snapshot
 
@@ -26,6 +27,7 @@ __all__ = [
     "ReplicaStatistics",
     "RetainedStatistics",
     "ServerStatistics",
+    "ServerTotals",
     "UpkeepStatistics",
     "ViewStatistics",
 ]
@@ -58,7 +60,7 @@ class FillStatistics:
 @dataclass(frozen=True, slots=True)
 class ReplicaStatistics:
     """One replica as the owner of its partition sees it. `acknowledged`: the last transaction that it confirmed in this session; `holds`: the last
-    one it is known to have; `filling`: None where it lacks nothing; `corrupt_reads`: reads from it that failed their checksum; `counts`: whether the
+    one it is known to have; `filling`: None if it lacks nothing; `corrupt_reads`: reads from it that failed their checksum; `counts`: whether the
     replica can be one of a majority."""
 
     state: Newest[ReplicaStatus]
@@ -136,7 +138,7 @@ class RetainedStatistics:
 @dataclass(frozen=True, slots=True)
 class UpkeepStatistics:
     """The last upkeep round: only `error` after one that failed, nothing before the first and where the partition has no topic. `first`: the first
-    retained transaction; `held_by`: what keeps more than the policies ask for, None where nothing does, empty where there was no round."""
+    retained transaction; `held_by`: what keeps more than the policies ask for, None if nothing does, empty if there was no round."""
 
     first: Highest[int | None] = None
     held_by: Newest[str | None] = ""
@@ -204,9 +206,25 @@ class CacheStatistics:
 
 @snapshot
 @dataclass(frozen=True, slots=True)
+class ServerTotals:
+    """Of all partitions since the process started. `queue`: how long the oldest frame of each block waited until the block was ordered; `commit`:
+    from then until the block was committed; `recovery`: from the begin of a store session to its being open; `sessions`: those that were opened;
+    `fenced_generations`, `fenced_sessions`: what newer owners and newer sessions ended here; `fenced_mounts`: what newer mounts of a client ended."""
+
+    queue: Fieldwise[LatencyStatistics]
+    commit: Fieldwise[LatencyStatistics]
+    recovery: Fieldwise[LatencyStatistics]
+    sessions: Summed[int]
+    fenced_generations: Summed[int]
+    fenced_sessions: Summed[int]
+    fenced_mounts: Summed[int]
+
+
+@snapshot
+@dataclass(frozen=True, slots=True)
 class ServerStatistics:
     """`cluster_key`: None before the server joined its cluster; `manager`: whether it assigns partitions; `workers`: empty for a server of one
-    process."""
+    process; `http`: where the server answers `/livez`, `/readyz` and `/metrics`, None for one that does not."""
 
     server_id: Highest[int]
     cluster_key: Newest[str | None]
@@ -214,3 +232,5 @@ class ServerStatistics:
     caches: Fieldwise[CacheStatistics]
     partitions: ByKey[Mapping[int, OpenPartitionStatistics | RecoveringPartitionStatistics]]
     workers: Annotated[tuple[WorkerStatistics, ...], by_attribute("worker")] = ()
+    http: Newest[str | None] = None
+    totals: Fieldwise[ServerTotals | None] = None

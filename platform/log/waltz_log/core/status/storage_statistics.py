@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from waltz_log.core.status.latency import LatencyStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
-from waltz_log.statistics import ByKey, Concatenated, Fieldwise, Highest, Newest, Summed, by_attribute, snapshot, worst_of
+from waltz_log.statistics import ByKey, Concatenated, Fieldwise, Highest, Lowest, Newest, Summed, by_attribute, snapshot, worst_of
 
 __all__ = ["NodeStatistics", "PartitionStatistics", "ScrubStatistics"]
 
@@ -16,7 +17,8 @@ __all__ = ["NodeStatistics", "PartitionStatistics", "ScrubStatistics"]
 @dataclass(frozen=True, slots=True)
 class PartitionStatistics:
     """`write_rounds` and what they carried since the node started; `unsynced_transactions`: acknowledged from memory and not on disk yet;
-    `writer_bytes`: memory for what is received and not written or not synced; `failed`: why the partition serves nothing, None while it does."""
+    `writer_bytes`: memory for what is received and not written or not synced; `failed`: why the partition serves nothing, None while it does;
+    `fenced`: requests and streams of older sessions that were refused."""
 
     partition: Newest[int]
     session: Highest[int]
@@ -31,6 +33,7 @@ class PartitionStatistics:
     unsynced_transactions: Summed[int]
     writer_bytes: Summed[int]
     failed: Newest[str | None]
+    fenced: Summed[int] = 0
 
 
 @snapshot
@@ -53,7 +56,9 @@ class NodeStatistics:
     """`space`: ample, low or refusing; `stopped`: partitions that serve nothing, and why; `corrupt`: those of them whose stored data is damaged;
     `repairing`: partitions that are served and have corrupt segments, which `scrub` names and repairs from other replicas; `scrub`: None before it is
     started; `writer_bytes`: received and not written, of all partitions, now, at most since the start, and the bound beyond which each stream waits
-    for its last block. `workers`: empty for a node of one process.
+    for its last block. `workers`: empty for a node of one process. `writable`: whether the directory may be written to; `http`: where the node
+    answers `/livez`, `/readyz` and `/metrics`, None for a node that does not. `write_latency`: of write rounds
+    of all partitions, with the sync where one was made.
 
     All workers report `name`, `cluster_key`, `start` and the disk, which are the node's; the rest is each worker's own."""
 
@@ -73,3 +78,6 @@ class NodeStatistics:
     writer_bytes_highest: Summed[int]
     writer_bytes_max: Summed[int]
     workers: Annotated[tuple[WorkerStatistics, ...], by_attribute("worker")] = ()
+    writable: Lowest[bool] = True
+    http: Newest[str | None] = None
+    write_latency: Fieldwise[LatencyStatistics | None] = None

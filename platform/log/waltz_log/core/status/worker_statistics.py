@@ -23,7 +23,7 @@ class ForwardingStatistics:
 @snapshot
 @dataclass(frozen=True, slots=True)
 class WorkerStatistics:
-    """`worker`: its number in the node. All but the first two are None where it does not answer. `restarts`: by the supervisor."""
+    """`worker`: its number in the node. All but the first two are None if it does not answer. `restarts`: by the supervisor."""
 
     worker: Newest[int]
     answers: Newest[bool]

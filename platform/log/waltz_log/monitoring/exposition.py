@@ -1,0 +1,114 @@
+"""Metrics as text for Prometheus: the families of the role, those of the process, and build information."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from waltz_log.core.status.latency import BOUNDS_S, LatencyStatistics
+from waltz_log.core.status.server_statistics import ServerStatistics
+from waltz_log.core.status.storage_statistics import NodeStatistics
+from waltz_log.monitoring.checks import is_ready
+from waltz_log.monitoring.families import Family, gauge, single
+from waltz_log.monitoring.monitored import Finding, Role
+from waltz_log.monitoring.server_families import SERVER
+from waltz_log.monitoring.storage_families import STORAGE
+from waltz_log.monitoring.worker_families import WORKERS
+
+__all__ = ["PROCESS", "exposition", "families_of"]
+
+
+def _distribution_version() -> str:
+    try:
+        return version("waltz-platform")
+    except PackageNotFoundError:  # run from the source without an installation
+        return "unknown"
+
+
+_VERSION = _distribution_version()
+
+PROCESS: tuple[Family[Finding], ...] = (
+    gauge(
+        "waltz_build_info",
+        ("version", "python"),
+        "1; the labels are the versions of the platform and of Python.",
+        lambda _: [((_VERSION, platform.python_version()), 1)],
+    ),
+    gauge("waltz_ready", (), "1 if `/readyz` answers 200.", single(lambda found: int(is_ready(found.checks)))),
+    gauge("waltz_failed_checks", (), "Checks of `/readyz` that fail.", single(lambda found: sum(each.failed is not None for each in found.checks))),
+    gauge(
+        "waltz_statistics_up",
+        (),
+        "1 if the process gave its statistics in time, 0 if not, as while it starts: then only `process_*` and the metrics above are there.",
+        single(lambda found: int(found.statistics is not None)),
+    ),
+)
+
+
+def families_of(role: Role) -> tuple[Family[Any], ...]:
+    """What a process of the role shows besides `process_*`, in their order."""
+    return (*PROCESS, *(SERVER if role == "server" else STORAGE), *WORKERS)
+
+
+def exposition(found: Finding, accept: str) -> tuple[bytes, str]:
+    """The text and its content type, in the format that the client accepts."""
+    encode, content_type = choose_encoder(accept)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(found))
+    return encode(registry), content_type
+
+
+class _Once(Collector):
+    """Of one scrape."""
+
+    def __init__(self, found: Finding) -> None:
+        self._found = found
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _metrics(PROCESS, self._found)
+        statistics = self._found.statistics
+        if isinstance(statistics, ServerStatistics):
+            yield from _metrics(SERVER, statistics)
+        elif isinstance(statistics, NodeStatistics):
+            yield from _metrics(STORAGE, statistics)
+        if statistics is not None and statistics.workers:
+            yield from _metrics(WORKERS, statistics)
+        yield from _PROCESS_COLLECTOR.collect()
+
+
+_PROCESS_COLLECTOR = ProcessCollector(registry=CollectorRegistry())
+"""Processor time, memory, open files and start of this process, read from /proc. Of a node with workers this is the supervisor."""
+
+
+def _metrics(families: Sequence[Family[Any]], source: object) -> Iterator[Metric]:
+    for family in families:
+        yield _metric(family, family.samples(source))
+
+
+def _metric(family: Family[Any], samples: Iterable[tuple[tuple[str, ...], float | LatencyStatistics]]) -> Metric:
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(family.name, family.meaning, labels=family.labels)
+        for labels, latency in samples:
+            assert isinstance(latency, LatencyStatistics)
+            histogram.add_metric(labels, _buckets(latency), latency.sum_s)
+        return histogram
+    made: CounterMetricFamily | GaugeMetricFamily
+    made = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(family.name, family.meaning, labels=family.labels)
+    for labels, value in samples:
+        assert not isinstance(value, LatencyStatistics)
+        made.add_metric(labels, value)
+    return made
+
+
+def _buckets(latency: LatencyStatistics) -> list[tuple[str, float]]:
+    bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(latency.counts)), strict=True))

@@ -1,0 +1,46 @@
+"""What a log server counts over all of its partitions for as long as its process lives, for its statistics alone. No decision reads it.
+
+Observed once for each block, each recovery and each fencing, never for a transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from waltz_log.core.status.latency import Latency
+from waltz_log.core.status.server_statistics import ServerTotals
+
+__all__ = ["Totals"]
+
+
+class Totals:
+    """`now_s`: a clock that never goes back; real also where the rest of a cluster is simulated, as durations are only shown."""
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self.now_s = now_s
+        self.queue = Latency()
+        self.commit = Latency()
+        self.recovery = Latency()
+        self.sessions = 0
+        self._fenced_generations = self._fenced_sessions = self._fenced_mounts = 0
+
+    def count_fenced(self, what: str) -> None:
+        """`what`: as `Fenced` names it. Whatever else ends an owner's session counts as a session."""
+        if what == "generation":
+            self._fenced_generations += 1
+        elif what == "mount":
+            self._fenced_mounts += 1
+        else:
+            self._fenced_sessions += 1
+
+    def statistics(self) -> ServerTotals:
+        return ServerTotals(
+            queue=self.queue.statistics(),
+            commit=self.commit.statistics(),
+            recovery=self.recovery.statistics(),
+            sessions=self.sessions,
+            fenced_generations=self._fenced_generations,
+            fenced_sessions=self._fenced_sessions,
+            fenced_mounts=self._fenced_mounts,
+        )
