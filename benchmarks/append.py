@@ -1,5 +1,5 @@
-"""Appends: one in flight, a thousand, sixteen thousand, over four partitions, at a rate, and under few locks; acknowledged on disk at a majority.
-And in turns with the same way without the platform."""
+"""Appends: one in flight, a thousand, sixteen thousand, over four partitions, in bulk, at a rate, and under few locks; acknowledged on disk at a
+majority. And in turns with the same way without the platform."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import against_bare, hot_locks
+from benchmarks import against_bare, bulk, hot_locks
 from benchmarks.cpu import Processors
 from benchmarks.floor import BLOCK_BYTES, pipelined_floor, single_floor_ms
 from benchmarks.load import Load, lock_cycle, offered, pipelined, prepare, single
@@ -46,6 +46,7 @@ async def _measure(cluster: LocalCluster, directory: Path, workload: Workload, c
         own = {**conditions, "in_flight": window, "partitions": partitions, "locks": f"1 write of {len(lock_cycle(window))}"}
         measured = Measurement(name, load.rate, "txn/s", {**own, **_told(load), **processors.conditions(load.count)})
         found.append(measured.compared_with(floor, f"write+fdatasync of {BLOCK_BYTES >> 10} KiB blocks to 3 files in turn, {floor:,.0f} txn/s"))
+    found += await bulk.measure(cluster, processors, workload, conditions)
     found.append(await _offered(cluster, processors, workload, conditions))
     found.append(await hot_locks.measure(cluster.cluster, workload, conditions))
     found += await against_bare.measure(cluster.cluster, directory, workload, conditions)

@@ -58,7 +58,7 @@ async def _round(client: WaltzClient, producer: Producer, *, awaited: bool) -> d
         pass
     times.append(time.process_time_ns())
     for frame in list(window.frames):
-        window.commit(frame.first_sequence, len(frame.appends), frame.first_sequence, 1)
+        window.commit(frame.first_sequence, frame.left, frame.first_sequence, 1)
     times.append(time.process_time_ns())
     if waits is not None:
         await waits

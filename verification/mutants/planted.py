@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from verification.mutants import (
+    planted_bulk,
     planted_clocks,
     planted_coordinator,
     planted_disk,
@@ -59,6 +60,7 @@ REGISTERED = (
     planted_owners,
     planted_readers,
     planted_refill,
+    planted_bulk,
     planted_resolving,
 )
 """Modules whose bugs are there because they are imported."""
@@ -307,25 +309,25 @@ def rejected_before_the_winner_is_committed() -> None:
 def duplicates_accepted() -> None:
     """A sequence that was sent before is ordered once more."""
 
-    def take(self: Sequencer, frame: Frame, result: Sequenced) -> Any:
+    def order_frame(self: Sequencer, frame: Frame, result: Sequenced) -> Any:
         frame.appender.last_sequence = -1
         return original(self, frame, result)
 
-    original: Any = change(Sequencer, "_take", take)
+    original: Any = change(Sequencer, "_order_frame", order_frame)
 
 
 @bug
 def generation_not_checked() -> None:
     """A frame of an older generation is ordered."""
 
-    def take(self: Sequencer, frame: Frame, result: Sequenced) -> Any:
+    def order_frame(self: Sequencer, frame: Frame, result: Sequenced) -> Any:
         mine, self.generation = self.generation, frame.generation
         try:
             return original(self, frame, result)
         finally:
             self.generation = mine
 
-    original: Any = change(Sequencer, "_take", take)
+    original: Any = change(Sequencer, "_order_frame", order_frame)
 
 
 _MOUNTING: ContextVar[bool] = ContextVar("mounting", default=False)
@@ -440,7 +442,7 @@ def never_resent() -> None:
 def unknown_told_as_not_appended() -> None:
     """A deadline that passes while the append is in flight is told as *not in the log*."""
 
-    def told(self: window.Window, client_id: int, sequence: int, since: int, reason: str) -> Any:
+    def told(self: window.Window, client_id: int, sequence: int, since: int, reason: str, count: int = 1) -> Any:
         return NotAppended(partition=self.partition, reason=reason)
 
     change(window.Window, "_unknown", told)

@@ -7,7 +7,7 @@ from typing import Any
 from verification.mutants.planting import bug, change
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.locks.own_writes import CLIENT_MASK, OwnWrites
-from waltz_log.server.ordering.lines import Lines
+from waltz_log.server.ordering.lock_queues import LockQueues
 
 __all__: list[str] = []
 
@@ -49,7 +49,7 @@ def told_of_the_one_before() -> None:
     def due(self: Any, *given: Any) -> Any:
         return [(who, sequence, max(0, winner - 1)) for who, sequence, winner in original(self, *given)]
 
-    original: Any = change(Lines, "due", due)
+    original: Any = change(LockQueues, "due", due)
 
 
 @bug

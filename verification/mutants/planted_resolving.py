@@ -8,7 +8,6 @@ from typing import Any
 
 from verification.mutants.planting import bug, change
 from waltz_log.client.append import producer, resolve
-from waltz_log.client.transactions.transaction import Receipt
 
 __all__: list[str] = []
 
@@ -27,9 +26,9 @@ def resolved_without_fencing_the_other() -> None:
     async def mounted(*_: Any) -> AsyncIterator[None]:
         yield
 
-    async def ask(*given: Any) -> tuple[bool, Receipt | None]:
-        _, receipt = await original(*given)
-        return True, receipt
+    async def ask(*given: Any) -> tuple[bool, resolve.Ranges]:
+        _, found = await original(*given)
+        return True, found
 
     change(resolve, "_mounted", mounted)
     original: Any = change(resolve, "_ask", ask)

@@ -85,5 +85,5 @@ class Growth:
 
 @fault("partitions-added")
 async def grow(world: World, rng: Random) -> None:
-    if world.growth is not None:
-        await world.growth.grow(rng)
+    if world.grow is not None:
+        await world.grow(rng)

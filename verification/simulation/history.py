@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from verification.simulation.kept_evidence import KeptEvidence
 from verification.simulation.lock_orders import LockOrder
 from waltz_log.client import Transaction
-
-if TYPE_CHECKING:
-    from verification.simulation.kept import KeptEvidence
 
 __all__ = [
     "Acknowledgement",

@@ -8,16 +8,14 @@ little of it left. It falls behind, reports late and is silent at times; nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
 from verification.simulation.clients import Actor
-from verification.simulation.kept_mix import KeptTopic
+from verification.simulation.kept_evidence import KeptEvidence, ViewSeen
 from verification.simulation.nodes import ClientProcess
-from waltz_log.client import Lock, Receipt, Transaction, WaltzClient
+from waltz_log.client import Lock, Receipt, WaltzClient
 from waltz_log.client.feed.subscribers import Subscribers
 from waltz_log.core.formats.envelope import pack_keyed
 from waltz_log.core.formats.wal_records import WalRecord
@@ -30,44 +28,13 @@ from waltz_log.transport.view_pages import decode_view_page
 if TYPE_CHECKING:
     from verification.simulation.world import World
 
-__all__ = ["KeptEvidence", "KeptTopics", "ViewSeen"]
+__all__ = ["KeptTopics"]
 
 KEYS = 7
 RESOLVE_S = 6.0
 
 LOCKED = 0.3
 """Of the appends: under a lock that the other writers use as well."""
-
-
-@dataclass(frozen=True, slots=True)
-class ViewSeen:
-    """`holders`: how many replicas had acknowledged what the view goes up to, when it was read."""
-
-    at_s: float
-    storage: str
-    bound: int
-    records: Sequence[WalRecord]
-    holders: int
-
-
-@dataclass
-class KeptEvidence:
-    """`log`: every transaction as the subscriber read it, from 0 on. `appended`: the data of each attempt, by number."""
-
-    partition: int
-    topic: KeptTopic
-    log: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    transactions: dict[int, Transaction] = field(default_factory=dict)
-    """The same, with who appended each."""
-    appended: dict[int, bytes] = field(default_factory=dict)
-    views: list[ViewSeen] = field(default_factory=list)
-    first: int = 0
-    mark: int = -1
-    stored: dict[str, bytes | str] = field(default_factory=dict)
-    """What each replica serves from the first retained id on."""
-    firsts: dict[str, int] = field(default_factory=dict)
-    majority: int = 1
-    complaints: list[str] = field(default_factory=list)
 
 
 class KeptTopics:

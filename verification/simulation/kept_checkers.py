@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from verification.simulation.history import Evidence
-from verification.simulation.kept import KeptEvidence, ViewSeen
+from verification.simulation.kept_evidence import KeptEvidence, ViewSeen
 from verification.simulation.real_time import out_of_real_time
 from verification.simulation.stored_records import differences
 from waltz_log.core.formats.envelope import split_keyed

@@ -75,9 +75,9 @@ class _ObservedSequencer(Sequencer):
         super().__init__(partition, generation, high_water_mark, **settings)
         self.order = LockOrder(partition, high_water_mark)
 
-    def _take(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
+    def _order_frame(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
         before = Sequenced(None, result.committed[:], result.rejected[:], result.holders[:], result.refused[:], result.above_log[:], [])
-        taken = super()._take(frame, result)
+        taken = super()._order_frame(frame, result)
         self.order.events.append(_judged(frame, before, result))
         return taken
 

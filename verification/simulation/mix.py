@@ -13,10 +13,13 @@ from verification.simulation.kept_mix import KeptTopic, draw_kept
 from waltz_log.core.topics.catalogue import Policies
 from waltz_log.testing.links import Weather
 
-__all__ = ["CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "STRANDED_ALONE", "Mix", "draw"]
+__all__ = ["BATCHES", "BATCHES_IN", "CLOCKS_ALONE", "CONTEXTS", "CONTEXTS_FROM", "GROWTH", "STRANDED_ALONE", "Mix", "draw"]
 
 CONTEXTS: Final = "contexts"
 """The kind of client that is not drawn like the others, so that seeds below stay what they were."""
+
+BATCHES: Final = "batches"
+"""The same: the clients that append in bulk."""
 
 GROWTH: Final = "replica-growth"
 """The fault that no seed draws: for partitions that begin with one replica, which few seeds have."""
@@ -24,6 +27,9 @@ GROWTH: Final = "replica-growth"
 CONTEXTS_FROM: Final = 200_000
 """From this seed on every run has such clients beside those it draws."""
 
+
+BATCHES_IN: Final = range(300_000, 400_000)
+"""In these seeds every run has clients that append in bulk."""
 
 CLOCKS_ALONE: Final = range(400_000, 401_000)
 """In these seeds nothing goes wrong but clocks and owners, so that no append time is lost and all of them are compared."""
@@ -89,7 +95,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
         return rng.uniform(0, value) if rng.random() < chance else 0.0
 
     replicas = rng.choice((1, 2, 3, 3, 3, 3, 3, 3, 5))
-    drawn = [kind for kind in clients if kind != CONTEXTS]
+    drawn = [kind for kind in clients if kind not in (CONTEXTS, BATCHES)]
     kinds_there = [kind for kind in faults if kind != GROWTH]
     kinds = rng.sample(kinds_there, rng.randint(0, len(kinds_there)) if rng.random() < 0.9 else 0)
     fast = rng.choice((0.001, 0.003, 0.01))
@@ -129,7 +135,7 @@ def draw(seed: int, clients: Sequence[str], faults: Sequence[str], chances: Mapp
             patience_s=rng.choice((0.3, 1.0, 2.0)),
             linger=rng.choice((0.0, 0.5, 1.0)),
         ),
-        clients=[rng.choice(drawn) for _ in range(rng.randint(2, 4))] + _contexts(seed),
+        clients=[rng.choice(drawn) for _ in range(rng.randint(2, 4))] + _contexts(seed) + _batches(seed),
         operations=rng.choice((20, 40, 60)),
         faults=_faults(seed, {kind: rng.uniform(0.1, 1.0) for kind in kinds}, chances or {}),
         nemeses=rng.choice((1, 1, 2, 3)),
@@ -176,6 +182,10 @@ def _by_themselves(seed: int, chances: Mapping[str, float]) -> dict[str, float]:
 
 def _contexts(seed: int) -> list[str]:
     return [CONTEXTS] * Random(f"contexts {seed}").choice((1, 1, 2)) if seed >= CONTEXTS_FROM else []
+
+
+def _batches(seed: int) -> list[str]:
+    return [BATCHES] * Random(f"batches {seed}").choice((1, 2)) if seed in BATCHES_IN else []
 
 
 def _from_memory(rng: Random) -> Policies:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import UUID
 
+from verification.simulation.mix import Mix
 from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import StorageNodeEntry
@@ -18,13 +19,12 @@ from waltz_log.core.ports import Coordinator, Listener
 from waltz_log.processes.storage import check_start, register
 from waltz_log.server import LogServer, ServerSettings
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.testing.coordinator import MemoryCoordinator
+from waltz_log.testing.coordinator import MemoryCoordinator, MemoryEnsemble
 from waltz_log.testing.disk import SimulatedDisk
-from waltz_log.testing.offload import HangingOffload
+from waltz_log.testing.links import Links
+from waltz_log.testing.network import MemoryNetwork
+from waltz_log.testing.offload import HangingOffload, SlowOffload
 from waltz_log.testing.virtual_time import SimulatedProcess, world_time_s
-
-if TYPE_CHECKING:
-    from verification.simulation.world import World
 
 __all__ = ["CLUSTER_KEY", "ClientProcess", "ServerProcess", "SkewedClock", "StorageProcess"]
 
@@ -54,8 +54,26 @@ class SkewedClock:
         return START_MS + self.off_ms + int(1000 * self._passed_s())
 
 
+class Machines(Protocol):
+    """What processes run on and are judged by: of the `World` that starts them, the part that they use."""
+
+    mix: Mix
+    rng: Random
+    links: Links
+    network: MemoryNetwork
+    ensemble: MemoryEnsemble
+    offload: SlowOffload
+    lives: dict[str, int]
+    """By address: the life of the storage node that listens there."""
+
+    @property
+    def log_partitions(self) -> int: ...
+
+    def clock(self, name: str) -> SkewedClock: ...
+
+
 class _Process:
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Machines, name: str) -> None:
         self.name = name
         self.process = SimulatedProcess(name)
         self.host = world.network.host(name)
@@ -93,7 +111,7 @@ class _Process:
 class StorageProcess(_Process):
     """`life` rises with each start of any node."""
 
-    def __init__(self, world: World, name: str, life: int) -> None:
+    def __init__(self, world: Machines, name: str, life: int) -> None:
         super().__init__(world, name)
         self.life = life
         self.offload = HangingOffload(world.offload)
@@ -139,7 +157,7 @@ class StorageProcess(_Process):
 
 
 class ServerProcess(_Process):
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Machines, name: str) -> None:
         super().__init__(world, name)
         self.server: LogServer | None = None
         self.clock = world.clock(name)
@@ -168,7 +186,7 @@ class ServerProcess(_Process):
 
 
 class ClientProcess(_Process):
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Machines, name: str) -> None:
         super().__init__(world, name)
         self.died = False
         self._clients: list[WaltzClient] = []

@@ -201,6 +201,6 @@ async def _change(world: World, change: ReplicaChange) -> None:
     world.trace.add("operator", f"changes the replicas of {change.partition}: adds {change.add}, removes {change.remove}")
     network = world.network.host("operator")
     try:
-        await change_replicas(world.coordinator, network, "memory/test", change, wait_s=3.0, tell=lambda line: world.trace.add("operator", line))
+        await change_replicas(world.coordinator, network, "memory/test", change, wait_s=3.0, report=lambda line: world.trace.add("operator", line))
     except (Unavailable, InvalidRequest) as error:
         world.trace.add("operator", f"gives up: {error}")

@@ -13,6 +13,7 @@ from functools import partial
 from random import Random
 
 from verification.simulation import (
+    bulk_client,
     clock_faults,
     context_client,
     cut_off_faults,
@@ -49,6 +50,7 @@ __all__ = ["Outcome", "run"]
 REGISTERED = (
     foreign_clients,
     clock_faults,
+    bulk_client,
     context_client,
     cut_off_faults,
     deposed_faults,
@@ -153,7 +155,8 @@ async def _play(world: World) -> Evidence:
         process = world.client(f"client-{place}")
         actors.append(Actor(world, process, kind, Random(rng.random()), over))
     work = [actor.process.process.spawn(run_client(actor)) for actor in actors]
-    growth = world.growth = Growth(world, over)
+    growth = Growth(world, over)
+    world.grow = growth.grow
     restored = RestoredCoordinator(world)
     watching = asyncio.gather(restored.watch(), growth.watch())
     nemeses = [asyncio.ensure_future(_nemesis(world, Random(rng.random()), over)) for _ in range(world.mix.nemeses if world.mix.faults else 0)]

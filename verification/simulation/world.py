@@ -7,9 +7,9 @@ or what is right (`checkers.py`); it keeps the history of what can be seen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verification.simulation.history import Acknowledgement, History, MarkTold, MemoryLost, MetadataWrite, SessionOpened
 from verification.simulation.mix import Mix
@@ -33,9 +33,6 @@ from waltz_log.testing.offload import SlowOffload
 from waltz_log.testing.virtual_time import world_time_s
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
-
-if TYPE_CHECKING:
-    from verification.simulation.growth import Growth
 
 __all__ = ["World"]
 
@@ -74,7 +71,8 @@ class World:
         self.probes = 0
         self.grown: list[int] = []
         """Partitions that were added."""
-        self.growth: Growth | None = None
+        self.grow: Callable[[Random], Awaitable[None]] | None = None
+        """Adds a partition, in runs that may grow."""
         self.upkeep_seen = UpkeepSeen(self.history)
         self.fills_seen = FillsSeen(self.history.replicas_opened)
         self.resolved: dict[int, asyncio.Event] = {}

@@ -10,7 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from waltz_log.client.append.bulk import Appended, BulkReceipt, NotInLog
+from waltz_log.client.append.bulk_columns import BulkColumns
+from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog
 from waltz_log.client.append.unacknowledged import Unacknowledged
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import WaltzClient
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Appended",
     "Application",
+    "BulkColumns",
     "BulkReceipt",
     "ClientSettings",
     "Context",

@@ -14,10 +14,12 @@ from functools import partial
 from typing import Any, Self
 
 from waltz_log.client.append.arguments import append_nowait
-from waltz_log.client.append.bulk import Appended, BulkAppend, BulkReceipt, NotInLog, Source, append_all, outcomes
+from waltz_log.client.append.bulk import BulkAppend, append_all, outcomes
+from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog, joined
+from waltz_log.client.append.bulk_source import Source
 from waltz_log.client.append.packing import checked_timeout, pack_append
 from waltz_log.client.append.producer import Producer
-from waltz_log.client.append.resolve import resolve_foreign, resolve_own
+from waltz_log.client.append.resolve import Ranges, receipt_of, resolve_foreign, resolve_own
 from waltz_log.client.append.unacknowledged import Unacknowledged, unacknowledged
 from waltz_log.client.base import fork
 from waltz_log.client.base.closing import close_in_time
@@ -48,7 +50,8 @@ ATTEMPTS = 16
 
 
 class WaltzClient:
-    """Made by `connect` or `open`; `close` it, or use `open` as a context manager."""
+    """A client of one cluster, for code with an event loop. Made by `connect`, or by `open` as a context manager; end it with `close`. It belongs
+    to one event loop and one process."""
 
     def __init__(self, owners: Owners, client_id: int, settings: ClientSettings, rng: random.Random) -> None:
         self._owners = owners
@@ -72,7 +75,8 @@ class WaltzClient:
 
     @classmethod
     async def connect(cls, cluster: str, settings: ClientSettings | None = None) -> Self:
-        """`cluster` is `host:port[,host:port]/root`. Raises `ClusterUnavailable`, naming it, where no cluster answers there in time."""
+        """Connects to the cluster at `host:port[,host:port]/root`. Raises `ClusterUnavailable`, which names the address, if no cluster answers
+        within `connect_timeout_s`."""
         from waltz_log.coordination.coordinator import ZooKeeperCoordinator
         from waltz_log.transport.grpc import GrpcNetwork
 
@@ -87,7 +91,8 @@ class WaltzClient:
     async def connect_over(
         cls, coordinator: ConnectCoordinator, network: Network, settings: ClientSettings | None = None, *, rng: random.Random | None = None
     ) -> Self:
-        """Over any coordinator and network. `coordinator` makes a session, and another one when that is used up."""
+        """Connects over any coordinator and network, such as those of a test. `coordinator` makes a session; it is called again when a session has
+        ended."""
         chosen = settings or ClientSettings()
         chance = rng or random.Random()
         owners = Owners(coordinator, network, chosen, chance)
@@ -113,8 +118,8 @@ class WaltzClient:
         await self.close()
 
     async def close(self) -> None:
-        """Waits up to `close_timeout_s` for what is pending; the rest is told that its outcome is unknown. Nothing runs on afterwards, cancelled or
-        not."""
+        """Waits up to `close_timeout_s` for pending appends and contexts. Appends that are still unresolved then fail: those that were sent with
+        `OutcomeUnknown`, the others with `NotAppended`. No task of the client runs afterwards, even if the call is cancelled."""
         if self._closed:
             return
         if self._fork != fork.count():
@@ -138,34 +143,40 @@ class WaltzClient:
 
     @property
     def partitions(self) -> int:
-        """Of the log, as it is now: partitions may be added while the client is connected."""
+        """The number of partitions of the log. It grows if partitions are added while the client is connected."""
         return self._owners.parameters.partitions
 
     @property
     def client_id(self) -> int:
+        """The number that the coordinator assigned to this client. It is part of the identity of each append, and feeds return it with each
+        transaction."""
         return self._client_id
 
     @property
     def parameters(self) -> ClusterParameters:
+        """Name, cluster key and number of partitions of the cluster."""
         return self._owners.parameters
 
     @property
     def settings(self) -> ClientSettings:
+        """The settings that the client was made with."""
         return self._settings
 
     async def high_water_mark(self, partition: int) -> int:
-        """The last committed transaction id of the partition, -1: none, as its owner knows it. Retries over changes of owner."""
+        """The id of the last committed transaction of the partition, -1 if there is none, as its owner reports it. Retries while the owner
+        changes. Raises `Unavailable` after `append_timeout_s`."""
         self._check(partition)
         return (await self._owners.bound(partition, self._settings.append_timeout_s)).high_water_mark
 
     async def first_transaction_id(self, partition: int) -> int:
-        """The first transaction that the partition still has, as its owner knows it; one above the high-water mark where it has none. Retries over
-        changes of owner."""
+        """The first retained id of the partition, as its owner reports it; the high-water mark + 1 if the partition holds nothing. Retries while
+        the owner changes. Raises `Unavailable` after `append_timeout_s`."""
         self._check(partition)
         return int((await self._owners.bound(partition, self._settings.append_timeout_s)).first_transaction_id)
 
     async def topic(self, name: str) -> TopicHandle:
-        """The topic `namespace/name`, which is looked up now and addressed by its partitions from then on. Raises `NoSuchTopic`."""
+        """A handle of the topic `namespace/name`. The name is resolved now; calls of the handle address the topic's partitions. Raises
+        `NoSuchTopic`, which names the most similar name."""
         self._check_usable()
         return TopicHandle(self, await self._topics.find(TopicName.parse(name)), self._topics)
 
@@ -182,13 +193,18 @@ class WaltzClient:
         high_water_mark: int | None = None,
         timeout_s: float | None = None,
     ) -> Receipt:
-        """Returns when the transaction is on disk at a majority. Raises `LockConflict`, `NotAppended`, `OutcomeUnknown`, `InvalidRequest`."""
+        """Appends one transaction, and returns when it is committed. The arguments are the fields of `Draft`; `timeout_s` is the deadline for all
+        attempts, `append_timeout_s` by default.
+
+        Raises `LockConflict` if a checked lock was written above the mark, `NotAppended` if the transaction is not in the log and never will be,
+        `OutcomeUnknown` if it was sent and not answered in time (`resolve` settles it), `BelongsToTopic` for a partition of a topic, and
+        `InvalidRequest` or `TransactionTooLarge` before anything is sent."""
         return await (await self.enqueue(partition, Draft(data, header, write_locks, read_locks, append_locks, high_water_mark), timeout_s))
 
     append_nowait = append_nowait
 
     async def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> asyncio.Future[Receipt]:
-        """`append_nowait` of a draft. `topic`: whose handle appends."""
+        """`append_nowait` of a draft. `topic`: the topic through whose handle the caller appends."""
         producer = self._producers.get(partition if topic is None else (partition, topic))
         if producer is None or self._closed or self._fork != fork.COUNT[0]:
             producer = self._producer(partition, topic)
@@ -203,7 +219,8 @@ class WaltzClient:
         return future
 
     async def append_many(self, partition: int, drafts: Iterable[Draft], timeout_s: float | None = None) -> list[Receipt | LockConflict]:
-        """Appends in order, pipelined, and returns what became of each once all are decided, or raises the first outcome that is neither."""
+        """Appends in order, pipelined. Returns the receipt or the conflict of each draft when all are decided. Any other error is raised then; if
+        there are several, the first."""
         return await outcomes([await self.enqueue(partition, draft, timeout_s) for draft in drafts])
 
     async def append_bulk(
@@ -215,8 +232,12 @@ class WaltzClient:
         on_error: Callable[[NotInLog], None] | None = None,
         timeout_s: float | None = None,
     ) -> BulkReceipt:
-        """Appends all of a list, a generator or an asynchronous one, of bytes, drafts or Arrow record batches; or one such batch or table. In order,
-        and as there is room; see `bulk` for the rest. Raises what the source raises, once what was taken before is decided."""
+        """Appends everything in `source`, in order: a list, an iterator or an asynchronous iterator of bytes, drafts or Arrow record batches; or one
+        record batch or table. Waits while the partition's window is full.
+
+        `on_ack` receives each range of appended entries, `on_error` each entry that failed; both are called in the event loop. An entry that
+        conflicts or is invalid does not stop the call. Any other failure ends it, and `BulkReceipt` says what is in the log. `timeout_s` is the
+        deadline of each entry, from the time that it is read. An error that the source raises is raised when the entries before it are decided."""
         return await append_all(self.bulk(partition, on_ack, on_error, timeout_s), source)
 
     def bulk(
@@ -228,14 +249,15 @@ class WaltzClient:
         *,
         topic: TopicEpoch | None = None,
     ) -> BulkAppend:
-        """The same for a source in parts: `enqueue` each, then `finish`."""
+        """An `append_bulk` whose source arrives in parts: `enqueue` each part, then `finish`."""
         producer = self._producer(partition, topic)
 
         return BulkAppend(producer, self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s), on_ack, on_error)
 
     async def flush(self) -> None:
-        """Returns when everything appended or submitted before is decided, well or badly, and what was appended is on disk at a majority, also where
-        the topic's policy lets receipts come earlier. Raises `Unavailable` where that cannot be known: a connection broke in between."""
+        """Returns when everything that was appended or submitted before is decided, with any outcome, and what was committed is on disk at a
+        majority, even if the topic's policy lets receipts come earlier. Raises `Unavailable` if that cannot be known, because a connection broke
+        in between."""
         self._check_usable()
         await self._flush()
 
@@ -244,28 +266,44 @@ class WaltzClient:
         await asyncio.gather(*waits, *([] if self._submitting is None else [self._submitting.flush()]))
 
     def unacknowledged(self, partition: int | None = None) -> list[Unacknowledged]:
-        """What was appended, at one partition or all, and has no outcome yet. It goes over all of it: not for each append."""
+        """The appends of one partition, or of all, that have no outcome yet. The call scans all pending appends: do not call it for each append."""
         return [each for producer in self._producers.values() if partition in (None, producer.partition) for each in unacknowledged(producer)]
 
     async def resolve(self, error: OutcomeUnknown, timeout_s: float | None = None) -> Receipt | None:
-        """What became of an append whose outcome was unknown: its receipt, or None where it is not and never will be in the log.
+        """Settles an append whose outcome was unknown. Returns its receipt, or None if it is not in the log and never will be.
 
-        The error may come from another process, dead or alive. A living one loses its connection for appends to that partition, mounts again and
-        continues. Raises `Unavailable` where the log could not tell in time."""
+        The error may come from another process, which may still run: that process loses its connection for appends to the partition, mounts again
+        and continues. Raises `Unavailable` if the log does not answer within `timeout_s` (`append_timeout_s` by default), and
+        `InvalidRequest` if the error stands for several appends (`resolve_range`)."""
+        if error.count != 1:
+            raise InvalidRequest(reason=f"the error stands for several appends: use resolve_range: count={error.count}")
+        found, deadline = await self._resolve(error, timeout_s)
+        return await receipt_of(error, found, self._owners, self._settings, deadline)
+
+    async def resolve_range(self, error: OutcomeUnknown, timeout_s: float | None = None) -> list[Appended]:
+        """Settles the `count` rows of a bulk append that an error stands for. Returns the ranges that are in the log, `first` counted from the first
+        row. The rest is not in the log and never will be."""
+        found, _ = await self._resolve(error, timeout_s)
+        return joined([Appended(first - error.sequence, count, transaction_id) for first, count, transaction_id in found])
+
+    async def _resolve(self, error: OutcomeUnknown, timeout_s: float | None) -> tuple[Ranges, float]:
+        """What is in the log, and the deadline of the call."""
         self._check(error.partition)
         own = [each for each in self._producers.values() if (each.partition, each.client_id) == (error.partition, error.client_id)]
         deadline = asyncio.get_running_loop().time() + (self._settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s))
         if own:
             with suppress(BelongsToTopic, TopicDeleted, Fenced):
-                return await resolve_own(error, own[0], self._owners, self._settings, deadline)
+                return await resolve_own(error, own[0], self._owners, self._settings, deadline), deadline
             # What was sent before the partition became a topic's, or while it was another one's, or before another process acted under this
             # client's id: this client appends nothing more there that way.
-        return await resolve_foreign(error, self._owners, self._settings, deadline)
+        return await resolve_foreign(error, self._owners, self._settings, deadline), deadline
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
     async def feed(self, partition: int, after: int = -1, data: bool = True) -> AsyncGenerator[Transaction, None]:
-        """Every transaction from `after + 1` on, as it is committed, without end, gap or repeat, over any change of owner."""
+        """Every transaction from id `after + 1` on, as it is committed: without end, gap or repeat, across changes of the owner. `data` False:
+        transactions come with empty data. Raises `OutOfRange` if `after` is above the high-water mark, or if retention has removed the next
+        transaction."""
         async with aclosing(self.feed_batches(partition, after, data)) as batches:
             async for batch in batches:
                 for transaction in batch:
@@ -274,7 +312,8 @@ class WaltzClient:
     def feed_batches(
         self, partition: int, after: int = -1, data: bool = True, *, topic: TopicEpoch | None = None
     ) -> AsyncGenerator[list[Transaction], None]:
-        """The same in lists, as they arrive: several times faster than one by one. `topic`: for a topic's handle; raises `TopicDeleted` then."""
+        """The feed in lists, as they arrive: several times faster than one by one. `topic`: set by a topic's handle; the feed then raises
+        `TopicDeleted` too."""
         self._check(partition)
         if after < -1:
             raise InvalidRequest(reason=f"no such position: after={after}")
@@ -283,21 +322,23 @@ class WaltzClient:
     async def fetch(
         self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None, *, topic: TopicEpoch | None = None
     ) -> list[Transaction]:
-        """The transactions with these ids, with their data, in the order asked for; an id may be repeated. For a reader of a feed without data that
-        needs some of it: a few requests for all of them, to the owner's memory and from there to a replica.
+        """The transactions with these ids, with their data, in the order of the ids; an id may be repeated. For a reader of a feed without data that
+        needs some of it: a few requests to the owner fetch all of them.
 
-        Holds all of them in memory: at most 1,000,000 ids and 256 MiB of data in one call. Raises `OutOfRange` where one is not, or no longer, in the
-        log, `NotAllowed`, `InvalidRequest`, `CorruptData` where three answers in a row do not match their checksums, and `Unavailable` after
-        `timeout_s` (`append_timeout_s` by default). `topic`: for a topic's handle; raises `TopicDeleted` then."""
+        All of them are held in memory: at most 1,000,000 ids and 256 MiB of data in one call. Raises `OutOfRange` if an id is not, or no longer,
+        in the log, `NotAllowed`, `InvalidRequest`, `CorruptData` if three answers in a row do not match their checksums, and `Unavailable` after
+        `timeout_s` (`append_timeout_s` by default). `topic`: set by a topic's handle; the call then raises `TopicDeleted` too."""
         self._check(partition)
         wanted = checked_ids(transaction_ids)
         chosen = self._append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
         return await fetch_transactions(self._owners, partition, wanted, chosen, topic)
 
     async def follow(self, partition: int, apply: Apply, after: int = -1, again: Again | None = None, *, topic: TopicEpoch | None = None) -> Follower:
-        """Runs `apply` over the feed in the background. While it lives, its `applied` is the mark of this partition's appends with locks.
+        """Applies the feed in the background: calls `apply` with each batch from id `after + 1` on, in order. While the follower runs, its `applied`
+        is the mark of this client's appends with locks to the partition.
 
-        `again` is given what ended the feed or `apply`, and returns the mark to go on from, or None: the follower ends with that error."""
+        `again` receives the error that ended the feed or `apply`. It returns the mark to continue from, or None: the follower ends with that
+        error."""
         self._check(partition)
         followers = self._followers.setdefault(partition, [])
         admission = self._admissions.setdefault(partition, Admission())
@@ -320,21 +361,23 @@ class WaltzClient:
         locks: Callable[..., Sequence[Lock]] | None = None,
         topic: TopicEpoch | None = None,
     ) -> Callable[[Callable[..., Any]], Any]:
-        """Decorates `async def fn(tx, ...)` (or a plain function): it reads the state `follower` built and calls `tx.append` once. The call returns
-        the `Receipt`, or None where the function appended nothing. After a conflict the function runs again when the winner has been applied; after
-        `attempts` or `timeout_s` it ends with `GaveUpOnConflict` (a `LockConflict`) or `GaveUp` (a `NotAppended`), which name the limit, the
-        attempts, the time and the last winner. The function must have no other effect.
+        """Decorates a function `fn(tx, ...)`, plain or a coroutine function: it reads the state that `follower` built, and calls `tx.append` at most
+        once. It must have no other effect. A call of the decorated function returns the `Receipt`, or None if the function appended nothing.
 
-        `locks`, given the same arguments but `tx`, tells beforehand what the function will lock. Calls that run at the same time in this client take
-        turns either way instead of conflicting with each other; told beforehand, that costs no execution. `tx.append` is what counts."""
+        After a conflict, the function runs again when the follower has applied the winner. After `attempts` executions or `timeout_s` the call raises
+        `GaveUpOnConflict` (a `LockConflict`) or `GaveUp` (a `NotAppended`), with the limit, the attempts, the time and the last winner.
+
+        `locks` receives the same arguments except `tx`, and returns the locks that the function will use. Calls of this client that share a lock
+        run one after another instead of conflicting; with `locks` a call waits before its first execution, without it the call may execute once
+        more. Only the locks of `tx.append` are sent."""
         chosen = self._settings.append_timeout_s if timeout_s is None else timeout_s
         if chosen <= 0:
             raise InvalidRequest(reason=f"a timeout must be positive: timeout_s={timeout_s}")
         return transactional(follower, self._attempts(attempts, topic), timeout_s=chosen, locks=locks)
 
     async def mount(self, application: Application, partitions: Collection[int] | None = None) -> None:
-        """Feeds the application, at these partitions or all of them, from the mark that it states for each. Once mounted, `submit` is open. Called
-        again with the same application it mounts more."""
+        """Feeds the application, at these partitions or at all, from the mark that it returns for each. `submit` works from then on. A later call
+        with the same application adds partitions. Raises `InvalidRequest` if another application is mounted."""
         self._check_usable()
         wanted = range(self.partitions) if partitions is None else partitions
         for partition in wanted:
@@ -349,13 +392,14 @@ class WaltzClient:
             await self._submitting.mount(wanted)
 
     async def unmount(self, partitions: Collection[int] | None = None) -> None:
-        """Feeds the application no more at these partitions, or all."""
+        """Stops feeding the application at these partitions, or at all."""
         async with self._mounting:
             if self._submitting is not None:
                 await self._submitting.unmount(range(self.partitions) if partitions is None else partitions)
 
     def applied(self, partition: int) -> Follower:
-        """The follower that feeds the mounted application: how far it has come, and waiting for a transaction. Raises `InvalidRequest`."""
+        """The follower that feeds the mounted application at the partition. It shows how far the application is, and can wait for a transaction.
+        Raises `InvalidRequest` if no application is mounted there."""
         self._check(partition)
         follower = None if self._submitting is None else self._submitting.followers.get(partition)
         if follower is None:
@@ -363,9 +407,11 @@ class WaltzClient:
         return follower
 
     async def submit(self, context: Context, *, attempts: int = ATTEMPTS, timeout_s: float | None = None) -> asyncio.Task[Receipt | None]:
-        """Executes the context on the mounted application's state and appends what it makes, again and again until it is decided; its hooks are told.
-        `Context.partition` is asked with the number of partitions there were when the client connected: what it spreads keys over does not change
-        under it. Waits only for room. The task's result is the receipt, once the application has applied it; None: there was nothing to append."""
+        """Executes the context on the mounted application's state and appends the result, again after each conflict, until the outcome is decided.
+        Its hooks are called at each step. Waits only for room: `contexts_max`. Returns a task whose result is the receipt, once the application has
+        applied the transaction, or None if there was nothing to append.
+
+        `Context.partition` receives the number of partitions at the time that the client connected, so that the place of a key stays the same."""
         self._check_usable()
         if self._submitting is None:
             raise InvalidRequest(reason="no application is mounted")

@@ -13,11 +13,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
-from functools import wraps
 from typing import Any, NamedTuple, Self, TypeVar
 
 from waltz_log.client.append.arguments import append_nowait
-from waltz_log.client.append.bulk import Appended, BulkReceipt, NotInLog, Source, append_all_blocking
+from waltz_log.client.append.bulk import append_all_blocking
+from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog
+from waltz_log.client.append.bulk_source import Source
 from waltz_log.client.append.packing import checked_timeout
 from waltz_log.client.append.unacknowledged import Unacknowledged
 from waltz_log.client.base.background import Background, blocking
@@ -25,16 +26,16 @@ from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.client import ATTEMPTS, WaltzClient
 from waltz_log.client.feed.fetching import checked_ids
 from waltz_log.client.owners.owners import ConnectCoordinator
+from waltz_log.client.sync_follower import SyncFollower, blocking_decorator
 from waltz_log.client.sync_topic import SyncTopicHandle
 from waltz_log.client.transactions.context import Context
-from waltz_log.client.transactions.follow import Follower
 from waltz_log.client.transactions.transaction import Draft, Lock, Receipt, Transaction
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Network
 from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import InvalidRequest, NotAppended
 
-__all__ = ["SyncFollower", "SyncWaltzClient"]
+__all__ = ["SyncWaltzClient"]
 
 T = TypeVar("T")
 
@@ -51,46 +52,16 @@ class _Handover(NamedTuple):
     topic: TopicEpoch | None
 
 
-class SyncFollower:
-    """A follower whose waits block."""
-
-    def __init__(self, follower: Follower, background: Background) -> None:
-        self.asynchronous = follower
-        self.background = background
-
-    @property
-    def partition(self) -> int:
-        return self.asynchronous.partition
-
-    @property
-    def applied(self) -> int:
-        return self.asynchronous.applied
-
-    @property
-    def error(self) -> BaseException | None:
-        return self.asynchronous.error
-
-    def wait(self, transaction_id: int, timeout_s: float | None = None) -> None:
-        """Returns once the transaction is applied; raises `TimeoutError` after `timeout_s`, or what ended the follower."""
-
-        async def wait() -> None:
-            async with asyncio.timeout(timeout_s):
-                await self.asynchronous.wait(transaction_id)
-
-        self.background.call(wait())
-
-    close = blocking(Follower.close)
-
-
 class SyncWaltzClient:
-    """`with SyncWaltzClient("host:port/root") as client:`. May be used by several threads."""
+    """A client for code that blocks: `with SyncWaltzClient("host:port/root") as client:`. The methods are those of `WaltzClient`. All threads of a
+    process may use it."""
 
     def __init__(self, cluster: str, settings: ClientSettings | None = None) -> None:
         self._begin(lambda: WaltzClient.connect(cluster, settings))
 
     @classmethod
     def connect_over(cls, coordinator: ConnectCoordinator, network: Callable[[], Network], settings: ClientSettings | None = None) -> Self:
-        """Over any coordinator and network, made in the client's own thread."""
+        """Connects over any coordinator and network, which are made in the client's own thread."""
         self = cls.__new__(cls)
         self._begin(lambda: WaltzClient.connect_over(coordinator, network(), settings))
         return self
@@ -116,7 +87,7 @@ class SyncWaltzClient:
         self.close()
 
     def close(self) -> None:
-        """As the asynchronous one: what is pending gets `close_timeout_s`, the rest is unknown."""
+        """As `WaltzClient.close`."""
         if self._closed:
             return
         self._closed = True
@@ -142,22 +113,27 @@ class SyncWaltzClient:
 
     @property
     def partitions(self) -> int:
+        """As `WaltzClient.partitions`."""
         return self.asynchronous.partitions
 
     @property
     def client_id(self) -> int:
+        """As `WaltzClient.client_id`."""
         return self.asynchronous.client_id
 
     @property
     def parameters(self) -> ClusterParameters:
+        """As `WaltzClient.parameters`."""
         return self.asynchronous.parameters
 
     @property
     def settings(self) -> ClientSettings:
+        """As `WaltzClient.settings`."""
         return self.asynchronous.settings
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed
 
     high_water_mark = blocking(WaltzClient.high_water_mark)
@@ -165,7 +141,7 @@ class SyncWaltzClient:
 
     def topic(self, name: str) -> SyncTopicHandle:
         """As `WaltzClient.topic`."""
-        return SyncTopicHandle(self, self.background.call(self.asynchronous.topic(name)), self.background)
+        return SyncTopicHandle(self.enqueue, self.background.call(self.asynchronous.topic(name)), self.background)
 
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
@@ -174,8 +150,8 @@ class SyncWaltzClient:
     append_nowait = append_nowait
 
     def enqueue(self, partition: int, draft: Draft, timeout_s: float | None = None, topic: TopicEpoch | None = None) -> Future[Receipt]:
-        """`append_nowait` of a draft: hands it over; the future has the outcome, also of what the client refuses. Waits only while too much is handed
-        over. `topic`: whose handle appends."""
+        """`append_nowait` of a draft. Returns a future of the outcome, which also has errors of the arguments. Waits only while 16,384 appends are
+        handed over and not yet enqueued. `topic`: the topic through whose handle the caller appends."""
         if self._closed or self.background.forked:
             raise InvalidRequest(reason="the client is closed" if self._closed else "this client was made before the process forked")
         wait_s = self.asynchronous.settings.append_timeout_s if timeout_s is None else checked_timeout(timeout_s)
@@ -220,11 +196,11 @@ class SyncWaltzClient:
         on_error: Callable[[NotInLog], None] | None = None,
         timeout_s: float | None = None,
     ) -> BulkReceipt:
-        """As `WaltzClient.append_bulk`. The source is read in the caller's thread, the callbacks are called in the client's."""
+        """As `WaltzClient.append_bulk`. The source is read in the caller's thread; the callbacks run in the client's thread."""
         return append_all_blocking(self.background, lambda: self.asynchronous.bulk(partition, on_ack, on_error, timeout_s), source)
 
     def flush(self) -> None:
-        """Returns when everything handed over before is decided."""
+        """As `WaltzClient.flush`."""
 
         async def flush() -> None:
             if self._inbox:  # not until it is empty: others may go on handing over
@@ -237,19 +213,21 @@ class SyncWaltzClient:
         self.background.call(flush())
 
     def unacknowledged(self, partition: int | None = None) -> list[Unacknowledged]:
-        """As `WaltzClient.unacknowledged`; what `append_nowait` has handed over only just may be missing."""
+        """As `WaltzClient.unacknowledged`. Appends that `append_nowait` has handed over a moment ago may be missing."""
         return self.background.call_soon(lambda: self.asynchronous.unacknowledged(partition))
 
     resolve = blocking(WaltzClient.resolve)
+    resolve_range = blocking(WaltzClient.resolve_range)
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
     def feed(self, partition: int, after: int = -1, data: bool = True) -> Generator[Transaction, None, None]:
-        """As `WaltzClient.feed`; waits for what is not there yet. Close the generator to end it."""
+        """As `WaltzClient.feed`: a generator that blocks until the next transaction is committed. Close it to end the feed."""
         for batch in self.feed_batches(partition, after, data):
             yield from batch
 
     def feed_batches(self, partition: int, after: int = -1, data: bool = True) -> Generator[list[Transaction], None, None]:
+        """As `WaltzClient.feed_batches`: a generator that blocks until the next batch arrives. Close it to end the feed."""
         yield from self.background.iterate(self.asynchronous.feed_batches(partition, after, data))
 
     def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[Transaction]:
@@ -259,16 +237,13 @@ class SyncWaltzClient:
     def follow(
         self, partition: int, apply: Callable[[list[Transaction]], None], after: int = -1, again: Callable[[Exception], int | None] | None = None
     ) -> SyncFollower:
-        """As `WaltzClient.follow`. `apply` and `again` run in the client's thread, in turn with transactional functions."""
+        """As `WaltzClient.follow`. `apply` and `again` run in the client's thread, one at a time with transactional functions."""
 
         async def asked(error: Exception) -> int | None:
             assert again is not None
             return again(error)
 
-        return self.following(self.background.call(self.asynchronous.follow(partition, apply, after, None if again is None else asked)))
-
-    def following(self, follower: Follower) -> SyncFollower:
-        """A follower of the client's thread, for code that blocks."""
+        follower = self.background.call(self.asynchronous.follow(partition, apply, after, None if again is None else asked))
         return SyncFollower(follower, self.background)
 
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
@@ -281,23 +256,9 @@ class SyncWaltzClient:
         timeout_s: float | None = None,
         locks: Callable[..., Sequence[Lock]] | None = None,
     ) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
-        """As `WaltzClient.transactional`; the function and `locks` run in the client's thread, in turn with `apply`, and the call blocks."""
-        return self.decorator(self.asynchronous.transactional(follower.asynchronous, attempts=attempts, timeout_s=timeout_s, locks=locks))
-
-    def decorator(self, make: Callable[[Callable[..., Any]], Any]) -> Callable[[Callable[..., None]], Callable[..., Receipt | None]]:
-        """A decorator of the client's thread, for code that blocks."""
-
-        def decorate(body: Callable[..., None]) -> Callable[..., Receipt | None]:
-            run = make(body)
-
-            @wraps(body)
-            def blocking(*arguments: Any, **keywords: Any) -> Receipt | None:
-                receipt: Receipt | None = self.background.call(run(*arguments, **keywords))
-                return receipt
-
-            return blocking
-
-        return decorate
+        """As `WaltzClient.transactional`. The function and `locks` run in the client's thread, one at a time with `apply`; the call blocks."""
+        decorate = self.asynchronous.transactional(follower.asynchronous, attempts=attempts, timeout_s=timeout_s, locks=locks)
+        return blocking_decorator(self.background, decorate)
 
     mount = blocking(WaltzClient.mount)
     unmount = blocking(WaltzClient.unmount)
@@ -307,8 +268,8 @@ class SyncWaltzClient:
         return SyncFollower(self.asynchronous.applied(partition), self.background)
 
     def submit(self, context: Context, *, attempts: int = ATTEMPTS, timeout_s: float | None = None) -> Future[Receipt | None]:
-        """As `WaltzClient.submit`: returns when there is room, the context's hooks run in the client's thread, the future tells the end. Cancelling
-        the future takes nothing back."""
+        """As `WaltzClient.submit`: returns when there is room, with a future of the outcome. The context's hooks run in the client's thread.
+        Cancelling the future does not stop the transaction."""
         outcome: Future[Receipt | None] = Future()
         outcome.set_running_or_notify_cancel()
 

@@ -3,6 +3,7 @@
     WaltzError
     ├── InvalidRequest            the request can never succeed; nothing was sent       fix it
     │   ├── InvalidSetting        an option or setting is unknown or unusable
+    │   ├── InvalidBatch          a row of a batch can never be appended                fix or leave out the row
     │   ├── TransactionTooLarge   one transaction is above a limit
     │   ├── UnknownRecord         the journal holds no such record or transaction
     │   ├── NoSuchTopic           the catalog has no topic of that name
@@ -59,6 +60,7 @@ from waltz_log.errors.fencing import ClusterKeyMismatch, CoordinatorBehind, Fenc
 from waltz_log.errors.machine import JournalFailed, JournalFull, StorageFailed, StorageFull, WorkerFailed
 from waltz_log.errors.requests import (
     BelongsToTopic,
+    InvalidBatch,
     InvalidRequest,
     InvalidSetting,
     NoSuchTopic,
@@ -80,6 +82,7 @@ __all__ = [
     "Fenced",
     "GaveUp",
     "GaveUpOnConflict",
+    "InvalidBatch",
     "InvalidRequest",
     "InvalidSetting",
     "JournalFailed",

@@ -60,9 +60,10 @@ class GaveUp(NotAppended):
 
 
 class OutcomeUnknown(WaltzError):
-    """The transaction may be in the log or not. `since` is the transaction id above which the log has to be searched for it.
+    """The transaction may be in the log or not. `since` is the transaction id above which the log has to be searched for it. `count` is above 1 if
+    the error stands for several transactions of a bulk append, with consecutive sequences from `sequence`.
 
-    To do: call `client.resolve`, which reads the outcome from the log. Do not guess."""
+    To do: call `client.resolve`, or `client.resolve_range` if `count` is above 1. It reads the outcome from the log. Do not guess."""
 
     text = "outcome unknown"
     outcome = "unknown"
@@ -72,8 +73,20 @@ class OutcomeUnknown(WaltzError):
     client_id: int
     sequence: int
     since: int
+    count: int = 1
     reason: str
+
+    def part(self, offset: int, count: int) -> OutcomeUnknown:
+        """The same of `count` of its transactions, from place `offset` among them."""
+        return OutcomeUnknown(
+            partition=self.partition,
+            client_id=self.client_id,
+            sequence=self.sequence + offset,
+            since=self.since,
+            count=count,
+            reason=self.reason,
+        )
 
     def searched(self, transaction_id: int) -> None:
         """The log was searched up to this transaction, and the append was not found: the next search begins above it."""
-        vars(self)["since"] = max(self.since, transaction_id)  # the only change to a field: fields are read-only for everybody else
+        vars(self)["since"] = max(self.since, transaction_id)  # the only change to a field: fields are read-only for all other code

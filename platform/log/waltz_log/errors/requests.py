@@ -10,7 +10,17 @@ from typing import Final, Self
 from waltz_log.errors.base import WaltzError
 from waltz_log.exit_codes import REFUSED, USAGE
 
-__all__ = ["BelongsToTopic", "InvalidRequest", "InvalidSetting", "NoSuchTopic", "NotAllowed", "TopicDeleted", "TransactionTooLarge", "UnknownRecord"]
+__all__ = [
+    "BelongsToTopic",
+    "InvalidBatch",
+    "InvalidRequest",
+    "InvalidSetting",
+    "NoSuchTopic",
+    "NotAllowed",
+    "TopicDeleted",
+    "TransactionTooLarge",
+    "UnknownRecord",
+]
 
 # fmt: off
 _VERBS: Final = frozenset({
@@ -63,6 +73,18 @@ class TransactionTooLarge(InvalidRequest):
     size: int
     limit: int
     reason: str = field(init=False, default="above a limit")
+
+
+class InvalidBatch(InvalidRequest):
+    """A row of a batch can never be appended. Nothing of the batch was sent. `row` counts from the start of the list, record batch or table; None: it
+    is the whole column. `column` is `data`, or the name of the other column.
+
+    To do: fix or leave out the row, and append the batch again."""
+
+    text = "nothing of the batch was appended"
+    row: int | None
+    column: str
+    reason: str
 
 
 class UnknownRecord(InvalidRequest):

@@ -28,7 +28,7 @@ def encode(error: WaltzError) -> str:
 
 
 def decode(text: str) -> WaltzError | None:
-    """The error that `encode` wrote, or None where `text` is something else."""
+    """The error that `encode` wrote, or None if `text` is something else."""
     try:
         found = json.loads(text)
         return rebuild(_CLASSES[found["error"]], found["facts"])

@@ -20,7 +20,7 @@ from waltz_log.client import (
     TopicHandle,
     WaltzClient,
 )
-from waltz_log.client.sync import SyncFollower
+from waltz_log.client.sync_follower import SyncFollower
 from waltz_log.client.transactions.transaction import DraftOptions
 
 INTERNAL = {"topic"}

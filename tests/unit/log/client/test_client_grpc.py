@@ -52,7 +52,7 @@ async def test_a_feed_leaves_an_owner_that_does_not_know_it_was_deposed(client: 
         for number in range(4):
             await client.append(0, b"%d" % number)
             assert (await anext(feed)).data == b"%d" % number
-            await cluster.move(0, 2 - number % 2, tell=False)
+            await cluster.move(0, 2 - number % 2, notify=False)
 
 
 async def test_a_server_that_closes_is_followed_by_the_next(client: WaltzClient, cluster: ScriptedCluster) -> None:

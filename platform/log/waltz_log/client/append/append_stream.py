@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from waltz_log.client.append.window import Frame, Window
+from waltz_log.client.append.frame import Frame
+from waltz_log.client.append.window import Window
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import ranges
 from waltz_log.client.owners.owners import Owners

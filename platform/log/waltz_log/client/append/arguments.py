@@ -30,7 +30,8 @@ def append_nowait(
     high_water_mark: int | None = None,
     timeout_s: float | None = None,
 ) -> Enqueued:
-    """Enqueues the transaction, waiting only for room in the partition's window, and gives a future of the outcome. Sent in the order enqueued. A
-    partition that belongs to a topic is refused with `BelongsToTopic`. Awaited in an asynchronous client."""
+    """Enqueues the transaction and returns a future of its outcome. Waits only for room in the partition's window. Transactions are sent in the
+    order of these calls. Arguments and errors as in `append`; a partition that belongs to a topic is refused with `BelongsToTopic`. In an
+    asynchronous client the call itself is awaited, too."""
     # Not `async` there: a coroutine more for each transaction.
     return self.enqueue(partition, _new(Draft, (data, header, write_locks, read_locks, append_locks, high_water_mark)), timeout_s)

@@ -1,99 +1,41 @@
 """Appending much in one call: one result for all of it, which says by ranges what is in the log, and by position what is not.
 
-What is handed in may be a list, an iterator of any length, an asynchronous one, or Arrow record batches. It is taken as there is room in the
-partition's window and in that order; each entry stands for itself. Taking ends with what cannot be mended by the next entry: a deadline that passed,
-an unknown outcome, a client that was closed. Nothing is made per entry but the window's own future.
+What is handed in may be columns, a list, an iterator of any length, an asynchronous one, or Arrow record batches. It is read in order, as there is
+room in the partition's window. A batch that is there as a whole is refused as a whole if a row of it can never be appended. Entries of an iterator
+and drafts stand for themselves. Reading ends with what the next entry cannot repair: a deadline that passed, an unknown outcome, a client that was
+closed. No object is made for a row of a batch or for bytes of an iterator: outcomes come as ranges. A draft has the window's own future.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from waltz_log.client.append.bulk_columns import BulkColumns
+from waltz_log.client.append.bulk_receipt import Appended, BulkReceipt, NotInLog, joined
+from waltz_log.client.append.bulk_source import ENTRIES_TOGETHER, Entry, Source, batches_of, checked, entries_of, parts
 from waltz_log.client.append.packing import pack_append
+from waltz_log.client.append.pending_append import FRAME_OVERHEAD_BYTES
+from waltz_log.client.append.pending_rows import PendingRows
 from waltz_log.client.append.producer import Producer
+from waltz_log.client.append.rows import ListedBodies, Rows
 from waltz_log.client.base import arrow
 from waltz_log.client.base.background import Background
 from waltz_log.client.transactions.transaction import Draft, Receipt
-from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
+from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, WaltzError
 
-__all__ = [
-    "Appended",
-    "BulkAppend",
-    "BulkReceipt",
-    "Entry",
-    "NotInLog",
-    "Source",
-    "append_all",
-    "append_all_blocking",
-    "call_hook",
-    "outcomes",
-    "parts",
-]
+__all__ = ["Bulk", "BulkAppend", "append_all", "append_all_blocking", "call_hook", "outcomes"]
 
 log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result", covariant=True)
 
-Entry: TypeAlias = "bytes | Draft | Any"
-"""Data, a draft, or an Arrow record batch with a column `data` and maybe `header` (`Any`: Arrow is not imported here)."""
-
-Source: TypeAlias = "Iterable[Entry] | AsyncIterable[Entry] | Any"
-"""Entries, one after the other, or one Arrow record batch or table."""
-
-YIELD_AFTER = 512
-"""Entries taken without a wait, before others have a turn of the event loop: about a millisecond."""
-
-
-class Appended(NamedTuple):
-    """Entries from position `first` of the call are in the log, under consecutive ids from `transaction_id`."""
-
-    first: int
-    length: int
-    transaction_id: int
-
-
-class NotInLog(NamedTuple):
-    """The entry at that position of the call, and why: `LockConflict`, `NotAppended`, `InvalidRequest`; or `OutcomeUnknown`: ask `resolve`."""
-
-    position: int
-    error: WaltzError
-
-
-@dataclass(slots=True)
-class BulkReceipt:
-    """What became of a call. `taken`: entries taken from the source; all of them, unless the last failure ended the taking."""
-
-    partition: int
-    taken: int = 0
-    appended: list[Appended] = field(default_factory=list)
-    failed: list[NotInLog] = field(default_factory=list)
-
-    @property
-    def committed(self) -> int:
-        """How many are in the log."""
-        return sum(each.length for each in self.appended)
-
-    def transaction_id(self, position: int) -> int | None:
-        """Where the entry stands; None: it failed."""
-        at = bisect_right(self.appended, position, key=lambda each: each.first) - 1
-        if at < 0 or position >= self.appended[at].first + self.appended[at].length:
-            return None
-        return self.appended[at].transaction_id + position - self.appended[at].first
-
-    def raise_failed(self) -> None:
-        """Raises the first failure, if there is one."""
-        if self.failed:
-            raise self.failed[0].error
-
 
 class _BulkOutcome(asyncio.Future[Receipt]):
-    """The outcome of one entry of a call, which it informs at once; nobody awaits it."""
+    """The outcome of one draft of a call, which it informs at once; nobody awaits it."""
 
     __slots__ = ("bulk", "position")
 
@@ -102,11 +44,25 @@ class _BulkOutcome(asyncio.Future[Receipt]):
 
     def set_result(self, result: Receipt) -> None:
         super().set_result(result)
-        self.bulk._committed(self.position, result.transaction_id)
+        self.bulk.rows_committed(self.position, 1, result.transaction_id)
 
     def set_exception(self, exception: type | BaseException) -> None:
         super().set_exception(exception)
-        self.bulk._failed(self.position, super().exception())
+        error = super().exception()
+        self.bulk.rows_failed(self.position, 1, error if isinstance(error, WaltzError) else InvalidRequest(reason=repr(error)))
+
+
+class _Raised(NamedTuple):
+    """By the source, in place of an entry."""
+
+    error: Exception
+
+
+_NOTHING: Final = object()
+"""No entry was read that waits to be appended."""
+
+_END: Final = object()
+"""The source is at its end."""
 
 
 class BulkAppend:
@@ -138,23 +94,18 @@ class BulkAppend:
         return self._ended
 
     async def enqueue(self, source: Source) -> None:
-        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and nothing else."""
-        since_yield = 0
-        if hasattr(source, "__aiter__"):
+        """Enqueues from the source until it or the call is at its end. Raises what the source raises, and `InvalidBatch` where a batch is refused."""
+        if isinstance(source, AsyncIterable):
             async for entry in source:
-                for draft in _drafts(entry):
-                    await self._enqueue(draft)
-                    if self._ended:
-                        return
-            return
-        for entry in _entries(source):
-            for draft in _drafts(entry):
-                since_yield = 0 if await self._enqueue(draft) else since_yield + 1
-                if since_yield >= YIELD_AFTER:
-                    since_yield = 0
-                    await asyncio.sleep(0)
+                await self._enqueue_entry(entry)
                 if self._ended:
                     return
+            return
+        batches = batches_of(source)
+        if batches is None:
+            await self._enqueue_entries(entries_of(source))
+        else:
+            await self._enqueue_batches(batches)
 
     async def finish(self) -> BulkReceipt:
         """Returns when all that was taken is decided. Cancelled, as `cancel`."""
@@ -166,68 +117,167 @@ class BulkAppend:
         if self._reporting is not None:
             self._reporting.cancel()
             self._report()
-        self.receipt.appended = _joined(self.receipt.appended)
-        self.receipt.failed.sort()
+        self.receipt.appended = joined(self.receipt.appended)
+        self.receipt.failed.sort(key=lambda failure: failure.position)
         return self.receipt
 
     def cancel(self) -> None:
         """What was not sent yet never will be; no outcome of the rest is reported."""
         self._ended = True
         self._on_ack = self._on_error = None
+        self._producer.window.give_up(self)
         for future in self._producer.window.undecided():
             if isinstance(future, _BulkOutcome) and future.bulk is self:
                 future.cancel()
         if self._reporting is not None:
             self._reporting.cancel()
 
-    async def _enqueue(self, draft: Draft) -> bool:
-        """Whether it waited."""
+    # ---- batches and bytes: as columns -----------------------------------------------------------------------------------------------------------
+
+    async def _enqueue_batches(self, batches: Iterable[BulkColumns]) -> None:
+        """All of them are checked before the first row is enqueued."""
+        found: list[Rows] = []
+        for rows in checked(batches, self._producer.record_bytes_max, self._producer.locks_max):
+            if found:
+                await asyncio.sleep(0)
+            found.append(rows)
+        for rows in found:
+            await self.enqueue_rows(rows)
+
+    async def enqueue_rows(self, rows: Rows) -> None:
+        """Enqueues rows that were checked, as there is room."""
+        first = self.receipt.taken
+        start = 0
+        while start < rows.count and not self._ended:
+            start += await self._enqueue_some(rows, start, first)
+
+    async def _enqueue_some(self, rows: Rows, start: int, first: int) -> int:
+        """Enqueues as many rows from `start` as there is room for; if there is none, as many as are worth waiting for. Returns how many. `first`: the
+        position of the batch's first row in the call."""
+        producer, mark, own_writes_known = self._producer, rows.mark, rows.mark is None
+        if mark is None and rows.locks is not None:
+            mark, own_writes_known = producer.default_mark()
+        try:
+            fitting = producer.fitting(rows, start)
+        except WaltzError as error:
+            self._end(error)
+            return 1
+        stop = start + (fitting or producer.window.wanted(rows, start))
+        pending = PendingRows(rows, start, stop, first, self, mark, own_writes_known, self._loop.time() + self._timeout_s)
+        self._expect(pending.count)
+        if fitting:
+            producer.add_rows(pending)
+            return pending.count
+        try:
+            await producer.enqueue_rows(pending)
+        except WaltzError as error:
+            self._expect(-pending.count)
+            self._end(error)
+        return pending.count
+
+    # ---- entries, one after the other --------------------------------------------------------------------------------------------------------------
+
+    async def _enqueue_entries(self, entries: Iterator[Entry]) -> None:
+        since_yield = 0
+        while not self._ended:
+            listed, other = self._read(entries)
+            if listed:
+                await self.enqueue_rows(Rows(ListedBodies(listed)))
+            if isinstance(other, _Raised):
+                raise other.error
+            if other is _END:
+                return
+            if other is not _NOTHING and self._ended:
+                self._end(NotAppended(partition=self.receipt.partition, reason="what ended the call stands before it"))
+            elif other is not _NOTHING:
+                await self._enqueue_entry(other)
+            since_yield += len(listed) + 1
+            if since_yield > ENTRIES_TOGETHER:
+                since_yield = 0
+                await asyncio.sleep(0)
+
+    def _read(self, entries: Iterator[Entry]) -> tuple[list[bytes], object]:
+        """Bytes for which there is room, and what ended the reading: an entry of another kind, `_NOTHING`, `_END` or `_Raised`. Without room, one
+        entry is read, which waits for it."""
+        listed: list[bytes] = []
+        record_bytes_max = self._producer.record_bytes_max
+        room, room_bytes = self._producer.room
+        try:
+            for entry in entries:
+                if type(entry) is not bytes or len(entry) > record_bytes_max:
+                    return listed, entry
+                listed.append(entry)
+                room_bytes -= len(entry) + FRAME_OVERHEAD_BYTES
+                if len(listed) >= min(room, ENTRIES_TOGETHER) or room_bytes <= 0:
+                    return listed, _NOTHING
+        except Exception as error:
+            return listed, _Raised(error)
+        return listed, _END
+
+    async def _enqueue_entry(self, entry: Entry) -> None:
+        if isinstance(entry, BulkColumns) or arrow.is_batch(entry):
+            await self._enqueue_batches([entry if isinstance(entry, BulkColumns) else BulkColumns.of_batch(entry)])
+        else:
+            await self._enqueue(entry if isinstance(entry, Draft) else Draft(entry))
+
+    async def _enqueue(self, draft: Draft) -> None:
         outcome = self._next_outcome()
         try:
             append = pack_append(outcome, self._producer, draft, self._loop.time() + self._timeout_s)
         except WaltzError as error:
             outcome.set_exception(error)
-            return False
+            return
         try:
-            if self._producer.try_enqueue(append):
-                return False
-            await self._producer.enqueue(append)
+            if not self._producer.try_enqueue(append):
+                await self._producer.enqueue(append)
         except WaltzError as error:
-            self._ended = True  # no room in time, or a producer that takes nothing any more
+            self._ended = True  # no room in time, or a producer that accepts nothing any more
             outcome.set_exception(error)
-        return True
 
     def _next_outcome(self) -> _BulkOutcome:
         outcome = _BulkOutcome(loop=self._loop)
         outcome.bulk, outcome.position = self, self.receipt.taken
-        self.receipt.taken += 1
-        self._left += 1
-        self._all_decided.clear()
+        self._expect(1)
         return outcome
 
     # ---- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
-    def _committed(self, position: int, transaction_id: int) -> None:
+    def _expect(self, count: int) -> None:
+        """So many more entries were taken and have no outcome."""
+        self.receipt.taken += count
+        self._left += count
+        if self._left:
+            self._all_decided.clear()
+
+    def _end(self, error: WaltzError) -> None:
+        """The next entry fails, and nothing more is taken."""
+        self._ended = True
+        self._expect(1)
+        self.rows_failed(self.receipt.taken - 1, 1, error)
+
+    def rows_committed(self, position: int, count: int, transaction_id: int) -> None:
+        """As `RowOutcomes`."""
         for ranges in (self.receipt.appended,) if self._on_ack is None else (self.receipt.appended, self._unreported):
             last = ranges[-1] if ranges else None
             if last is not None and position == last.first + last.length and transaction_id == last.transaction_id + last.length:
-                ranges[-1] = Appended(last.first, last.length + 1, last.transaction_id)
+                ranges[-1] = Appended(last.first, last.length + count, last.transaction_id)
             else:
-                ranges.append(Appended(position, 1, transaction_id))
+                ranges.append(Appended(position, count, transaction_id))
         if self._unreported and self._reporting is None:
             self._reporting = self._loop.call_soon(self._report)
-        self._decided()
+        self._decided(count)
 
-    def _failed(self, position: int, error: BaseException | None) -> None:
-        failure = NotInLog(position, error if isinstance(error, WaltzError) else InvalidRequest(reason=repr(error)))
+    def rows_failed(self, position: int, count: int, error: WaltzError) -> None:
+        """As `RowOutcomes`."""
+        failure = NotInLog(position, error, count)
         self.receipt.failed.append(failure)
-        self._ended = self._ended or not isinstance(failure.error, LockConflict | InvalidRequest)
+        self._ended = self._ended or not isinstance(error, LockConflict | InvalidRequest)
         if self._on_error is not None:
             call_hook(self._on_error, failure)
-        self._decided()
+        self._decided(count)
 
-    def _decided(self) -> None:
-        self._left -= 1
+    def _decided(self, count: int) -> None:
+        self._left -= count
         if not self._left:
             self._all_decided.set()
 
@@ -301,53 +351,3 @@ def call_hook(hook: Callable[[Any], None], argument: object) -> None:
         hook(argument)
     except Exception:
         log.exception("bulk append callback failed", told=repr(argument))
-
-
-def _joined(ranges: list[Appended]) -> list[Appended]:
-    """In order of position, neighbours as one: answers for what was sent twice come in any order."""
-    found: list[Appended] = []
-    for each in sorted(ranges):
-        last = found[-1] if found else None
-        if last is not None and each.first == last.first + last.length and each.transaction_id == last.transaction_id + last.length:
-            found[-1] = Appended(last.first, last.length + each.length, last.transaction_id)
-        else:
-            found.append(each)
-    return found
-
-
-def _entries(source: Any) -> Iterable[Entry]:
-    if arrow.is_batch(source):
-        return (source,)
-    if hasattr(source, "to_batches"):
-        batches: Iterable[Entry] = source.to_batches()
-        return batches
-    if isinstance(source, bytes | str) or not hasattr(source, "__iter__"):
-        raise InvalidRequest(reason=f"to append in bulk is a list, an iterator or a record batch, not {type(source).__name__}")
-    entries: Iterable[Entry] = source
-    return entries
-
-
-def parts(source: Source) -> Iterator[Source]:
-    """The source in parts of some hundred entries, or single record batches, for who hands it to another thread. What the source gave before it
-    raised is a part too."""
-    part: list[Entry] = []
-    try:
-        for entry in _entries(source):
-            part.append(entry)
-            if len(part) >= YIELD_AFTER or arrow.is_batch(entry):
-                full, part = part, []
-                yield full
-    except Exception:
-        if part:
-            yield part
-        raise
-    if part:
-        yield part
-
-
-def _drafts(entry: Entry) -> Iterator[Draft]:
-    if isinstance(entry, Draft):
-        return iter((entry,))
-    if arrow.is_batch(entry):
-        return (Draft(data, header) for data, header in arrow.rows(entry))
-    return iter((Draft(entry),))

@@ -17,9 +17,12 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from waltz_log.client.append.append_stream import AppendStream, Mounted, Signals
+from waltz_log.client.append.frame import Frame
 from waltz_log.client.append.pending_append import PendingAppend
+from waltz_log.client.append.pending_rows import PendingRows
+from waltz_log.client.append.rows import Rows
 from waltz_log.client.append.search import Search
-from waltz_log.client.append.window import Frame, Window
+from waltz_log.client.append.window import Window
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import is_resolving, mount_for_appends, recovering_above
@@ -159,14 +162,38 @@ class Producer:
     async def enqueue(self, append: PendingAppend) -> None:
         """Enqueues the append once there is room, in the order of asking. Raises `NotAppended` at its deadline."""
         await self.window.enqueue(append)
+        self._enqueued(append.deadline)
+
+    def fitting(self, rows: Rows, start: int) -> int:
+        """How many of the rows from `start` there is room for now. Raises what ended the producer."""
+        if self._dead is not None:
+            raise self._unsent(self._dead)
+        return self.window.fitting(rows, start)
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """For how many more appends there is room now, and for how many bytes."""
+        return (0, 0) if self._dead is not None else self.window.room
+
+    def add_rows(self, pending: PendingRows) -> None:
+        """Enqueues rows that fit now. They are settled by their deadline at the latest."""
+        self.window.add_rows(pending)
+        self._enqueued(pending.deadline)
+
+    async def enqueue_rows(self, pending: PendingRows) -> None:
+        """Enqueues the rows once there is room for all of them, in the order of asking. Raises `NotAppended` at their deadline."""
+        await self.window.enqueue_rows(pending)
+        self._enqueued(pending.deadline)
+
+    def _enqueued(self, deadline: float) -> None:
         if self._dead is not None:  # between the room and this
             self._die(self._dead, "the client was closed")
-        else:
-            self._signals.work.set()
-            if self.window.queue_bytes >= self._frame_bytes:
-                self._signals.paced.set()
-            if append.deadline < self._deadline:
-                self._watch_deadline(append.deadline)
+            return
+        self._signals.work.set()
+        if self.window.queue_bytes >= self._frame_bytes:
+            self._signals.paced.set()
+        if deadline < self._deadline:
+            self._watch_deadline(deadline)
 
     @property
     def ready(self) -> bool:
@@ -365,7 +392,7 @@ class Producer:
         frames = self.window.frames
         if not frames:
             return
-        last = frames[-1].first_sequence + len(frames[-1].appends) - 1
+        last = frames[-1].first_sequence + frames[-1].count - 1
         key, timeout_s = self._owners.parameters.key.bytes, self._settings.request_timeout_s
         search = Search(self.partition, self.client_id, frames[0].first_sequence, last, frames[0].since, key)
         channel = self._owners.call_channel(address)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 from waltz_log.client.append.producer import Producer
 from waltz_log.client.append.search import Search
@@ -24,34 +25,37 @@ from waltz_log.errors import Fenced, NotAllowed, OutcomeUnknown, OutOfRange, Una
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import RESOLVE, TRANSACTIONS
 
-__all__ = ["resolve_foreign", "resolve_own"]
+__all__ = ["Ranges", "receipt_of", "resolve_foreign", "resolve_own"]
+
+Ranges: TypeAlias = list[tuple[int, int, int]]
+"""First sequence, count, first transaction id."""
 
 PAUSE_S = 0.05
 """Between two questions to an owner that is not ready to answer for good."""
 
 
-async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
-    """For a sequence sent under the producer's present client id."""
+async def resolve_own(error: OutcomeUnknown, producer: Producer, owners: Owners, settings: ClientSettings, deadline: float) -> Ranges:
+    """For sequences sent under the producer's present client id: what of them is in the log."""
     search = _search(error, owners)
     while True:
-        await producer.settle(error.sequence, deadline)
-        final, receipt = await _ask(error, search, owners, settings, deadline)
-        if receipt is not None or final:
-            return receipt
+        await producer.settle(error.sequence + error.count - 1, deadline)
+        final, found = await _ask(error, search, owners, settings, deadline)
+        if final:
+            return found
         await asyncio.sleep(PAUSE_S)
 
 
-async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
-    """For a sequence of any other client id. Ends that client's present connection for appends to this partition, if it has one."""
+async def resolve_foreign(error: OutcomeUnknown, owners: Owners, settings: ClientSettings, deadline: float) -> Ranges:
+    """For sequences of any other client id. Ends that client's present connection for appends to this partition, if it has one."""
     mount_sequence = resolving_above(0)
     mark = error.since
     search = _search(error, owners)
     while True:
         try:
             async with _mounted(error, owners, mount_sequence, mark, _left(settings, deadline)):
-                final, receipt = await _ask(error, search, owners, settings, deadline)
-            if receipt is not None or final:
-                return receipt
+                final, found = await _ask(error, search, owners, settings, deadline)
+            if final:
+                return found
         except Fenced as fenced:
             mount_sequence = resolving_above(max(mount_sequence, fenced.newer))
         except OutOfRange as range_error:
@@ -80,13 +84,14 @@ def _left(settings: ClientSettings, deadline: float) -> float:
 
 
 def _search(error: OutcomeUnknown, owners: Owners) -> Search:
-    return Search(error.partition, error.client_id, error.sequence, error.sequence, error.since, owners.parameters.key.bytes)
+    last = error.sequence + error.count - 1
+    return Search(error.partition, error.client_id, error.sequence, last, error.since, owners.parameters.key.bytes)
 
 
-async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Receipt | None]:
-    """Whether the answer is final, and the receipt where the transaction is in the log."""
+async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Ranges]:
+    """Whether the answer is final, and what is in the log. All of it found is final."""
     whole = False
-    while not whole and not search.committed:
+    while not whole and _total(search) < error.count:
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
             raise Unavailable(reason=f"not resolved before the deadline: partition={error.partition} sequence={error.sequence}")
@@ -94,17 +99,27 @@ async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: 
         whole = search.add_answer(await owners.ask(error.partition, RESOLVE, question, timeout_s=left))
         if not search.committed and search.contiguous:
             error.searched(search.since)
-    for first, count, transaction_id in search.committed:
-        if first <= error.sequence < first + count:
-            found = transaction_id + error.sequence - first
-            key = owners.parameters.key.bytes
-            request = pb.TransactionRequest(
-                partition=error.partition, first_transaction_id=found, count=1, cluster_key=key, principal=owners.principal
-            )
-            try:
-                answer = await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=_left(settings, deadline))
-            except (NotAllowed, OutOfRange, Unavailable):
-                # Who may append and not read knows all but the time; so does everybody once it is trimmed, and who has no time left.
-                return True, Receipt(error.partition, found, 0)
-            return True, Receipt(error.partition, found, answer.blocks[0].append_time_ms if answer.blocks else 0)
-    return search.final, None
+    found = sorted((first, count, transaction_id) for first, count, transaction_id in search.committed)
+    return search.final or _total(search) >= error.count, found
+
+
+def _total(search: Search) -> int:
+    return sum(count for _, count, _ in search.committed)
+
+
+async def receipt_of(error: OutcomeUnknown, found: Ranges, owners: Owners, settings: ClientSettings, deadline: float) -> Receipt | None:
+    """Of the error's only sequence; None: it is not in the log."""
+    if not found:
+        return None
+    first, _, transaction_id = found[0]
+    transaction_id += error.sequence - first
+    key = owners.parameters.key.bytes
+    request = pb.TransactionRequest(
+        partition=error.partition, first_transaction_id=transaction_id, count=1, cluster_key=key, principal=owners.principal
+    )
+    try:
+        answer = await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=_left(settings, deadline))
+    except (NotAllowed, OutOfRange, Unavailable):
+        # Who may append and not read knows all but the time; so does everybody once it is trimmed, and who has no time left.
+        return Receipt(error.partition, transaction_id, 0)
+    return Receipt(error.partition, transaction_id, answer.blocks[0].append_time_ms if answer.blocks else 0)

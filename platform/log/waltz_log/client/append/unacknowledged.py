@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import NamedTuple
 
+from waltz_log.client.append.frame import Unsent
+from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.producer import Producer
 
 __all__ = ["Unacknowledged", "unacknowledged"]
 
 
 class Unacknowledged(NamedTuple):
-    """An append without an outcome. `sequence` None: it was not sent, and will not be in the log if the process ends now. Else (client_id, sequence)
-    names it for ever, and a search of the log above `since` tells what became of it."""
+    """An append without an outcome. `sequence` None: it was not sent, and is never in the log if the process ends now. Otherwise `client_id` and
+    `sequence` identify it permanently, and a search of the log above the id `since` finds its outcome."""
 
     partition: int
     header: int
@@ -24,6 +27,19 @@ class Unacknowledged(NamedTuple):
 def unacknowledged(producer: Producer) -> list[Unacknowledged]:
     """In the order of appending. An append whose outcome was reported as unknown is not among them."""
     window, partition, client_id = producer.window, producer.partition, producer.client_id
-    sent = [Unacknowledged(partition, append.header, append.data, client_id, sequence, since) for sequence, since, append in window.undecided_sent()]
-    queued = [Unacknowledged(partition, append.header, append.data, client_id, None, window.known_mark) for append in window.undecided_unsent()]
-    return sent + queued
+    found: list[Unacknowledged] = []
+    for sequence, since, unsent in window.undecided_sent():
+        found += [Unacknowledged(partition, *each, client_id, sequence + at, since) for at, each in enumerate(_contents(unsent))]
+    for unsent in window.undecided_unsent():
+        found += [Unacknowledged(partition, *each, client_id, None, window.known_mark) for each in _contents(unsent)]
+    return found
+
+
+def _contents(unsent: Unsent) -> list[tuple[int, bytes]]:
+    """Header and data of each transaction."""
+    if isinstance(unsent, PendingAppend):
+        return [(unsent.header, unsent.data)]
+    rows, start, stop = unsent.pending.rows, unsent.start, unsent.stop
+    headers = rows.headers(start, stop)
+    each = repeat(headers, stop - start) if isinstance(headers, int) else headers
+    return [(header, bytes(data)) for header, data in zip(each, rows.bodies(start, stop), strict=True)]

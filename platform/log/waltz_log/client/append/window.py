@@ -2,7 +2,7 @@
 
 Sequences are assigned when a frame is packed, so a transaction is encoded once per sending with the generation that then holds, and a resend is a
 new decision under a new sequence with the same marks and locks. Frames in flight are all of one mount. Knows no network and no task;
-nothing is made per transaction but the future and the `PendingAppend`.
+nothing is made per transaction but the future and the `PendingAppend` of a single append. Rows of bulk appends are kept as ranges.
 
 An append is settled once: one that its caller gave up, or whose deadline passed, is skipped from then on and never sent again.
 """
@@ -11,41 +11,33 @@ from __future__ import annotations
 
 import asyncio
 import math
-import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
 from copy import copy
+from typing import Any
 
+from waltz_log.client.append.frame import Frame, SentAppends, SentPart, SentRows, Unknown, Unsent
 from waltz_log.client.append.pending_append import PendingAppend
+from waltz_log.client.append.pending_rows import PendingRows, RowOutcomes, UnsentRows
+from waltz_log.client.append.rows import Rows
 from waltz_log.client.base.fifo_waiters import FifoWaiters
 from waltz_log.client.transactions.transaction import Receipt
-from waltz_log.core.formats.block import RECORD_OVERHEAD_BYTES
-from waltz_log.core.formats.records import encode_records
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["STORAGE_FULL", "Frame", "Window"]
+__all__ = ["STORAGE_FULL", "Window"]
 
 HALVED_BYTES = 64 * 1024
 """Where more than twice this is pending a frame holds half of it at most."""
 
+ADMITTED_PART = 8
+"""Rows that find no room wait for an eighth of the window, so that they are not admitted one by one."""
+
+LATE_UNSENT = "deadline passed before it was sent"
+
 STORAGE_FULL = "storage is full"
 """The reason of a `NotAppended` that time alone may mend: no majority of the replicas has room."""
-
-
-class Frame:
-    """Sent and not wholly decided. An append is None once it is decided."""
-
-    __slots__ = ("appends", "first_sequence", "left", "sent_at", "since", "size")
-
-    def __init__(self, first_sequence: int, appends: list[PendingAppend | None], since: int, size: int, sent_at: float) -> None:
-        self.first_sequence = first_sequence
-        self.appends = appends
-        self.left = len(appends)
-        self.since = since
-        self.size = size
-        self.sent_at = sent_at
 
 
 class Window:
@@ -54,7 +46,7 @@ class Window:
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
         self._frame_bytes = frame_bytes
-        self.queue: deque[PendingAppend] = deque()
+        self.queue: deque[Unsent] = deque()
         self.queue_bytes = 0
         self.frames: deque[Frame] = deque()
         self.pending = 0
@@ -64,7 +56,7 @@ class Window:
         """The highest transaction id known to be committed."""
         self.received_mark = -1
         """The highest that was reported as received by a majority, before it was on disk."""
-        self._waiters = FifoWaiters(self._fits, self._reserve, lambda size: self._release(1, size))
+        self._waiters = FifoWaiters[tuple[int, int]](self._fits, self._reserve, lambda amount: self._release(*amount))
         self._waiting = self._waiters.queue
 
     def forget_received(self) -> bool:
@@ -92,21 +84,57 @@ class Window:
 
     async def enqueue(self, append: PendingAppend) -> None:
         """Enqueues the append once there is room, in the order of asking. Raises `NotAppended` at its deadline."""
-        try:
-            await self._waiters.wait(append.size, append.deadline)
-        except TimeoutError:
-            raise NotAppended(partition=self.partition, reason="no room in the window before the deadline") from None
+        await self._wait((1, append.size), append.deadline)
         self.queue.append(append)
         self.queue_bytes += append.size
 
-    def _fits(self, size: int) -> bool:
+    @property
+    def room(self) -> tuple[int, int]:
+        """Transactions and bytes."""
+        return (0, 0) if self._waiting else (self._max_pending - self.pending, self._max_pending_bytes - self.pending_bytes)
+
+    def fitting(self, rows: Rows, start: int) -> int:
+        """How many rows from `start` there is room for now."""
+        if self._waiting:
+            return 0
+        count = min(rows.count - start, self._max_pending - self.pending)
+        if count > 0:
+            count = rows.fitting(start, start + count, self._max_pending_bytes - self.pending_bytes)
+        return max(count, 0 if self.pending else 1)
+
+    def wanted(self, rows: Rows, start: int) -> int:
+        """How many rows from `start` to wait for where not one fits."""
+        count = min(rows.count - start, max(1, self._max_pending // ADMITTED_PART))
+        return max(1, rows.fitting(start, start + count, self._max_pending_bytes // ADMITTED_PART))
+
+    def add_rows(self, pending: PendingRows) -> None:
+        """Enqueues rows that fit now."""
+        self._reserve((pending.count, pending.size))
+        self._queue_rows(pending)
+
+    async def enqueue_rows(self, pending: PendingRows) -> None:
+        """As `enqueue`, for all of the rows together."""
+        await self._wait((pending.count, pending.size), pending.deadline)
+        self._queue_rows(pending)
+
+    def _queue_rows(self, pending: PendingRows) -> None:
+        self.queue.append(UnsentRows(pending, pending.start, pending.stop, pending.mark))
+        self.queue_bytes += pending.size
+
+    async def _wait(self, amount: tuple[int, int], deadline: float) -> None:
+        try:
+            await self._waiters.wait(amount, deadline)
+        except TimeoutError:
+            raise NotAppended(partition=self.partition, reason="no room in the window before the deadline") from None
+
+    def _fits(self, amount: tuple[int, int]) -> bool:
         if self.pending == 0:
             return True
-        return self.pending < self._max_pending and self.pending_bytes + size <= self._max_pending_bytes
+        return self.pending + amount[0] <= self._max_pending and self.pending_bytes + amount[1] <= self._max_pending_bytes
 
-    def _reserve(self, size: int) -> None:
-        self.pending += 1
-        self.pending_bytes += size
+    def _reserve(self, amount: tuple[int, int]) -> None:
+        self.pending += amount[0]
+        self.pending_bytes += amount[1]
 
     def _release(self, count: int, size: int) -> None:
         self.pending -= count
@@ -118,50 +146,67 @@ class Window:
 
     def pack(self, client_id: int, generation: int, since: int, now: float) -> pb.AppendFrame | None:
         """The next frame, up to `frame_bytes` and at least one transaction, in the order of submission; None where nothing is left to send."""
-        appends, size = self._pop_unsent(now)
-        if not appends:
+        runs, size = self._pop_unsent(now)
+        if not runs:
             return None
-        first, count = self.next_sequence, len(appends)
+        parts: list[SentPart] = []
+        for run in runs:
+            parts.append(SentAppends(self.next_sequence, run, since) if isinstance(run, list) else SentRows(self.next_sequence, run, since))
+            self.next_sequence += parts[-1].count
         self.queue_bytes -= size
-        self.next_sequence += count
-        self.frames.append(Frame(first, list(appends), since, size, now))
-        for append in appends:
-            if append.mark is None:
-                append.mark = since
-        bodies = [append.data for append in appends]
-        locks = b"".join([append.locks for append in appends])
-        own = [append.own_writes_known for append in appends]
-        return pb.AppendFrame(
-            generation=generation,
-            lengths=struct.pack(f">{count}i", *[len(data) + RECORD_OVERHEAD_BYTES for data in bodies]),
-            marks=struct.pack(f">{count}q", *[append.mark for append in appends]),
-            lock_counts=b"".join([append.lock_counts for append in appends]) if locks else b"",
-            locks=locks,
-            records=encode_records(client_id, generation, self.partition, first, [append.header for append in appends], bodies),
-            own=bytes(own) if locks and True in own else b"",
-        )
+        frame = Frame(parts, since, size, now)
+        self.frames.append(frame)
+        return frame.message(client_id, generation, self.partition)
 
-    def _pop_unsent(self, now: float) -> tuple[list[PendingAppend], int]:
-        """What goes into the next frame, and its size. Drops on the way what its caller gave up or what is late."""
+    def _pop_unsent(self, now: float) -> tuple[list[list[PendingAppend] | UnsentRows], int]:
+        """What goes into the next frame, single appends in runs, and its size. Drops on the way what its caller gave up or what is late."""
         queue, limit = self.queue, min(self._frame_bytes, max(self.pending_bytes // 2, HALVED_BYTES))
-        appends: list[PendingAppend] = []
+        runs: list[list[PendingAppend] | UnsentRows] = []
+        appends: list[PendingAppend] | None = None
         total = 0
         while queue:
             append = queue[0]
+            if type(append) is UnsentRows:
+                first = self._cut(append, limit - total, now, whole=not total)
+                if first is not None:
+                    total += first.size
+                    runs.append(first)
+                    appends = None
+                if queue and queue[0] is append:
+                    break
+                continue
+            assert isinstance(append, PendingAppend)
             size = append.size
             if total and total + size > limit:
                 break
             queue.popleft()
             future = append.future
             if append.deadline <= now and not future.done():
-                future.set_exception(NotAppended(partition=self.partition, reason="deadline passed before it was sent"))
+                future.set_exception(NotAppended(partition=self.partition, reason=LATE_UNSENT))
             if future.done():  # late, or given up by its caller
                 self.queue_bytes -= size
                 self._release(1, size)
                 continue
             total += size
+            if appends is None:
+                appends = []
+                runs.append(appends)
             appends.append(append)
-        return appends, total
+        return runs, total
+
+    def _cut(self, rows: UnsentRows, limit: int, now: float, *, whole: bool) -> UnsentRows | None:
+        """Of the rows at the head of the queue those that fit; None where none do, or none are to be sent. `whole`: one fits always."""
+        if rows.deadline <= now:
+            rows.fail(NotAppended(partition=self.partition, reason=LATE_UNSENT))
+        if rows.done:
+            self.queue.popleft()
+            self.queue_bytes -= rows.size
+            self._release(rows.count, rows.size)
+            return None
+        first = rows.cut(limit) or (rows.cut_rows(1) if whole else None)
+        if first is rows:
+            self.queue.popleft()
+        return first
 
     # ---- answers -------------------------------------------------------------------------------------------------------------------------------
 
@@ -175,24 +220,9 @@ class Window:
         """Settles which of these sequences are in flight and undecided; how many those were."""
         end = first + count
         settled = 0
-        new, partition = tuple.__new__, self.partition
         for frame in self.frames:
-            base = frame.first_sequence
-            start, stop = max(first, base) - base, min(end, base + len(frame.appends)) - base
-            if start >= stop:
-                continue
-            appends = frame.appends[start:stop]
-            identifier = transaction_id + base + start - first
-            for append in appends:
-                if append is not None:
-                    future = append.future
-                    if not future.done():
-                        future.set_result(new(Receipt, (partition, identifier, append_time_ms, durability)))
-                identifier += 1
-            left = len(appends) - appends.count(None)
-            settled += left
-            frame.appends[start:stop] = [None] * len(appends)
-            frame.left -= left
+            if first < frame.first_sequence + frame.count and frame.first_sequence < end:
+                settled += frame.commit(first, end, self.partition, transaction_id, append_time_ms, durability)
         return settled
 
     def reject(self, sequence: int, winner: int) -> None:
@@ -210,23 +240,20 @@ class Window:
 
     def refuse_mark(self, sequence: int, newest: int) -> None:
         """The owner refused the transaction because its mark is above `newest`, the highest transaction id that existed."""
-        _, _, append = self._find(sequence)
-        reason = f"high-water mark is above the log: partition={self.partition} high_water_mark={append.mark} newest={newest}"
+        _, part, at = self._find(sequence)
+        reason = f"high-water mark is above the log: partition={self.partition} high_water_mark={part.mark_of(at)} newest={newest}"
         self._decide(sequence, InvalidRequest(reason=reason))
 
-    def _find(self, sequence: int) -> tuple[Frame, int, PendingAppend]:
-        """Of an undecided append: its frame, its position there, and itself. Raises `ProtocolViolation`."""
+    def _find(self, sequence: int) -> tuple[Frame, SentPart, int]:
+        """Of a sequence that is not answered: its frame, and its place in a part of it. Raises `ProtocolViolation`."""
         for frame in self.frames:
-            at = sequence - frame.first_sequence
-            if 0 <= at < len(frame.appends) and (append := frame.appends[at]) is not None:
-                return frame, at, append
+            if 0 <= sequence - frame.first_sequence < frame.count and (found := frame.find(sequence)) is not None:
+                return frame, *found
         raise ProtocolViolation(reason=f"answer for what is not in flight: partition={self.partition} sequence={sequence}")
 
     def _decide(self, sequence: int, error: WaltzError) -> None:
-        frame, at, append = self._find(sequence)
-        if not append.future.done():
-            append.future.set_exception(error)
-        frame.appends[at] = None
+        frame, part, at = self._find(sequence)
+        part.fail(at, error)
         frame.left -= 1
         if frame.left == 0:
             self._retire()
@@ -235,7 +262,7 @@ class Window:
         frames = self.frames
         while frames and frames[0].left == 0:
             frame = frames.popleft()
-            self._release(len(frame.appends), frame.size)
+            self._release(frame.count, frame.size)
 
     # ---- after another mount -------------------------------------------------------------------------------------------------------------------
 
@@ -255,23 +282,13 @@ class Window:
             self._settle_committed(first, count, transaction_id, 0)  # of some the answer had come before the connection broke
         self._retire()
         frames, self.frames = self.frames, deque()
-        again: list[PendingAppend] = []
-        dropped = dropped_bytes = 0
-        for frame in frames:
-            size = 0
-            for append in frame.appends:
-                if append is None:
-                    continue
-                if failure is not None and not append.future.done():
-                    append.future.set_exception(NotAppended(partition=self.partition, reason=str(failure)))
-                if not append.future.done():
-                    again.append(append)
-                    size += append.size
-            dropped += len(frame.appends)
-            dropped_bytes += frame.size - size
-            self.queue_bytes += size
+        refused = None if failure is None else NotAppended(partition=self.partition, reason=str(failure))
+        again = [unsent for frame in frames for part in frame.parts for unsent in part.give_back(refused)]
+        again_bytes = sum(unsent.size for unsent in again)
         self.queue.extendleft(reversed(again))
-        self._release(dropped - len(again), dropped_bytes)
+        self.queue_bytes += again_bytes
+        dropped = sum(frame.count for frame in frames) - sum(_count(unsent) for unsent in again)
+        self._release(dropped, sum(frame.size for frame in frames) - again_bytes)
 
     # ---- giving up -----------------------------------------------------------------------------------------------------------------------------
 
@@ -279,85 +296,106 @@ class Window:
         """Settles those whose deadline passed with what is known of them; the next deadline, or infinity."""
         earliest = math.inf
         late = 0
-        for append in self.queue:
-            if append.future.done():
-                late += 1
-            elif append.deadline <= now:
-                append.future.set_exception(NotAppended(partition=self.partition, reason=f"deadline passed before it was sent: {reason}"))
+        for unsent in self.queue:
+            if not _done(unsent) and unsent.deadline <= now:
+                _fail(unsent, NotAppended(partition=self.partition, reason=f"{LATE_UNSENT}: {reason}"))
+            if _done(unsent):
                 late += 1
             else:
-                earliest = min(earliest, append.deadline)
+                earliest = min(earliest, unsent.deadline)
         if late:
             self._drop_done()
-        for sequence, since, sent in _undecided(self.frames):
-            if sent.deadline <= now:
-                sent.future.set_exception(self._unknown(client_id, sequence, since, f"deadline passed: {reason}"))
-            else:
-                earliest = min(earliest, sent.deadline)
+        for frame in self.frames:
+            for part in frame.parts:
+                earliest = min(earliest, part.expire(now, self._unknown_of(client_id, frame.since, f"deadline passed: {reason}")))
         return earliest
 
     def refuse_unsent(self) -> None:
         """Answers all that was never sent as not appended: the storage is full."""
-        for append in self.queue:
-            if not append.future.done():
-                append.future.set_exception(NotAppended(partition=self.partition, reason=STORAGE_FULL))
+        for unsent in self.queue:
+            _fail(unsent, NotAppended(partition=self.partition, reason=STORAGE_FULL))
         self._drop_done()
 
     def _drop_done(self) -> None:
-        kept: deque[PendingAppend] = deque()
+        kept: deque[Unsent] = deque()
         count = dropped_bytes = 0
-        for append in self.queue:
-            if append.future.done():
-                count += 1
-                dropped_bytes += append.size
+        for unsent in self.queue:
+            if _done(unsent):
+                count += _count(unsent)
+                dropped_bytes += unsent.size
             else:
-                kept.append(append)
+                kept.append(unsent)
         self.queue = kept
         self.queue_bytes -= dropped_bytes
         self._release(count, dropped_bytes)
+
+    def give_up(self, outcomes: RowOutcomes) -> None:
+        """Of all rows of that call: what was not sent is not sent, and no outcome of the rest is reported."""
+        for _, _, sent in [*self.undecided_sent()]:
+            if isinstance(sent, UnsentRows) and sent.pending.outcomes is outcomes:
+                sent.pending.give_up()
+        for unsent in self.queue:
+            if isinstance(unsent, UnsentRows) and unsent.pending.outcomes is outcomes:
+                unsent.pending.give_up()
 
     def fail(self, error: WaltzError, client_id: int, unsent: WaltzError) -> None:
         """`error` ends everything: the outcome of what is in flight is unknown, what was never sent gets `unsent`."""
         frames, self.frames = self.frames, deque()
         queue, queue_bytes, self.queue, self.queue_bytes = self.queue, self.queue_bytes, deque(), 0
-        self.pending -= len(queue) + sum(len(frame.appends) for frame in frames)
+        self.pending -= sum(map(_count, queue)) + sum(frame.count for frame in frames)
         self.pending_bytes -= queue_bytes + sum(frame.size for frame in frames)
-        for sequence, since, append in _undecided(frames):
-            append.future.set_exception(self._unknown(client_id, sequence, since, str(error)))
-        for append in queue:
-            if not append.future.done():
-                append.future.set_exception(copy(unsent))
+        for frame in frames:
+            for part in frame.parts:
+                part.expire(math.inf, self._unknown_of(client_id, frame.since, str(error)))
+        for each in queue:
+            _fail(each, copy(unsent))
         self._waiters.fail(unsent)
 
-    def _unknown(self, client_id: int, sequence: int, since: int, reason: str) -> OutcomeUnknown:
-        return OutcomeUnknown(partition=self.partition, client_id=client_id, sequence=sequence, since=since, reason=reason)
+    def _unknown_of(self, client_id: int, since: int, reason: str) -> Unknown:
+        return lambda sequence, count: self._unknown(client_id, sequence, since, reason, count)
+
+    def _unknown(self, client_id: int, sequence: int, since: int, reason: str, count: int = 1) -> OutcomeUnknown:
+        return OutcomeUnknown(partition=self.partition, client_id=client_id, sequence=sequence, since=since, reason=reason, count=count)
 
     def sent(self, sequences: Iterable[int]) -> list[asyncio.Future[Receipt]]:
-        """The futures of those of the sequences that are in flight and undecided."""
+        """The futures of those of the sequences that are in flight and undecided. Rows of bulk appends have none."""
         found = []
         for sequence in sequences:
             for frame in self.frames:
-                at = sequence - frame.first_sequence
-                if 0 <= at < len(frame.appends) and (append := frame.appends[at]) is not None:
-                    found.append(append.future)
+                if 0 <= sequence - frame.first_sequence < frame.count and (place := frame.find(sequence)) is not None:
+                    part, at = place
+                    if isinstance(part, SentAppends) and (append := part.appends[at]) is not None:
+                        found.append(append.future)
         return found
 
-    def undecided_sent(self) -> Iterator[tuple[int, int, PendingAppend]]:
-        """Sequence, `Frame.since` and append of all that was sent and has no outcome, in order."""
-        return _undecided(self.frames)
+    def undecided_sent(self) -> Iterator[tuple[int, int, Unsent]]:
+        """Of all that was sent and has no outcome, in order: sequence (of rows: the first one), `Frame.since`, and the append or the rows."""
+        for frame in self.frames:
+            for part in frame.parts:
+                for sequence, unsent in part.undecided():
+                    yield sequence, frame.since, unsent
 
-    def undecided_unsent(self) -> Iterator[PendingAppend]:
+    def undecided_unsent(self) -> Iterator[Unsent]:
         """What waits to be sent, or to be sent again, in order."""
-        return (append for append in self.queue if not append.future.done())
+        return (unsent for unsent in self.queue if not _done(unsent))
 
-    def undecided(self) -> list[asyncio.Future[Receipt]]:
-        """The futures of all that was submitted and has no outcome, in order."""
-        return [append.future for append in (*(sent for _, _, sent in self.undecided_sent()), *self.undecided_unsent())]
+    def undecided(self) -> list[asyncio.Future[Any]]:
+        """Futures that are done when all that was submitted, and has no outcome now, has one; in order."""
+        all_of_it = (*(sent for _, _, sent in self.undecided_sent()), *self.undecided_unsent())
+        return [each.future if isinstance(each, PendingAppend) else each.pending.decided() for each in all_of_it]
 
 
-def _undecided(frames: Iterable[Frame]) -> Iterator[tuple[int, int, PendingAppend]]:
-    """Each is looked at when it is its turn: settling one may cancel others."""
-    for frame in frames:
-        for sequence, append in enumerate(frame.appends, frame.first_sequence):
-            if append is not None and not append.future.done():
-                yield sequence, frame.since, append
+def _done(unsent: Unsent) -> bool:
+    """It is not to be sent."""
+    return unsent.future.done() if isinstance(unsent, PendingAppend) else unsent.done
+
+
+def _count(unsent: Unsent) -> int:
+    return 1 if isinstance(unsent, PendingAppend) else unsent.count
+
+
+def _fail(unsent: Unsent, error: WaltzError) -> None:
+    if isinstance(unsent, UnsentRows):
+        unsent.fail(error)
+    elif not unsent.future.done():
+        unsent.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Rows of Arrow record batches as appends need them: bytes and headers, read from the batch's own buffers.
+"""Columns of Arrow record batches as appends need them: bytes, headers and lists of locks, read from the batch's own buffers.
 
 Knows Arrow's types by name and its layout by the specification (columnar format), so it imports nothing: who has a record batch has Arrow.
 """
@@ -8,21 +8,91 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from waltz_log.errors import InvalidRequest
 
-__all__ = ["is_batch", "keyed_rows", "rows"]
+__all__ = ["BinaryColumn", "ListColumn", "binary_column", "first_null", "int32_column", "is_array", "is_batch", "keyed_rows", "list_column", "rows"]
 
 DATA, HEADER, KEY = "data", "header", "key"
 
-_OFFSETS = {"binary": "i", "string": "i", "large_binary": "q", "large_string": "q"}
+_OFFSETS: dict[str, Literal["i", "q"]] = {"binary": "i", "string": "i", "large_binary": "q", "large_string": "q"}
 """Type codes of the offsets by the type of the data."""
 
 
 def is_batch(source: object) -> bool:
     """Whether it is a record batch: not a table, which is several, nor a list of them."""
     return hasattr(source, "num_rows") and hasattr(source, "schema") and hasattr(source, "column") and not hasattr(source, "to_batches")
+
+
+def is_array(source: object) -> bool:
+    """Whether it is a column: an array, or several in one."""
+    return hasattr(source, "null_count") and hasattr(source, "type") and hasattr(source, "__len__")
+
+
+class BinaryColumn:
+    """Bytes or text: a view of the array's own buffers, which live as long as it does."""
+
+    __slots__ = ("_values", "offsets")
+
+    def __init__(self, values: memoryview, offsets: memoryview) -> None:
+        self._values = values
+        self.offsets = offsets
+        """One more than there are rows; the first need not be 0."""
+
+    def cut(self, start: int, stop: int) -> list[memoryview]:
+        values = self._values
+        return [values[begin:end] for begin, end in pairwise(self.offsets[start : stop + 1])]
+
+
+class ListColumn(NamedTuple):
+    """`values`: the array of what all lists hold; `counts`: how many of them each row has."""
+
+    values: Any
+    counts: list[int]
+
+
+def one_array(column: Any) -> Any:
+    """A column of a table is several arrays."""
+    if not hasattr(column, "chunks"):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def first_null(array: Any) -> int | None:
+    """The first row that is null."""
+    return next(row for row, null in enumerate(array.is_null().to_pylist()) if null) if array.null_count else None
+
+
+def binary_column(array: Any) -> BinaryColumn | None:
+    """Of an array of bytes or text, whatever stands under its nulls; None: it is of another type."""
+    code = _OFFSETS.get(str(array.type))
+    if code is None:
+        return None
+    count, start = len(array), array.offset
+    _, offsets, values = array.buffers()
+    if not count:
+        return BinaryColumn(memoryview(b""), memoryview(bytes(8)).cast(code)[:1])
+    data = memoryview(b"") if values is None else memoryview(values).cast("B")
+    return BinaryColumn(data, memoryview(offsets).cast("B").cast(code)[start : start + count + 1])
+
+
+def list_column(array: Any) -> ListColumn | None:
+    """Of an array of lists, whatever stands under its nulls; None: it is of another type."""
+    name = str(array.type)
+    if not name.startswith(("list<", "large_list<")):
+        return None
+    counts = array.value_lengths().to_pylist()
+    return ListColumn(array.flatten(), [count or 0 for count in counts])
+
+
+def int32_column(array: Any) -> memoryview | None:
+    """Of an array of 32-bit integers; None: it is of another type."""
+    if str(array.type) != "int32":
+        return None
+    if not len(array):
+        return memoryview(b"").cast("i")
+    return memoryview(array.buffers()[1]).cast("B").cast("i")[array.offset : array.offset + len(array)]
 
 
 def rows(batch: Any) -> Iterator[tuple[bytes, int]]:

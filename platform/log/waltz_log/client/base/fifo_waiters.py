@@ -6,24 +6,28 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from copy import copy
+from typing import Generic, TypeVar
 
 from waltz_log.errors import WaltzError
 
 __all__ = ["FifoWaiters"]
 
 
-class FifoWaiters:
+Amount = TypeVar("Amount")
+
+
+class FifoWaiters(Generic[Amount]):
     """`admit` whenever capacity came back. A caller asks the owner first and waits only where `queue` is not empty or nothing fits."""
 
-    def __init__(self, fits: Callable[[int], bool], reserve: Callable[[int], None], release: Callable[[int], None]) -> None:
+    def __init__(self, fits: Callable[[Amount], bool], reserve: Callable[[Amount], None], release: Callable[[Amount], None]) -> None:
         """`fits`: whether there is capacity for so much now; `reserve` takes it and `release` gives it back."""
         self._fits = fits
         self._reserve = reserve
         self._release = release
-        self.queue: deque[tuple[asyncio.Future[None], int]] = deque()
+        self.queue: deque[tuple[asyncio.Future[None], Amount]] = deque()
         """Who waits, and for how much. Always the same object."""
 
-    async def wait(self, amount: int, deadline: float) -> None:
+    async def wait(self, amount: Amount, deadline: float) -> None:
         """Returns once the amount is reserved. Raises `TimeoutError` at the deadline, on the loop's clock; or what `fail` was given."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = waiter, amount

@@ -10,7 +10,7 @@ __all__ = ["ClientSettings"]
 
 
 class ClientSettings(Settings):
-    """Bounds that name a partition hold for each partition the client appends to."""
+    """Settings of a client. A limit per partition applies to each partition to which the client appends."""
 
     connect_timeout_s: float = Field(default=10.0, gt=0, description="How long to wait for the cluster before `ClusterUnavailable`.")
     session_timeout_s: float = Field(

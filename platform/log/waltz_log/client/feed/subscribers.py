@@ -21,14 +21,14 @@ __all__ = ["Subscriber", "Subscribers", "SyncSubscribers"]
 
 
 class Subscribers:
-    """Made by `connect`; `close` it, or use it as a context manager."""
+    """The registered readers of a cluster (docs/guides/topics.md, Subscribers). Made by `connect`; end it with `close`, or use `async with`."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
     @classmethod
     async def connect(cls, cluster: str, timeout_s: float = 10.0) -> Self:
-        """`cluster` is `host:port[,host:port]/root`. Raises `ClusterUnavailable`."""
+        """Connects to the cluster at `host:port[,host:port]/root`. Raises `ClusterUnavailable` after `timeout_s` seconds."""
         from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 
         return cls(await ZooKeeperCoordinator.connect(cluster, timeout_s=timeout_s))
@@ -40,17 +40,18 @@ class Subscribers:
         await self.close()
 
     async def close(self) -> None:
-        """The registrations stay."""
+        """Closes the connection. The registrations stay."""
         await self._coordinator.close()
 
     async def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Subscriber:
-        """From now on nothing above the marks goes. `told` is for people: a table, a host. Registered again it keeps marks that are higher. Raises
-        `OutOfRange` where something above a mark is gone already: read from `first` on, or do without it."""
+        """Registers a subscriber, so that retention keeps everything above its marks. `marks`: by log partition. `told`: labels for operators,
+        such as a table or a host. If it is registered already, higher marks stay. Raises `OutOfRange` if retention has already removed something
+        above a mark: read from its field `first` on, or continue without it."""
         now_ms = _now_ms()
         return await register_subscriber(self._coordinator, Subscriber(name, dict(marks), dict(told or {}), now_ms, now_ms))
 
     async def register_at_start(self, name: str, partitions: Iterable[int], told: Mapping[str, str] | None = None) -> Subscriber:
-        """With marks from where each log partition begins now, so that all there is stays."""
+        """Registers a subscriber with the marks at which each log partition begins now, so that everything there is stays."""
         chosen = sorted(set(partitions))
         while True:
             kept = [await read_retained(self._coordinator, partition) for partition in chosen]
@@ -62,15 +63,16 @@ class Subscribers:
                 continue  # it was trimmed meanwhile
 
     async def report(self, name: str, marks: Mapping[int, int]) -> Subscriber:
-        """It is done with everything up to the marks; lower ones than before change nothing. Raises `InvalidRequest` where there is no such
-        subscriber any more."""
+        """Raises the marks of a subscriber: it never reads again what is at or below them. Lower marks change nothing. Raises `InvalidRequest` if
+        there is no such subscriber any more."""
         return await report_marks(self._coordinator, name, marks, _now_ms())
 
     async def remove(self, name: str) -> Subscriber:
-        """Nothing is held for it any more. Raises `InvalidRequest` where there is none."""
+        """Removes a subscriber: retention keeps nothing for it any more. Raises `InvalidRequest` if there is none."""
         return await remove_subscriber(self._coordinator, name)
 
     async def list(self) -> list[Subscriber]:
+        """All subscribers of the cluster."""
         return await read_subscribers(self._coordinator)
 
 
@@ -92,6 +94,7 @@ class SyncSubscribers:
         self.close()
 
     def close(self) -> None:
+        """As `Subscribers.close`."""
         if not self.background.forked:
             self.background.call(self.asynchronous.close())
         self.background.close()

@@ -39,14 +39,15 @@ T = TypeVar("T")
 
 
 class SqlContext(Context):
-    """A context that is executed with a connection of the application's database. Its other hooks run in the event loop, as everywhere."""
+    """A context that reads the application's database. Its other hooks run in the event loop, as those of `Context`."""
 
     def execute(self, tx: TransactionContext) -> None:
+        """Raises `InvalidRequest`: a client without an `SqlApplication` cannot execute it."""
         raise InvalidRequest(reason="a context on a database is submitted to a client at which an SqlApplication is mounted")
 
     def execute_in(self, tx: TransactionContext, connection: Connection) -> None:
-        """As `Context.execute`, in a thread. What it does with the connection besides reading is rolled back: changes are made when the transaction
-        comes from the log, in `apply_transaction`."""
+        """As `Context.execute`, in a thread, with a connection to the database. Changes that it makes are rolled back: `apply_transaction` changes
+        the database, when the transaction comes from the log."""
         raise NotImplementedError
 
 
@@ -55,7 +56,8 @@ class _MovedBack(Exception):
 
 
 class SqlApplication(Application):
-    """Subclass it with `apply_transaction`. Every process of the application uses the same `name` and the same database."""
+    """An application whose state is in an SQL database. Subclass it with `apply_transaction`. All processes of the application use the same `name`
+    and the same database; each transaction is applied exactly once."""
 
     def __init__(self, engine: Engine, name: str = "application", settings: SqlSettings | None = None, *, rng: random.Random | None = None) -> None:
         self.engine = engine
@@ -66,13 +68,14 @@ class SqlApplication(Application):
         self._fork = fork.count()
 
     def apply_transaction(self, connection: Connection, partition: int, transaction: Transaction) -> None:
-        """Changes the database as the transaction says. In a thread, within a database transaction that is not its to end: an error takes all of it
-        back, and with it what is before it in its batch."""
+        """Changes the database for one transaction of the log. It runs in a thread, inside a database transaction that it must not end. An error
+        rolls back the whole batch."""
         raise NotImplementedError
 
     # ---- what the client calls -------------------------------------------------------------------------------------------------------------------
 
     async def begin(self, cluster: ClusterParameters) -> None:
+        """Creates the table of marks if it is missing."""
         if self._fork != fork.count():
             self.engine.dispose(close=False)  # the pool's connections belong to the parent
             self._fork = fork.count()
@@ -80,12 +83,15 @@ class SqlApplication(Application):
         await self._database(lambda: self._marks.create(self.engine))
 
     async def client_high_water_mark(self, partition: int) -> int:
+        """The mark of the partition in the database. Raises `ClusterKeyMismatch` if the mark counts the transactions of another cluster."""
         key = self._cluster_key
         if key is None:
             raise InvalidRequest(reason="the application is not mounted")
         return await self._database(lambda: self._marks.open(self.engine, partition, key))
 
     async def apply(self, partition: int, transactions: list[Transaction]) -> None:
+        """Applies transactions in database transactions of at most `batch_transactions`, each together with its mark. Skips those that another
+        process has applied."""
         most = self._settings.batch_transactions
         for start in range(0, len(transactions), most):
             batch = transactions[start : start + most]
@@ -93,9 +99,11 @@ class SqlApplication(Application):
                 log.debug("part applied by another process", partition=partition, first=batch[0].transaction_id)
 
     def on_error(self, partition: int, error: BaseException) -> bool:
+        """True if the mark in the database fell, because the database was restored from a copy: the feed starts again from that mark."""
         return isinstance(error, _MovedBack)
 
     async def execute(self, context: Context, partition: int, applied: int, attempt: int) -> TransactionContext:
+        """Executes an `SqlContext`. Its mark is read from the database before the state, so that it never claims more than the context reads."""
         if not isinstance(context, SqlContext):
             return await super().execute(context, partition, applied, attempt)
         return await self._database(lambda: self._execute(context, partition, attempt))

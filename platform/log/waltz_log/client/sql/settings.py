@@ -10,6 +10,8 @@ __all__ = ["SqlSettings"]
 
 
 class SqlSettings(Settings):
+    """Settings of an `SqlApplication`."""
+
     table: str = Field(
         default="waltz_high_water_marks",
         min_length=1,

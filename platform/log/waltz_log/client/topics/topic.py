@@ -12,12 +12,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack
 
-from waltz_log.client.append.bulk import NotInLog, Source, append_all
+from waltz_log.client.append.bulk import append_all
+from waltz_log.client.append.bulk_receipt import NotInLog
+from waltz_log.client.append.bulk_source import Source
 from waltz_log.client.feed.fetching import checked_ids
 from waltz_log.client.topics.compacted import compacted_batches
-from waltz_log.client.topics.topic_bulk import TopicBulk, TopicBulkReceipt
+from waltz_log.client.topics.topic_bulk import Addressing, TopicBulk, TopicBulkReceipt
+from waltz_log.client.topics.topic_client import TopicClient
 from waltz_log.client.topics.topic_directory import KnownTopic, TopicDirectory
 from waltz_log.client.topics.topic_feed import merged
 from waltz_log.client.topics.topic_records import KeyedDraft, TopicFeed, TopicRecord, records_of
@@ -29,9 +32,6 @@ from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.topic_names import TopicName, partition_of_key
 from waltz_log.errors import InvalidRequest, OutOfRange
 
-if TYPE_CHECKING:
-    from waltz_log.client.client import WaltzClient
-
 __all__ = ["TopicHandle", "TopicTransaction"]
 
 After: TypeAlias = "int | Mapping[int, int]"
@@ -39,9 +39,10 @@ After: TypeAlias = "int | Mapping[int, int]"
 
 
 class TopicHandle:
-    """Made by `client.topic("namespace/name")`. Belongs to its client."""
+    """A topic of the log, made by `client.topic("namespace/name")`. It belongs to its client. `partition` in its calls counts within the topic,
+    from 0."""
 
-    def __init__(self, client: WaltzClient, known: KnownTopic, directory: TopicDirectory) -> None:
+    def __init__(self, client: TopicClient, known: KnownTopic, directory: TopicDirectory) -> None:
         self._client = client
         self._directory = directory
         self._known = known
@@ -53,49 +54,53 @@ class TopicHandle:
 
     @property
     def name(self) -> TopicName:
+        """The topic's name."""
         return self._topic.name
 
     @property
     def identity(self) -> TopicEpoch:
-        """Which topic the handle is of, among those that have had its name."""
+        """Distinguishes this topic from others that had or will have its name."""
         return self._identity
 
     @property
     def partitions(self) -> int:
-        """How many it has, for ever."""
+        """The number of partitions of the topic. It never changes."""
         return len(self._topic.partitions)
 
     @property
     def log_partitions(self) -> tuple[int, ...]:
-        """Which partitions of the log they are, in order."""
+        """The partitions of the log that the topic consists of, in the order of the topic's partitions."""
         return self._topic.partitions
 
     @property
     def keyed(self) -> bool:
+        """Whether each transaction starts with a key."""
         return self._topic.keyed
 
     @property
     def compaction(self) -> bool:
-        """Whether there is a compacted view."""
+        """Whether the topic has a compacted view."""
         return self._topic.type == "compaction"
 
     @property
     def deleted(self) -> bool:
+        """Whether the client knows that the topic was deleted."""
         return self._known.deleted.is_set()
 
     def log_partition(self, partition: int) -> int:
-        """Raises `InvalidRequest` for one that the topic does not have."""
+        """The log partition of one of the topic's partitions. Raises `InvalidRequest` if the topic has no such partition."""
         if not isinstance(partition, int):
             raise InvalidRequest(reason=f"a partition is a number, not {partition!r}")
         return self._topic.log_partition(partition)
 
     def partition_of(self, key: bytes) -> int:
-        """Where transactions of the key go, for ever."""
+        """The partition of a key: jump consistent hash of its xxHash64 over the topic's partitions (docs/guides/topics.md, Keys). It never
+        changes."""
         return partition_of_key(key, self.partitions)
 
     async def high_water_marks(self) -> dict[int, int]:
-        """The last committed transaction of each partition; the id before the topic's first one where there is none, so -1 in a partition that was
-        never used before."""
+        """By partition of the topic: the id of the last committed transaction; the id before the topic's first one if the topic has none there, so
+        -1 in a partition that was never used."""
         self._known.expect_there()
         marks = await asyncio.gather(*(self._client.high_water_mark(each) for each in self._topic.partitions))
         return dict(enumerate(marks))
@@ -105,7 +110,7 @@ class TopicHandle:
     def draft(
         self, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, **options: Unpack[DraftOptions]
     ) -> tuple[int, Draft]:
-        """The partition, and what is appended there. `value` None: the end of the key. Raises `InvalidRequest`, `TopicDeleted`."""
+        """The partition of a transaction, and what is appended there. `value` None is a tombstone. Raises `InvalidRequest`, `TopicDeleted`."""
         self._known.expect_there()
         if self._topic.keyed:
             place, data = self._keyed(key, value, partition)
@@ -139,11 +144,10 @@ class TopicHandle:
             return partition, value
         if locked and self.partitions > 1:
             raise InvalidRequest(reason=f"locks hold within a partition: name the partition of {self.name} too")
-        self._turn += 1
-        return self._turn % self.partitions, value
+        return self._next_turns(1), value
 
     def draft_of(self, entry: Any, partition: int | None = None) -> tuple[int, Draft]:
-        """The same for an entry of a bulk append: a `KeyedDraft` or a pair of key and value in a keyed topic, bytes or a `Draft` in another one."""
+        """The same for an entry of a bulk append: a `KeyedDraft` or a pair of key and value in a keyed topic, bytes or a `Draft` in any other."""
         if not self._topic.keyed:
             if isinstance(entry, tuple) and not isinstance(entry, Draft):
                 raise InvalidRequest(reason=f"transactions of {self.name} have no keys: wanted bytes or a Draft")
@@ -165,9 +169,11 @@ class TopicHandle:
         timeout_s: float | None = None,
         **options: Unpack[DraftOptions],
     ) -> asyncio.Future[Receipt]:
-        """Enqueues the transaction, waiting only for room; the future has the outcome. `Receipt.partition` is that of the log.
+        """Enqueues the transaction and returns a future of its outcome. Waits only for room in the partition's window. `Receipt.partition` is the log
+        partition.
 
-        In a keyed topic the key says which partition; in another one `partition`, or else they take turns."""
+        In a keyed topic the key decides the partition. In any other topic `partition` does; without it, appends rotate over the partitions. Raises
+        `InvalidRequest` for a key, value or partition that does not fit the topic, and `TopicDeleted`. `options` are the other fields of `Draft`."""
         if value is None:
             raise InvalidRequest(reason=f"data are bytes, not None: topic={self.name}")
         place, draft = self.draft(value, key=key, partition=partition, **options)
@@ -182,11 +188,12 @@ class TopicHandle:
         timeout_s: float | None = None,
         **options: Unpack[DraftOptions],
     ) -> Receipt:
-        """Returns when it is acknowledged. Arguments and errors as `append_nowait`; outcomes as `WaltzClient.append`."""
+        """Appends, and returns when the append is acknowledged. Arguments as in `append_nowait`, outcomes as in `WaltzClient.append`."""
         return await (await self.append_nowait(value, key=key, partition=partition, timeout_s=timeout_s, **options))
 
     async def delete(self, key: bytes, *, partition: int | None = None, timeout_s: float | None = None, **options: Unpack[DraftOptions]) -> Receipt:
-        """Appends the end of the key, a tombstone: the compacted view forgets the key. Arguments as `append`."""
+        """Appends a tombstone, which removes the key from the compacted view. Arguments as in `append`. Raises `InvalidRequest` in a topic without
+        keys."""
         if not self._topic.keyed:
             raise InvalidRequest(reason=f"transactions of {self.name} have no keys")
         place, draft = self.draft(None, key=key, partition=partition, **options)
@@ -200,13 +207,13 @@ class TopicHandle:
         on_error: Callable[[NotInLog], None] | None = None,
         timeout_s: float | None = None,
     ) -> TopicBulkReceipt:
-        """Appends all of a list, a generator or an asynchronous one, of what `draft_of` takes or of Arrow record batches, or one such batch, as
-        `client.append_bulk` does. A batch for a keyed topic has a column `key`; `data` that is null is the end of its key. In the order of the
-        source within each partition, so within each key."""
+        """Appends everything in `source`, as `WaltzClient.append_bulk` does: entries that `draft_of` accepts, Arrow record batches, or one such
+        batch. A batch for a keyed topic has a column `key`; `data` that is null is a tombstone. Transactions keep the order of the source within
+        each partition, and so within each key."""
         return await append_all(self.bulk(partition=partition, on_error=on_error, timeout_s=timeout_s), source)
 
     def bulk(self, *, partition: int | None = None, on_error: Callable[[NotInLog], None] | None = None, timeout_s: float | None = None) -> TopicBulk:
-        """The same for a source in parts: `enqueue` each, then `finish`."""
+        """An `append_bulk` whose source arrives in parts: `enqueue` each part, then `finish`."""
         self._known.expect_there()
         if partition is not None:
             self.log_partition(partition)
@@ -214,18 +221,31 @@ class TopicHandle:
         def begin(place: int, failed: Callable[[NotInLog], None]) -> Any:
             return self._client.bulk(self._topic.partitions[place], None, failed, timeout_s, topic=self._identity)
 
-        return TopicBulk(lambda entry: self.draft_of(entry, partition), begin, keyed=self._topic.keyed, on_error=on_error)
+        addressing = Addressing(
+            keyed=self._topic.keyed,
+            partitions=self.partitions,
+            place=0 if partition is None and self.partitions == 1 else partition,
+            draft_of=lambda entry: self.draft_of(entry, partition),
+            keyed_data=lambda key, value: self._keyed(key, value, partition),
+            next_turns=self._next_turns,
+        )
+        return TopicBulk(addressing, begin, self._client.settings, on_error=on_error)
+
+    def _next_turns(self, count: int) -> int:
+        self._turn += count
+        return (self._turn - count + 1) % self.partitions
 
     # ---- reading ---------------------------------------------------------------------------------------------------------------------------------
 
     def feed_batches(
         self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
     ) -> TopicFeed:
-        """Lists of records, each of one partition and in its order, without end, gap or repeat: of one partition or of all of them. `until`, by
-        partition: read up to there, such as to `high_water_marks`; the feed ends when all partitions are.
+        """Lists of records, each of one partition and in its order, without end, gap or repeat: of one partition or of all. `after`: the id before
+        the first record wanted; by partition if all are read. `until`: by partition, the id to read up to, such as `high_water_marks`; the feed ends
+        when all partitions are there.
 
-        `compacted`, in a compaction topic: where `after` lies within the compacted view, the latest value of each key as of its end first, and then
-        the log from there on. Raises `EnvelopeBroken`, `TopicDeleted`, and what `client.feed_batches` raises."""
+        `compacted`, in a compaction topic: if `after` lies within the compacted view, the feed starts with the view's newest value of each key,
+        and continues with the log. Raises `EnvelopeBroken`, `TopicDeleted`, and the errors of `WaltzClient.feed_batches`."""
         self._known.expect_there()
         if compacted and not self.compaction:
             raise InvalidRequest(reason=f"{self.name} has no compacted view: its type is {self._topic.type}")
@@ -247,7 +267,7 @@ class TopicHandle:
     async def feed(
         self, partition: int | None = None, after: After = -1, *, compacted: bool = False, until: Mapping[int, int] | None = None
     ) -> AsyncGenerator[TopicRecord, None]:
-        """The same one by one."""
+        """The feed one record at a time."""
         async with aclosing(self.feed_batches(partition, after, compacted=compacted, until=until)) as batches:
             async for batch in batches:
                 for record in batch:
@@ -278,8 +298,8 @@ class TopicHandle:
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 
     async def fetch(self, partition: int, transaction_ids: Iterable[int], timeout_s: float | None = None) -> list[TopicRecord]:
-        """The records with these ids of one of the topic's partitions, as `WaltzClient.fetch`. Raises `OutOfRange` also for ids below the topic's
-        first one in the partition (docs/guides/topics.md, `begins_at`), and `EnvelopeBroken`, `TopicDeleted`."""
+        """The records with these ids of one of the topic's partitions, as `WaltzClient.fetch`. Also raises `OutOfRange` for ids below the topic's
+        first one in the partition (docs/guides/topics.md, `begins_at`), `EnvelopeBroken` and `TopicDeleted`."""
         log_partition = self.log_partition(partition)
         self._known.expect_there()
         wanted = checked_ids(transaction_ids)
@@ -290,7 +310,7 @@ class TopicHandle:
         return list(records_of(self._topic, partition, transactions))
 
     async def follow(self, partition: int, apply: Callable[[list[TopicRecord]], Awaitable[None] | None], after: int = -1) -> Follower:
-        """As `client.follow`, with key and value apart."""
+        """As `WaltzClient.follow`; `apply` receives records with key and value."""
         log_partition = self.log_partition(partition)
         self._known.expect_there()
 
@@ -300,7 +320,7 @@ class TopicHandle:
         return await self._client.follow(log_partition, apply_records, max(after, self._topic.begin_of(partition) - 1), topic=self._identity)
 
     def transactional(self, follower: Follower, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-        """As `client.transactional`; the function is given a `TopicTransaction`."""
+        """As `WaltzClient.transactional`; the function receives a `TopicTransaction`."""
         decorate = self._client.transactional(follower, topic=self._identity, **options)
 
         def decorate_body(body: Callable[..., Any]) -> Any:
@@ -313,13 +333,13 @@ class TopicHandle:
         return decorate_body
 
     def within(self, tx: TransactionContext) -> TopicTransaction:
-        """The topic's side of an execution: for a `Context` whose `partition` is one of `log_partitions`. The client's setting `topics` names the
-        topic then, as a context addresses the partition by its number."""
+        """The topic's side of an execution, for a `Context` whose `partition` is one of `log_partitions`. A context addresses the partition by its
+        number, so the client's setting `topics` must name the topic."""
         return TopicTransaction(self, tx)
 
 
 class TopicTransaction:
-    """What a transactional function appends through. Its partition is the follower's: a key of another one is refused."""
+    """What a transactional function of a topic appends through. It appends to the follower's partition: a key of another partition is refused."""
 
     def __init__(self, topic: TopicHandle, tx: TransactionContext) -> None:
         if tx.partition not in topic.log_partitions:
@@ -331,11 +351,12 @@ class TopicTransaction:
         self._tx = tx
 
     def append(self, value: bytes, *, key: bytes | None = None, header: int = 0, **locks: Sequence[Lock]) -> None:
-        """What to append when the function returns, once at most. `write_locks`, `read_locks`, `append_locks` as usual."""
+        """Sets what is appended when the function returns; call it at most once. `locks`: `write_locks`, `read_locks`, `append_locks`, as in
+        `Draft`. Raises `InvalidRequest` for a value or key that does not fit."""
         if value is None:
             raise InvalidRequest(reason="data are bytes, not None")
         self._tx.append(self._topic.draft(value, key=key, partition=self.partition)[1].data, header, **locks)
 
     def delete(self, key: bytes, header: int = 0, **locks: Sequence[Lock]) -> None:
-        """The end of the key."""
+        """The same with a tombstone of the key."""
         self._tx.append(self._topic.draft(None, key=key, partition=self.partition)[1].data, header, **locks)

@@ -14,7 +14,7 @@ __all__ = ["KeyedDraft", "TopicFeed", "TopicRecord", "records_of"]
 
 
 class KeyedDraft(NamedTuple):
-    """A transaction to append to a keyed topic. `value` None: the end of the key, a tombstone. The rest as in `Draft`."""
+    """A transaction to append to a keyed topic. `value` None is a tombstone. The other fields are those of `Draft`."""
 
     key: bytes
     value: bytes | None
@@ -37,7 +37,7 @@ class TopicRecord(NamedTuple):
 
     @property
     def is_tombstone(self) -> bool:
-        """The key ended."""
+        """Whether the record removes its key."""
         return self.key is not None and not self.value
 
 

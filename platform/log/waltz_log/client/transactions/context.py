@@ -18,62 +18,68 @@ __all__ = ["Application", "Context"]
 
 
 class Context:
-    """One logical transaction. `client.submit(context)` executes it until it is in the log, or has nothing to append, or fails for good."""
+    """One application transaction. `client.submit(context)` executes it until it is in the log, has nothing to append, or fails permanently.
+    Subclass it with `partition` and `execute`."""
 
     def partition(self, count: int) -> int:
-        """Where it belongs, of `count` partitions. Asked once."""
+        """The partition that the transaction belongs to, out of `count`. Called once."""
         raise NotImplementedError
 
     def locks(self) -> Sequence[Lock] | None:
-        """What it will lock, where that is known before it is executed: saves an execution where others of this client want the same locks."""
+        """The locks that `execute` will use, if they are known before. Contexts of this client that share a lock then wait for each other without
+        an extra execution."""
         return None
 
     def execute(self, tx: TransactionContext) -> Awaitable[None] | None:
-        """Looks at the application's state and calls `tx.append` once, or not at all: nothing to do. Executed again after a conflict, so it has no
-        other effect. An error that it raises ends the transaction."""
+        """Reads the application's state and calls `tx.append` once, or not at all if there is nothing to do. It runs again after a conflict, so it
+        must have no other effect. An error that it raises ends the transaction."""
         raise NotImplementedError
 
     def on_lock_failure(self, conflict: LockConflict) -> Awaitable[None] | None:
-        """It was rejected for `conflict.winner`. It is executed again once the application has applied that one, unless time or attempts are up."""
+        """Called when the transaction was rejected for `conflict.winner`. It executes again once the application has applied the winner, unless
+        the time or the attempts are used up."""
         return None
 
     def on_completion(self, receipt: Receipt | None) -> Awaitable[None] | None:
-        """It is in the log and not applied yet; None: there was nothing to append. Once at most, and never together with `on_exception`. `apply` of
-        its transaction waits for it, so it must not wait for anything to be applied."""
+        """Called when the transaction is in the log and not applied yet; with None if there was nothing to append. At most once, and never
+        together with `on_exception`. `apply` waits for it, so it must not wait until something is applied."""
         return None
 
     def on_application(self) -> Awaitable[None] | None:
-        """It is in the log and the application has applied it. After `on_completion`; not where the application's feed ended before."""
+        """Called when the application has applied the transaction, after `on_completion`. Not called if the application's feed ended before."""
         return None
 
     def on_exception(self, error: BaseException) -> Awaitable[None] | None:
-        """It ended without being known to be in the log: `execute` raised, or `LockConflict`, `NotAppended`, `OutcomeUnknown` (ask `resolve`)."""
+        """Called when the transaction ends without being known to be in the log: `execute` raised an error, or the outcome is `LockConflict`,
+        `NotAppended` or `OutcomeUnknown`, which `resolve` settles."""
         return None
 
 
 class Application:
-    """Whose state the log is applied to. `client.mount(application)` feeds it; one for a client."""
+    """An application whose state follows the log. `client.mount(application)` feeds it; a client has at most one. Subclass it with
+    `client_high_water_mark` and `apply`."""
 
     def begin(self, cluster: ClusterParameters) -> Awaitable[None] | None:
         """Called once, before anything is mounted: the place to check that the state belongs to this cluster."""
         return None
 
     def client_high_water_mark(self, partition: int) -> Awaitable[int] | int:
-        """The last transaction that the state holds, -1: none. Asked at each mount: the feed begins above it."""
+        """The last transaction that the state holds, -1 if there is none. Called at each mount: the feed starts at the next id."""
         raise NotImplementedError
 
     def apply(self, partition: int, transactions: list[Transaction]) -> Awaitable[None] | None:
-        """Every transaction in order, in lists as they arrive. When it has returned they count as applied. After an error the feed begins again from
-        `client_high_water_mark`, or ends: see `on_error`."""
+        """Applies transactions, in order, in lists as they arrive. They count as applied when it returns. After an error the feed starts again
+        from `client_high_water_mark`, or ends: see `on_error`."""
         raise NotImplementedError
 
     def on_error(self, partition: int, error: BaseException) -> Awaitable[bool] | bool:
-        """`apply` or the feed failed. True: mount again, after a pause; False: the partition is not fed any more, and its contexts fail with the
-        error."""
+        """Called when `apply` or the feed failed. True: mount again after a pause. False: the partition is not fed any more, and its contexts fail
+        with the error."""
         return False
 
     async def execute(self, context: Context, partition: int, applied: int, attempt: int) -> TransactionContext:
-        """One execution on the present state. `applied`: what `apply` has returned from; an application that knows better says so in the mark."""
+        """Runs one execution of a context on the current state. `applied`: the last transaction that `apply` has returned from. An application
+        with a newer state returns its own mark in the `TransactionContext`."""
         tx = TransactionContext(partition, applied, attempt)
         result = context.execute(tx)
         if inspect.isawaitable(result):

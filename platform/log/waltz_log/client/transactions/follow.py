@@ -27,7 +27,7 @@ Again: TypeAlias = Callable[[Exception], Awaitable[int | None]]
 
 
 class Follower:
-    """Made by `client.follow`."""
+    """Applies the feed of one partition to the application's state, in the background. Made by `client.follow`."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Follower:
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the follower; None while it runs."""
+        """The error that ended the follower; None while it runs."""
         return self._error
 
     async def wait(self, transaction_id: int) -> None:
-        """Returns once the transaction is applied. Raises what ended the follower before that."""
+        """Returns once the transaction is applied. Raises the error that ended the follower, if it ends before that."""
         if self._applied >= transaction_id:
             return
         if self._error is not None:
@@ -88,7 +88,7 @@ class Follower:
                 waiter.exception()  # seen: what ended the follower is for those who rely on it
 
     async def close(self) -> None:
-        """Ends it after the batch in hand; whoever still waits gets `InvalidRequest`."""
+        """Ends the follower after the current batch. Pending calls of `wait` raise `InvalidRequest`."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.sleep(0)  # the task's own callbacks first

@@ -10,20 +10,22 @@ from typing import NamedTuple, TypedDict
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, TransactionTooLarge
 
-__all__ = ["Draft", "DraftOptions", "Lock", "Receipt", "Transaction", "lock_hash", "pack_locks"]
+__all__ = ["Draft", "DraftOptions", "Lock", "Receipt", "Transaction", "lock_hash", "lock_prefix", "pack_locks"]
 
 
 class Lock(NamedTuple):
-    """A lock of one partition, by name and key. Locks with the same 64-bit hash are the same lock: a needless conflict, never a missed one."""
+    """A lock of one partition, by name and key. Locks with the same 64-bit hash count as the same lock: that can cause a needless conflict, never
+    a missed one."""
 
     name: str
     key: str | int
 
 
 class Draft(NamedTuple):
-    """A transaction to append. `high_water_mark`: the last transaction its author had seen when computing it; None: as the client knows it.
+    """A transaction to append. `header`: a number that the application chooses. `high_water_mark`: the last transaction that the application had
+    applied when it computed this one; None: as the client knows it.
 
-    write locks are checked and set, read locks checked, append locks set only (Client-Server Communication)."""
+    Write locks are checked and set, read locks are checked, append locks are set (Client-Server Communication)."""
 
     data: bytes
     header: int = 0
@@ -34,7 +36,7 @@ class Draft(NamedTuple):
 
 
 class DraftOptions(TypedDict, total=False):
-    """What a draft says beside its data, as keyword arguments: `Draft(data, **options)`."""
+    """The fields of a draft besides its data, as keyword arguments: `Draft(data, **options)`."""
 
     header: int
     write_locks: Sequence[Lock]
@@ -44,11 +46,12 @@ class DraftOptions(TypedDict, total=False):
 
 
 class Receipt(NamedTuple):
-    """The transaction is in the log, on disk at a majority. `append_time_ms`: milliseconds since 1970, UTC, given by the owner; 0: not known,
-    where the outcome was found by `resolve`.
+    """The transaction is committed. `append_time_ms`: milliseconds since 1970 in UTC, from the owner's clock; 0 if it is not known, because `resolve`
+    found the outcome.
 
-    `durability`: `quorum_sync`, or `quorum_memory` where the topic's policy let it be told earlier: a majority has received it and syncs it within
-    the policy's period, before which it is lost if its owner and a majority of its machines die. Its id is no mark to compute from until then."""
+    `durability`: `quorum_sync`, or `quorum_memory` if the topic's policy allows an earlier receipt. Then a majority has received the transaction
+    and syncs it within the policy's period; until then it is lost if its owner and a majority of its machines fail. Do not use its id as a mark
+    before that."""
 
     partition: int
     transaction_id: int
@@ -57,7 +60,8 @@ class Receipt(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """One committed transaction as a feed gives it. `data` is empty in a feed without data."""
+    """One committed transaction of a feed. `data` is empty in a feed without data. `client_id`, `generation` and `sequence`, with the partition,
+    are its request id."""
 
     transaction_id: int
     timestamp_ms: int
@@ -66,6 +70,12 @@ class Transaction(NamedTuple):
     client_id: int
     generation: int
     sequence: int
+
+
+def lock_prefix(name: str) -> bytes:
+    """What is hashed before the key of a lock of that name whose key is text: BLAKE2b, in eight bytes, of this and the key is `lock_hash`."""
+    encoded = name.encode()
+    return len(encoded).to_bytes(4, "big") + encoded + b"s"
 
 
 @lru_cache(maxsize=65_536)  # some MB; applications lock the same names again and again

@@ -25,7 +25,8 @@ Body: TypeAlias = Callable[Concatenate["TransactionContext", P], Any]
 
 
 class TransactionContext:
-    """What an execution is given. `high_water_mark`: the state it may rely on; `attempt`: 1, 2, …"""
+    """The argument of an execution. `high_water_mark`: the last transaction of the state that it reads; `attempt`: 1 for the first execution, then
+    2, and so on."""
 
     def __init__(self, partition: int, high_water_mark: int, attempt: int) -> None:
         self.partition = partition
@@ -41,7 +42,8 @@ class TransactionContext:
         read_locks: Sequence[Lock] = (),
         append_locks: Sequence[Lock] = (),
     ) -> None:
-        """What to append when the function returns. Once at most; a function that does not call it appends nothing."""
+        """Sets what is appended when the function returns. A function that does not call it appends nothing. Raises `InvalidRequest` at the second
+        call."""
         if self.draft is not None:
             raise InvalidRequest(reason="a transaction appends once")
         self.draft = Draft(data, header, write_locks, read_locks, append_locks, self.high_water_mark)

@@ -53,25 +53,25 @@ class BackupManifest:
     files: tuple[BackupFile, ...]
 
     def to_bytes(self) -> bytes:
-        told = {"format": FORMAT} | asdict(self) | {"cluster_key": str(self.cluster_key)}
-        return json.dumps(told | {"sha256": _checksum(told)}, indent=1).encode() + b"\n"
+        fields = {"format": FORMAT} | asdict(self) | {"cluster_key": str(self.cluster_key)}
+        return json.dumps(fields | {"sha256": _checksum(fields)}, indent=1).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BackupManifest:
-        """Raises `CorruptData` where it is not what `to_bytes` gave."""
+        """Raises `CorruptData` if it is not what `to_bytes` gave."""
         try:
-            told: dict[str, Any] = json.loads(data)
-            checksum = told.pop("sha256")
-            if told.pop("format") != FORMAT:
+            fields: dict[str, Any] = json.loads(data)
+            checksum = fields.pop("sha256")
+            if fields.pop("format") != FORMAT:
                 raise ValueError("another format")
-            if _checksum({"format": FORMAT} | told) != checksum:
+            if _checksum({"format": FORMAT} | fields) != checksum:
                 raise ValueError("checksum does not match")
-            partitions = [BackupPartition(**each | {"mark": SessionMark(**each["mark"])}) for each in told.pop("partitions")]
-            files = [BackupFile(**each) for each in told.pop("files")]
-            return cls(**told | {"cluster_key": UUID(told["cluster_key"]), "partitions": tuple(partitions), "files": tuple(files)})
+            partitions = [BackupPartition(**each | {"mark": SessionMark(**each["mark"])}) for each in fields.pop("partitions")]
+            files = [BackupFile(**each) for each in fields.pop("files")]
+            return cls(**fields | {"cluster_key": UUID(fields["cluster_key"]), "partitions": tuple(partitions), "files": tuple(files)})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptData(where=MANIFEST, offset=0, transaction_id=-1, reason=f"unusable manifest: {error}") from None
 
 
-def _checksum(told: dict[str, Any]) -> str:
-    return sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _checksum(fields: dict[str, Any]) -> str:
+    return sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

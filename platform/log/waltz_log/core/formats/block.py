@@ -1,7 +1,7 @@
 """The block: a run of records with consecutive transaction ids, the unit in which everything moves.
 
-The records stand in the documented on-disk encoding (docs/reference/formats.md) and are the same bytes at the client, the server, every replica
-and every reader. Never decoded here: see `records` for one record and `columns` for whole blocks at once.
+The records have the documented on-disk encoding (docs/reference/formats.md). They are the same bytes at the client, the server, every replica and
+every reader. This module never decodes them: `records` decodes one record, `columns` whole blocks at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HEADER_BYTES = 36
 """Transaction id, request id, header, data length, data checksum (On-Disk Data Structures, Transaction Record)."""
 
 RECORD_OVERHEAD_BYTES = 40
-"""What a record takes beyond its data: the header and the closing checksum."""
+"""The bytes of a record besides its data: the header and the closing checksum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ _PARTITION, _DATA_LENGTH, _DATA_CHECKSUM = 4, 7, 8
 
 
 def lengths_array(lengths: bytes) -> NDArray[np.int64]:
-    """int64[n]. Raises `ValueError` where the bytes are not whole numbers of four."""
+    """int64[n]. Raises `ValueError` if the bytes are not whole numbers of four."""
     return np.frombuffer(lengths, dtype=">i4").astype(np.int64)
 
 

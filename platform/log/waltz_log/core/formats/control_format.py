@@ -86,7 +86,7 @@ def encode_mark(mark: SessionMark) -> bytes:
 
 
 def decode_mark(data: bytes) -> SessionMark | None:
-    """None where it is cut off or its checksum does not match."""
+    """None if it is cut off or its checksum does not match."""
     if len(data) != MARK_BYTES or crc32(data[:24]) != _CHECKSUM.unpack_from(data, 24)[0]:
         return None
     return SessionMark(*_MARK.unpack_from(data))
@@ -120,6 +120,6 @@ T = TypeVar("T", SessionMark, int)
 
 
 def newest(pair: Sequence[T | None]) -> tuple[T, int] | None:
-    """The current value of an alternating pair and which of the two holds it; None where neither is valid."""
+    """The current value of an alternating pair and which of the two holds it; None if neither is valid."""
     valid = [(value, which) for which, value in enumerate(pair) if value is not None]
     return max(valid, key=lambda found: found[0]) if valid else None

@@ -1,11 +1,11 @@
 """CRC-32 as algebra on whole columns: what becomes of many checksums when bytes follow, without touching those bytes.
 
-CRC-32 is linear over GF(2). For byte strings A and B: `crc(A+B) = shift(crc(A), len(B)) ^ crc(B)`, and for A and A' of one length
-`crc(A+B) ^ crc(A'+B) = shift(crc(A) ^ crc(A'), len(B))`, where `shift(value, n)` is the effect of n zero bytes on the register: a multiplication
-by x^(8n) modulo the CRC's polynomial. A shift is linear in each of its value's four bytes, and shifts compose; so tables for every digit of n
-to base 16 give any shift with four look-ups per digit, and one table of 4 KiB gives the shift of many values by one n. Tables are made at first use
-and hold no state. Small ones on purpose: between two blocks a processor that is shared forgets them, and a larger base, with fewer look-ups, took
-twice as long as this one when its megabytes had to come from memory again.
+CRC-32 is linear over GF(2). For byte strings A and B: `crc(A+B) = shift(crc(A), len(B)) ^ crc(B)`, and for A and A' of one length `crc(A+B) ^
+crc(A'+B) = shift(crc(A) ^ crc(A'), len(B))`, where `shift(value, n)` is the effect of n zero bytes on the register: a multiplication by x^(8n) modulo
+the CRC's polynomial. A shift is linear in each of its value's four bytes, and shifts compose; so tables for every digit of n to base 16 give any
+shift with four lookups per digit, and one table of 4 KiB gives the shift of many values by one n. Tables are built at first use and hold no state.
+They are small on purpose: a shared processor evicts them from its caches between two blocks. A larger base needs fewer lookups but was twice as slow
+when its megabytes had to be fetched from memory again.
 
 Never reads data; `columns` does. Tested against zlib on real bytes.
 """
@@ -80,7 +80,7 @@ def _table_of(following: int) -> NDArray[np.uint32]:
 
 
 def _apply(values: NDArray[np.uint32], table: NDArray[np.uint32], digits: NDArray[np.intp] | int = 0) -> NDArray[np.uint32]:
-    """One look-up per byte of each value; `digits` are where the rows of the table start."""
+    """One lookup per byte of each value. `digits`: where the rows of the table start."""
     indexes = np.add(values.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4).T, _QUARTERS, order="C")
     if not isinstance(digits, int):
         indexes += digits

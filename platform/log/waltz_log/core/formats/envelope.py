@@ -2,7 +2,7 @@
 
     byte version = 1 | int key length | key | value                      big-endian; an empty value ends the key, a tombstone
 
-The record around it stays as documented; that its data begins so is what the catalogue says of the topic. Pure.
+The record around it stays as documented; that its data begins so is what the catalog says of the topic. Pure.
 """
 
 from __future__ import annotations
@@ -50,6 +50,6 @@ def key_of(data: bytes) -> bytes | None:
 
 
 def split_keyed(data: bytes) -> Keyed | None:
-    """None where the data does not begin with a key: somebody appended it around the keyed interface."""
+    """None if the data does not begin with a key, because it was appended without the keyed interface."""
     key = key_of(data)
     return None if key is None else Keyed(key, data[ENVELOPE_BYTES + len(key) :])

@@ -37,14 +37,14 @@ class JavaStruct:
 
 @dataclass(frozen=True, slots=True)
 class JavaEntry:
-    """`structs`: None where a struct's checksum does not match."""
+    """`structs`: None if a struct's checksum does not match."""
 
     partition: int
     structs: tuple[JavaStruct | None, JavaStruct | None]
 
     @property
     def current(self) -> JavaStruct | None:
-        """None where neither is valid, or both have one sequence number and differ, which the original never writes."""
+        """None if neither is valid, or both have one sequence number and differ, which the original never writes."""
         first, second = self.structs
         if first is None or second is None:
             return first or second
@@ -54,7 +54,7 @@ class JavaEntry:
 
 
 def is_java_size(size: int, partitions: int) -> bool:
-    """Whether a control file of this size is the original's. A file without partitions is nobody's in particular."""
+    """Whether a control file of this size was written by the original. A file without partitions could be from either."""
     return partitions > 0 and size == CONTROL_HEADER_BYTES + partitions * JAVA_ENTRY_BYTES != CONTROL_HEADER_BYTES + partitions * ENTRY_BYTES
 
 

@@ -42,9 +42,11 @@ def encode_record(client_id: int, generation: int, partition: int, sequence: int
     return b"".join((start, data, _pack_checksum(crc32(data, crc32(start)))))
 
 
-def encode_records(client_id: int, generation: int, partition: int, first_sequence: int, headers: Sequence[int], bodies: Sequence[bytes]) -> bytes:
+def encode_records(
+    client_id: int, generation: int, partition: int, first_sequence: int, headers: Sequence[int], bodies: Sequence[bytes | memoryview]
+) -> bytes:
     """The records of a frame back to back, ids zero, sequences from `first_sequence`: what `encode_record` gives for each, in half the time."""
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     for sequence, (header, data) in enumerate(zip(headers, bodies, strict=True), first_sequence):
         start = _pack_header(0, client_id, generation, partition, sequence, header, len(data), crc32(data))
         parts += (start, data, _pack_checksum(crc32(data, crc32(start))))
@@ -52,7 +54,7 @@ def encode_records(client_id: int, generation: int, partition: int, first_sequen
 
 
 def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tuple[Record, int]:
-    """The record at `offset` and the offset after it. Raises `CorruptData` where it is cut off or either checksum does not match."""
+    """The record at `offset` and the offset after it. Raises `CorruptData` if it is cut off or either checksum does not match."""
     here = len(buffer) - offset
     if here < RECORD_OVERHEAD_BYTES:
         raise _corrupt(offset, -1, f"cut off: bytes={here}")
@@ -74,8 +76,8 @@ def _corrupt(offset: int, transaction_id: int, reason: str) -> CorruptData:
 
 
 def measure_records(buffer: bytes | memoryview) -> tuple[list[int], int]:
-    """The lengths of the whole records at the start of a buffer, as their headers tell, and where the first that is not whole starts. Checks nothing
-    else: the bytes may still be wrong."""
+    """The lengths of the whole records at the start of a buffer, read from their headers, and where the first incomplete record starts. Checks
+    nothing else: the bytes may still be corrupt."""
     lengths: list[int] = []
     size = len(buffer)
     start = 0

@@ -60,7 +60,7 @@ class SegmentHeader:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> SegmentHeader:
-        """Raises `CorruptData` where it is cut off or of another version."""
+        """Raises `CorruptData` if it is cut off or of another version."""
         if len(data) < FILE_HEADER_BYTES:
             raise CorruptData(where=where, offset=0, transaction_id=-1, reason=f"file header is cut off: bytes={len(data)}")
         version, created, key, partition, first = _HEADER.unpack_from(data)
@@ -86,7 +86,7 @@ def file_name(first_transaction_id: int, kind: str) -> str:
 
 
 def first_id_of(name: str, kind: str) -> int | None:
-    """The number in a file's name, or None where it is not a file of this kind."""
+    """The number in a file's name, or None if it is not a file of this kind."""
     stem, dot, found = name.partition(".")
     return int(stem) if dot and found == kind and len(stem) == 19 and stem.isascii() and stem.isdigit() else None
 
@@ -97,8 +97,8 @@ def encode_time(first_transaction_id: int, append_time_ms: int) -> bytes:
 
 
 def decode_times(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """First ids and times of the entries that are whole and in order, and how many bytes the last of them ends at. A torn or rotten entry is left
-    out: its block falls back to the time before."""
+    """First ids and times of the entries that are complete and in order, and the byte at which the last of them ends. A torn or corrupt entry is left
+    out: its block gets the previous time."""
     count = len(data) // TIME_ENTRY_BYTES
     if not count:
         nothing = np.empty(0, dtype=np.int64)

@@ -53,7 +53,7 @@ def encode_wal_record(record: WalRecord) -> bytes:
 
 
 def decode_wal_record(data: bytes, offset: int, *, where: str) -> tuple[WalRecord, int]:
-    """The record at `offset`, and where it ends. Raises `CorruptData` where it is cut off, of another version, or its checksum does not match."""
+    """The record at `offset`, and where it ends. Raises `CorruptData` if it is cut off, of another version, or its checksum does not match."""
     if len(data) - offset < HEADER_BYTES:
         raise _corrupt(where, offset, f"cut off: bytes={len(data) - offset}")
     time_ms, checksum, key_bytes, value_bytes, compression, version, magic = _HEADER.unpack_from(data, offset)
@@ -71,7 +71,7 @@ def decode_wal_record(data: bytes, offset: int, *, where: str) -> tuple[WalRecor
 
 
 def wal_record_bytes(header: bytes) -> int:
-    """How long the record is that begins with these bytes, as far as its lengths can be believed; 0 where it cannot be one."""
+    """How long the record is that begins with these bytes, as far as its lengths can be believed; 0 if it cannot be one."""
     if len(header) < HEADER_BYTES:
         return 0
     _, _, key_bytes, value_bytes, _, _, magic = _HEADER.unpack_from(header)

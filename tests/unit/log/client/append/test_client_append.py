@@ -218,7 +218,7 @@ async def test_appends_follow_the_partition_to_another_owner(client: WaltzClient
     cluster.logs[0].gate.clear()
     futures = [await client.append_nowait(0, b"%d" % n) for n in range(1, 100)]
     await until(lambda: cluster.logs[0].frames > 1)
-    moving = asyncio.create_task(cluster.move(0, 2, tell=tell))
+    moving = asyncio.create_task(cluster.move(0, 2, notify=tell))
     await asyncio.sleep(0.01)
     cluster.logs[0].gate.set()
     await moving

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -11,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_log.client import Appended, Draft, Lock, LockConflict, NotInLog, WaltzClient
+from waltz_log.client import Appended, BulkColumns, ClientSettings, Draft, Lock, LockConflict, NotInLog, Receipt, WaltzClient
 from waltz_log.client.base import arrow
-from waltz_log.errors import InvalidRequest, NotAppended, OutcomeUnknown, TransactionTooLarge
+from waltz_log.core.ports import Coordinator
+from waltz_log.errors import InvalidBatch, InvalidRequest, NotAppended, OutcomeUnknown, TransactionTooLarge
+from waltz_log.testing.coordinator import MemoryEnsemble
+from waltz_log.testing.network import MemoryNetwork
 from waltz_log.testing.scripted_server import Break, ScriptedCluster
 
 Connect = Callable[..., Awaitable[WaltzClient]]
@@ -150,7 +155,8 @@ async def test_taking_ends_with_the_first_deadline_that_passes(connect: Connect,
     assert read == receipt.taken < 30
     assert receipt.appended == []
     assert {type(each.error) for each in receipt.failed} == {OutcomeUnknown, NotAppended}
-    assert len(receipt.failed) == receipt.taken
+    assert [each.position + at for each in receipt.failed for at in range(each.length)] == list(range(receipt.taken))
+    assert [each.length for each in receipt.failed if isinstance(each.error, OutcomeUnknown)] == [10], "what is unknown together is one range"
     cluster.logs[0].gate.set()
 
 
@@ -263,17 +269,144 @@ async def test_a_record_batch_a_table_and_a_stream_of_batches_are_appended(clien
 
 
 @pytest.mark.parametrize(
-    "columns",
+    ("columns", "column"),
     [
-        {"data": pa.array([b"a", None])},
-        {"data": pa.array([1, 2])},
-        {"data": pa.array([b"a"]), "header": pa.array([1], pa.int64())},
-        {"data": pa.array([b"a"]), "header": pa.array([None], pa.int32())},
-        {"data": pa.array([b"a"]), "key": pa.array([b"k"])},
-        {"value": pa.array([b"a"])},
+        ({"data": pa.array([b"a", None])}, "data"),
+        ({"data": pa.array([1, 2])}, "data"),
+        ({"data": pa.array([b"a"]), "header": pa.array([1], pa.int64())}, "header"),
+        ({"data": pa.array([b"a"]), "header": pa.array([None], pa.int32())}, "header"),
+        ({"data": pa.array([b"a"]), "key": pa.array([b"k"])}, "key"),
+        ({"value": pa.array([b"a"])}, "value"),
     ],
 )
-async def test_a_record_batch_of_another_shape_is_refused(client: WaltzClient, cluster: ScriptedCluster, columns: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match="record batch"):
+async def test_a_record_batch_of_another_shape_is_refused(
+    client: WaltzClient, cluster: ScriptedCluster, columns: dict[str, Any], column: str
+) -> None:
+    with pytest.raises(InvalidBatch) as refused:
         await client.append_bulk(0, pa.RecordBatch.from_pydict(columns))
+    assert refused.value.column == column
     assert cluster.logs[0].frames == 0
+
+
+# ---- columns -------------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["list", "table", "columns", "a batch in a stream"])
+async def test_of_a_batch_with_a_bad_row_nothing_is_sent(client: WaltzClient, cluster: ScriptedCluster, kind: str) -> None:
+    large = bytes(2 * 1024 * 1024)
+    batches = [pa.RecordBatch.from_pydict({"data": pa.array(data, pa.large_binary())}) for data in ([b"a", b"b"], [b"c", large])]
+    sources: dict[str, tuple[Any, int]] = {
+        "list": ([b"a"] * 70_000 + [large], 70_000),
+        "table": (pa.Table.from_batches(batches), 3),
+        "columns": (BulkColumns([b"a", large], write_locks=[["x"], []]), 1),
+        "a batch in a stream": (iter([batches[1]]), 1),
+    }
+    source, row = sources[kind]
+    with pytest.raises(InvalidBatch, match="above a limit") as refused:
+        await client.append_bulk(0, source)
+    assert (refused.value.row, refused.value.column) == (row, "data")
+    assert cluster.logs[0].frames == 0
+
+
+async def test_rows_with_locks_conflict_by_position(client: WaltzClient, cluster: ScriptedCluster) -> None:
+    winner = await client.append(0, b"winner", write_locks=[Lock("seat", "3"), Lock("seat", "5")])
+    keys = [[str(number)] for number in range(8)]
+    failures: list[NotInLog] = []
+    columns = BulkColumns([b"%d" % number for number in range(8)], 7, pa.array(keys), lock_name="seat", high_water_mark=-1)
+    receipt = await client.append_bulk(0, columns, on_error=failures.append)
+    assert [(each.position, each.length) for each in receipt.failed] == [(3, 1), (5, 1)]
+    assert {each.error.winner for each in failures if isinstance(each.error, LockConflict)} == {winner.transaction_id}
+    assert [(each.first, each.length) for each in receipt.appended] == [(0, 3), (4, 1), (6, 2)]
+    assert cluster.logs[0].data() == [b"winner", *(b"%d" % number for number in range(8) if number not in (3, 5))]
+    again = await client.append_bulk(0, BulkColumns([b"x", b"y"], write_locks=[["3"], [b"3"]], lock_name="seat"))
+    assert again.committed == 2, "no mark was given: what this client wrote itself counts as known"
+
+
+async def test_single_appends_and_rows_share_frames_in_order(connect: Connect, cluster: ScriptedCluster) -> None:
+    client = await connect(linger_ms=1000)
+    await client.append(0, b"first")
+    cluster.logs[0].gate.clear()
+    held = [await client.append_nowait(0, b"held %d" % number) for number in range(2)]
+    await until(lambda: len(client._producer(0).window.frames) == 1)
+    await asyncio.sleep(0.01)
+    single = await client.append_nowait(0, b"single", write_locks=[Lock("x", 1)])
+    bulk = client.bulk(0)
+    await bulk.enqueue([b"a", b"b"])
+    other = await client.append_nowait(0, b"other")
+    await bulk.enqueue(BulkColumns([b"c", b"d"], write_locks=[["1"], ["2"]], lock_name="x"))
+    frames = cluster.logs[0].frames
+    cluster.logs[0].gate.set()
+    assert (await bulk.finish()).appended == [Appended(0, 2, 4), Appended(2, 2, 7)]
+    assert [(await each).transaction_id for each in (*held, single, other)] == [1, 2, 3, 6]
+    assert cluster.logs[0].data()[3:] == [b"single", b"a", b"b", b"other", b"c", b"d"]
+    assert cluster.logs[0].frames <= frames + 2
+
+
+@given(entries=st.lists(st.one_of(st.none(), st.integers(1, 700)), min_size=1, max_size=20), breaks=st.sets(st.integers(0, 5)), seed=st.integers())
+@settings(max_examples=30, deadline=None)
+def test_rows_and_single_appends_come_out_as_they_went_in(entries: list[int | None], breaks: set[int], seed: int) -> None:
+    """Small windows and frames, and connections that break: None is a single append, a number so many rows."""
+
+    async def main() -> None:
+        ensemble, network, rng = MemoryEnsemble(), MemoryNetwork(), random.Random(seed)
+        cluster = ScriptedCluster(network, ensemble.session(), partitions=1)
+        await cluster.start()
+
+        async def coordinator() -> Coordinator:
+            return ensemble.session()
+
+        options = ClientSettings(frame_bytes=4096, max_pending=300, retry_base_s=0.001, retry_cap_s=0.002)
+        client = await WaltzClient.connect_over(coordinator, network, options, rng=random.Random(seed))
+        cluster.logs[0].faults.extend([Break(rng.choice(["before", "after"])) if at in breaks else None for at in range(6)])
+        bulk = client.bulk(0)
+        expected: list[bytes] = []
+        singles: dict[int, asyncio.Future[Receipt]] = {}
+        positions: list[int] = []
+        for number, entry in enumerate(entries):
+            if entry is None:
+                singles[len(expected)] = await client.append_nowait(0, b"single %d" % number)
+                expected.append(b"single %d" % number)
+            else:
+                rows = [b"%d:%d" % (number, at) for at in range(entry)]
+                positions += range(len(expected), len(expected) + entry)
+                expected += rows
+                await bulk.enqueue(rng.choice([rows, iter(rows), pa.RecordBatch.from_pydict({"data": pa.array(rows, pa.binary())})]))
+        receipt = await bulk.finish()
+        assert {place: (await future).transaction_id for place, future in singles.items()} == {place: place for place in singles}
+        assert cluster.logs[0].data() == expected
+        assert (receipt.taken, receipt.committed, receipt.failed) == (len(positions), len(positions), [])
+        assert [receipt.transaction_id(at) for at in range(len(positions))] == positions
+        window = client._producer(0).window
+        assert (window.pending, window.pending_bytes, window.queue_bytes) == (0, 0, 0)
+        await client.close()
+        await cluster.stop()
+
+    asyncio.run(main())
+
+
+async def test_what_a_client_left_open_in_mid_batch_is_resolved_by_ranges(connect: Connect, cluster: ScriptedCluster) -> None:
+    client = await connect(frame_bytes=4096, close_timeout_s=0.05)
+    await client.append(0, b"first", write_locks=[Lock("x", "50")])
+    cluster.logs[0].faults.extend([None, None, Break("before")])
+    cluster.logs[0].gate.clear()
+    columns = BulkColumns([b"%d" % number for number in range(500)], write_locks=[[str(number)] for number in range(500)], lock_name="x")
+    appending = asyncio.ensure_future(client.append_bulk(0, columns))
+    await until(lambda: len(client._producer(0).window.frames) >= 3)
+    await client.close()
+    receipt = await appending
+    cluster.logs[0].gate.set()
+    unknown = [each for each in receipt.failed if isinstance(each.error, OutcomeUnknown)]
+    assert unknown
+    assert sum(each.length for each in receipt.failed) + receipt.committed == receipt.taken
+    another = await connect()
+    log, found = cluster.logs[0].data(), 0
+    for position, error, length in unknown:
+        assert isinstance(error, OutcomeUnknown)
+        assert error.count == length
+        for first, count, transaction_id in await another.resolve_range(pickle.loads(pickle.dumps(error))):
+            assert log[transaction_id : transaction_id + count] == [b"%d" % (position + first + at) for at in range(count)]
+            found += count
+        if length > 1:
+            with pytest.raises(InvalidRequest, match="resolve_range"):
+                await another.resolve(error)
+    assert found == len(log) - 1 - receipt.committed

@@ -68,7 +68,7 @@ async def test_a_feed_goes_on_over_changes_of_owner_without_gap_or_repeat(
         if n % 2:
             network.cut(cluster.servers[n % 2].address)
             network.heal(cluster.servers[n % 2].address)
-        await cluster.move(0, 1 + (n + 1) % 2, tell=tell)
+        await cluster.move(0, 1 + (n + 1) % 2, notify=tell)
     assert [each.transaction_id for each in await reading] == list(range(500))
     assert cluster.servers[1].mounts > 1
 

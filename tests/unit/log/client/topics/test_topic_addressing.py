@@ -26,7 +26,7 @@ from waltz_log.client import (
 )
 from waltz_log.core.formats.envelope import pack_keyed, split_keyed
 from waltz_log.core.topics.topic_names import partition_of_key
-from waltz_log.errors import EnvelopeBroken, InvalidRequest, NoSuchTopic, NotAppended, TopicDeleted, TransactionTooLarge
+from waltz_log.errors import EnvelopeBroken, InvalidBatch, InvalidRequest, NoSuchTopic, NotAppended, TopicDeleted, TransactionTooLarge
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
 from waltz_log.testing.coordinator import MemoryCoordinator
 
@@ -301,8 +301,10 @@ async def test_each_entry_stands_for_itself_and_failures_are_told_by_position(cl
     done = await topic.append_bulk(entries, on_error=fails)
     assert ([failure.position for failure in done.failed], done.committed) == ([1, 2, 3, 5], 3)
     plain = await client.topic("shop/plain")
-    done = await plain.append_bulk([b"x", (b"k", b"v"), b"y"], partition=1)
+    done = await plain.append_bulk(iter([b"x", (b"k", b"v"), b"y"]), partition=1)
     assert (done.committed, [failure.position for failure in done.failed], set(done.partitions)) == (2, [1], {1})
+    with pytest.raises(InvalidBatch, match="not tuple: row=1 column=data"):
+        await plain.append_bulk([b"x", (b"k", b"v"), b"y"], partition=1)
     with pytest.raises(InvalidRequest, match="key and data"):
         await topic.append_bulk(pa.table({"data": ["x"]}))
 
@@ -316,7 +318,7 @@ async def test_what_stands_behind_the_end_of_a_call_is_told_to_be_out_of_the_log
     client = await cluster.client(ClientSettings(max_pending=4, append_timeout_s=0.2, retry_cap_s=0.05))
     done = await (await client.topic("shop/orders")).append_bulk(entries)
     assert done.committed == 0
-    assert [failure.position for failure in done.failed] == list(range(40))
+    assert [failure.position + at for failure in done.failed for at in range(failure.length)] == list(range(40))
     assert all(isinstance(failure.error, NotAppended) for failure in done.failed)
     await cluster.start_server("server-0")
 

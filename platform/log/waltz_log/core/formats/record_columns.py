@@ -1,0 +1,48 @@
+"""The records of a frame encoded at once, with numpy: the bytes of `records.encode_records`, in about half of its time.
+
+Only the checksum of its data reads a record by itself. Headers are made in columns, and each closing checksum follows from those of header and data
+(`crc_algebra`), without the data. What stands between the data of two records is cut out of those columns, and one join puts all of it together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+
+from waltz_log.core.formats.block import HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_log.core.formats.crc_algebra import crc_of_words, shift
+
+__all__ = ["encode_record_columns"]
+
+_CLOSING_BYTES = RECORD_OVERHEAD_BYTES - HEADER_BYTES
+_HEADER_WORDS = HEADER_BYTES // 4
+
+
+def encode_record_columns(
+    client_id: int, generation: int, partition: int, first_sequence: int, headers: int | Sequence[int], bodies: Sequence[bytes | memoryview]
+) -> tuple[bytes, bytes]:
+    """The lengths of the records (`columns`), and the records back to back, ids zero, sequences from `first_sequence`. `headers`: one for each
+    record, or one for all. At least one record; numbers must fit their fields (`records`), which callers check."""
+    count = len(bodies)
+    sizes = np.fromiter(map(len, bodies), dtype=np.int64, count=count)
+    checksums = np.fromiter(map(crc32, bodies), dtype=np.uint32, count=count)
+    columns = np.zeros((_HEADER_WORDS, count), dtype=np.uint32)
+    columns[2], columns[3], columns[4] = client_id, generation, partition
+    columns[5] = np.arange(first_sequence, first_sequence + count, dtype=np.int64)
+    columns[6] = np.asarray(headers, dtype=np.int32).view(np.uint32)
+    columns[7] = sizes
+    columns[8] = checksums
+    alike = bool((sizes == sizes[0]).all())
+    # crc(header + data) = shift(crc(header), data length) ^ crc(data)
+    closings = shift(crc_of_words(columns), int(sizes[0]) if alike else sizes) ^ checksums
+    # Between the data: the closing checksum of one record and the header of the next. The first record follows none, and none follows the last.
+    between = np.zeros((count + 1, RECORD_OVERHEAD_BYTES // 4), dtype=">u4")
+    between[1:, 0] = closings
+    between[:-1, 1:] = columns.T
+    pieces: list[bytes | memoryview] = [b""] * (2 * count + 1)
+    pieces[::2] = between.view(f"V{RECORD_OVERHEAD_BYTES}")[:, 0].tolist()
+    pieces[1::2] = bodies
+    pieces[0], pieces[-1] = pieces[0][_CLOSING_BYTES:], pieces[-1][:_CLOSING_BYTES]
+    return (sizes + RECORD_OVERHEAD_BYTES).astype(">i4").tobytes(), b"".join(pieces)
