@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from tools import reference_commands, reference_errors, reference_events, reference_settings
+from collections.abc import Callable
+from pathlib import Path
 
-MODULES = (reference_settings, reference_commands, reference_errors, reference_events)
+from tools import reference_api, reference_commands, reference_errors, reference_events, reference_metrics, reference_settings
+
+PAGES: dict[Path, Callable[[], str]] = {
+    **{module.PAGE: module.page for module in (reference_settings, reference_commands, reference_errors, reference_events, reference_metrics)},
+    **{page.path: page.text for page in reference_api.PAGES},
+}
 
 
 def main() -> None:
-    for module in MODULES:
-        module.PAGE.write_text(module.page())
+    for path, text in PAGES.items():
+        path.write_text(text())
 
 
 if __name__ == "__main__":
