@@ -14,6 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "delta-jars"
 
+ARCHIVE = ROOT / ".cache" / "spark.jsa"
+CALLERS_OWN = ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")
+
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """For drivers that end before the optimizing compiler has paid for itself: for a few commits they take four tenths less processor time."""
 
@@ -21,20 +24,20 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 @pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
     """For processes that start Spark: this interpreter for workers, the project's settings, and nothing of the caller's Spark."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")}
+    kept = {name: value for name, value in os.environ.items() if name not in CALLERS_OWN}
     return {
         **kept,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_CONF_DIR": str(ROOT / "conf"),
         "SPARK_SUBMIT_OPTS": SHORT_LIVED,
     }
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str, str]) -> Iterator[Any]:
-    jars = sorted(str(path) for path in JARS.glob("*.jar"))
-    assert jars, f"no jars in {JARS}: run make setup"
+    assert list(JARS.glob("*.jar")), f"no jars in {JARS}: run make setup"
+    for name in CALLERS_OWN:
+        os.environ.pop(name, None)
     os.environ.update(spark_environment)
     from pyspark.sql import SparkSession
 
@@ -43,7 +46,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str,
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tests")
-        .config("spark.jars", ",".join(jars))
+        .config("spark.driver.extraClassPath", f"{JARS}/*")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={ROOT / 'conf' / 'log4j2.properties'} -XX:SharedArchiveFile={ARCHIVE}")
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.sql.shuffle.partitions", "2")

@@ -67,7 +67,7 @@ def test_the_checker_names_what_differs(table: list[Row], told: list[str]) -> No
     assert differences(LOG, table, {0: 2, 1: 2}) == told
 
 
-def test_the_checker_compares_marks_and_tells_ten_differences_at_most() -> None:
+def test_the_checker_compares_marks_and_reports_ten_differences_at_most() -> None:
     assert differences(LOG, LOG, {0: 2, 1: 1}) == ["mark: partition=1 table=1 log=2"]
     assert differences(LOG, LOG, {0: 2, 1: 2, 5: 0}) == ["mark: partition=5 table=0 log=None"]
     many = [Row(0, at, 0) for at in range(30)]

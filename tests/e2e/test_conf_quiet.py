@@ -30,11 +30,10 @@ def test_a_session_prints_warnings_and_errors_only(tmp_path: Path, spark_environ
     (tmp_path / "conf").symlink_to(ROOT / "conf")
     (tmp_path / "job.py").write_text(JOB)
     here = {"spark.master": "local[1]", "spark.archives": "", "spark.pyspark.python": sys.executable, "spark.pyspark.driver.python": sys.executable}
-    here["spark.jars"] = str(ROOT / ".cache" / "delta-jars" / "*.jar")
+    here |= {"spark.jars": "", "spark.driver.extraClassPath": f"{ROOT / '.cache' / 'delta-jars'}/*"}
     options = [part for name, value in here.items() for part in ("--conf", f"{name}={value}")]
-    environment = {key: value for key, value in spark_environment.items() if key != "SPARK_CONF_DIR"}
     command = [str(Path(sys.prefix) / "bin" / "spark-submit"), "--properties-file", str(ROOT / "conf" / name), *options, "job.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=spark_environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "progress of the job"
     told = done.stderr.splitlines()

@@ -96,7 +96,7 @@ def one_commit_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internal.TableTransaction, "commit", commit)
 
 
-def test_letters_are_told_once_and_before_any_table_moves_past_them_wherever_drivers_die(
+def test_letters_are_reported_once_and_before_any_table_moves_past_them_wherever_drivers_die(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = raw(spark, ROWS)
@@ -170,7 +170,7 @@ def test_a_letter_beyond_its_table_is_left_to_the_stream(spark: Any, tmp_path: P
     assert letters(spark, tmp_path) == [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")], "once, though more came with it this time"
 
 
-def test_what_the_table_holds_is_told_no_more_and_a_letter_is_counted_once_though_the_race_was_lost(
+def test_what_the_table_holds_is_reported_no_more_and_a_letter_is_counted_once_though_the_race_was_lost(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns that became stricter make no letters of rows that landed, though their batch comes again with letters behind."""
@@ -210,17 +210,19 @@ outputs:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("dry_run", [False, pytest.param(True, marks=pytest.mark.long)], ids=["at-once", "after-a-dry-run"])
-def test_the_job_tells_what_would_land_and_then_does_it(spark: Any, spark_environment: dict[str, str], tmp_path: Path, dry_run: bool) -> None:
+def test_the_job_reports_what_would_land_and_then_does_it(spark: Any, spark_environment: dict[str, str], tmp_path: Path, dry_run: bool) -> None:
     outputs = landing(tmp_path).model_dump()["outputs"][:1]
     Landing(landing(tmp_path, outputs=outputs, unrouted="skip"), KEY).write(raw(spark, ROWS))
     pipeline = tmp_path / "all.yaml"
     pipeline.write_text(PIPELINE.format(directory=tmp_path))
 
     def job(*arguments: str) -> list[str]:
-        command = [sys.executable, str(ROOT / "jobs" / "replay_dead_letters.py"), f"--pipeline={pipeline}", *arguments]
+        submit = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
+        command = [*submit, str(ROOT / "jobs" / "replay_dead_letters.py"), f"--pipeline={pipeline}", *arguments]
         done = subprocess.run(command, cwd=ROOT, env=spark_environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        # spark-submit writes what the program says on stderr, its progress, to stdout as well
+        return [line for line in done.stdout.splitlines() if not line.startswith("replay of cluster")]
 
     told = [f"table={tmp_path / 'all'} landed=2 still=2 waiting=0", "  1 is not UTF-8", "  1 is not one JSON object"]
     if dry_run:  # starts a JVM of its own
@@ -260,7 +262,7 @@ def test_after_a_restore_letters_wait_until_the_stream_has_come_so_far_again(spa
     assert table(spark, tmp_path / "all", "transaction_id") == [(0,), (1,), (3,)]
 
 
-def test_letters_are_told_again_where_their_table_was_restored_together_with_its_target(spark: Any, tmp_path: Path) -> None:
+def test_letters_are_reported_again_where_their_table_was_restored_together_with_its_target(spark: Any, tmp_path: Path) -> None:
     """As after all tables were set back to yesterday: the log comes again, and nobody else remembers its letters."""
     settings = landing(tmp_path, outputs=landing(tmp_path).model_dump()["outputs"][:1], unrouted="skip")
     Landing(settings, KEY).write(raw(spark, ROWS[:1]))
@@ -279,7 +281,7 @@ def test_letters_are_told_again_where_their_table_was_restored_together_with_its
     assert letters(spark, tmp_path) == [told[0], *told]
 
 
-def test_landings_that_share_a_table_of_letters_tell_each_what_none_of_their_own_routes_takes(spark: Any, tmp_path: Path) -> None:
+def test_landings_that_share_a_table_of_letters_report_each_what_none_of_their_own_routes_takes(spark: Any, tmp_path: Path) -> None:
     """The first one to get so far told for both: what the other's routes do not take was nowhere."""
     first, second = landing(tmp_path).model_dump()["outputs"]
     second["route"]["headers"] = (STRAY,)

@@ -234,7 +234,7 @@ def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spa
 
 
 @pytest.mark.parametrize("job", ["ingest", "upsert"])
-def test_a_job_from_arguments_lands_restarts_and_tells_of_what_does_not_decode_as_a_pipeline(
+def test_a_job_from_arguments_lands_restarts_and_reports_what_does_not_decode_as_a_pipeline(
     spark: Any, stub: Stub, board: StatusBoard, tmp_path: Path, job: str
 ) -> None:
     cluster = stub()
@@ -439,7 +439,7 @@ def test_maintenance_compacts_keeps_marks_and_what_a_reader_needs(spark: Any, la
         reader_version(spark, str(tmp_path / "nobody"), kept)
 
 
-def test_columns_that_are_told_without_spark_are_those_that_spark_makes(spark: Any) -> None:
+def test_columns_that_are_reported_without_spark_are_those_that_spark_makes(spark: Any) -> None:
     outputs = tuple(
         OutputSettings(target=TargetSettings(table=f"t{number}"), decode=decode)
         for number, decode in enumerate(

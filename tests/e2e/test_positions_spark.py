@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -11,11 +13,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as f
 
+from tools.doc_blocks import blocks
 from waltz_delta import DeltaAppend, DeltaUpsert, consistent_cut, dataframe_at, dataset_at, high_water_marks, version_at
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoints import CHECKPOINTS
 from waltz_delta.marks.positions_log import TableLog
 from waltz_log.errors import InvalidRequest
+from waltz_log.testing import SyncInMemoryCluster
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "log_positions.md"
 
 KEY = "a9f9d1de-5f7c-4a4e-9d39-50d9bd5c4c11"
 
@@ -24,7 +30,38 @@ def rows(spark: Any, first: int, end: int) -> Any:
     return spark.range(first, end).selectExpr("0 AS partition", "id AS transaction_id", "cast(id % 4 AS STRING) AS name", "id AS n").coalesce(1)
 
 
-def test_a_cut_of_tables_that_spark_fills_is_what_both_tell(spark: Any, tmp_path: Path) -> None:
+def test_the_programs_of_the_page_run(spark: Any, tmp_path: Path) -> None:
+    programs = [block.text.replace("/lake", str(tmp_path)) for block in blocks(PAGE.name, PAGE.read_text()) if block.language == "python"]
+    own_write, as_of, cut = (compile(program, PAGE.name, "exec") for program in programs)
+    orders, customers = DeltaAppend(f"{tmp_path}/orders", KEY), DeltaUpsert(f"{tmp_path}/customers", KEY, ["name"])
+    orders.write(rows(spark, 0, 42))
+    customers.write(rows(spark, 0, 20))
+    with SyncInMemoryCluster() as cluster, ThreadPoolExecutor() as job:
+        client = cluster.client()
+        client.append_bulk(0, [b"{}"] * 42)
+
+        def land() -> None:
+            feed = client.feed(0, after=41)
+            next(feed)
+            feed.close()
+            orders.write(rows(spark, 42, 43))
+
+        landed = job.submit(land)
+        names: dict[str, Any] = {"client": client, "order": SimpleNamespace(to_json=lambda: b'{"n": 42}')}
+        exec(own_write, names)
+        landed.result()
+    assert (names["receipt"].transaction_id, names["version"]) == (42, 1)
+    exec(as_of, names)
+    assert (names["before"], sorted(names["rows"]["n"].to_pylist())) == ({0: 42}, list(range(43)))
+    orders.write(rows(spark, 43, 50))
+    assert dataset_at(f"{tmp_path}/orders", names["before"]).to_table().sort_by("n") == names["rows"].sort_by("n")
+    assert version_at(f"{tmp_path}/orders", {0: 41}) == 0
+    exec(cut, names)
+    assert (names["cut"].position, names["cut"].exact) == ({0: 19}, True)
+    assert (names["orders"].count_rows(), names["customers"].count_rows()) == (20, 4)
+
+
+def test_a_cut_of_tables_that_spark_fills_is_what_both_report(spark: Any, tmp_path: Path) -> None:
     plain, merged = str(tmp_path / "plain"), str(tmp_path / "merged")
     for first, end in ((0, 10), (10, 18), (18, 30)):
         DeltaAppend(plain, KEY).write(rows(spark, first, end))

@@ -307,9 +307,11 @@ def test_a_checksum_file_of_a_replaced_table_is_refused(spark: Any, tmp_path: Pa
 def test_a_commit_into_a_table_that_was_just_replaced_is_found_and_named(spark: Any, tmp_path: Path, cached: bool) -> None:
     """The log of the new table then holds its own first commit and one of the query's, with a hole between them."""
     ours, other = tmp_path / "ours", tmp_path / "other"
+    sink = DeltaAppend(str(ours), KEY, properties={"delta.checkpointInterval": "10"})
     for first in range(0, 120, 10):
-        DeltaAppend(str(ours), KEY).write(rows(spark, 0, first, first + 10))
+        sink.write(rows(spark, 0, first, first + 10))
     assert CHECKPOINTS.settle(60)
+    assert list((ours / "_delta_log").glob("*.checkpoint*.parquet")), "Delta's cache names a file that is about to go"
     DeltaAppend(str(other), KEY).write(rows(spark, 0, 0, 10))
     shutil.copy(ours / "_delta_log" / f"{11:020d}.json", other / "_delta_log")
     shutil.rmtree(ours)

@@ -11,7 +11,7 @@ import pytest
 from delta.tables import DeltaTable
 
 from waltz_delta.base import internal
-from waltz_delta.base.checkpoints import CHECKPOINTS
+from waltz_delta.base.checkpoints import CHECKPOINTS, Checkpoints
 
 TOLD: dict[str, Any] = {"query": "q", "batch": 1, "metadata": ""}
 
@@ -126,7 +126,7 @@ def test_identifiers_survive_user_writes_compaction_and_vacuum(spark: Any, tmp_p
     assert internal.transaction_versions(spark, path) == {"a": 2}
 
 
-def test_restore_leaves_identifiers_and_the_commits_tell_of_it(spark: Any, tmp_path: Path) -> None:
+def test_restore_leaves_identifiers_and_the_commits_report_of_it(spark: Any, tmp_path: Path) -> None:
     """Should RESTORE bring them back some day, `waltz_delta/marks/restored.py` is not needed any more."""
     path = str(tmp_path / "t")
     append(internal.TableTransaction(spark, path), rows(spark, 0, 1), {"a": 0})
@@ -147,18 +147,22 @@ def test_restore_leaves_identifiers_and_the_commits_tell_of_it(spark: Any, tmp_p
 def test_no_commit_waits_for_the_checkpoint_that_is_due(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, log = str(tmp_path / "t"), tmp_path / "t" / "_delta_log"
     due: list[Any] = []
-    monkeypatch.setattr(CHECKPOINTS, "schedule", lambda _, write: due.append(write))
-    for version in range(11):
-        assert not due
+    now_s = 0.0
+    checkpoints = Checkpoints(lambda: now_s)
+    monkeypatch.setattr(checkpoints, "schedule", lambda _, write: due.append(write))
+    monkeypatch.setattr(internal, "CHECKPOINTS", checkpoints)
+    for version in range(12):
+        assert not due, "ten commits alone are not enough"
+        now_s = 60.0 if version == 11 else 0.0
         append(internal.TableTransaction(spark, path), rows(spark, version, version + 1), {"a": version})
     assert not list(log.glob("*.checkpoint*.parquet"))
     with ThreadPoolExecutor(1) as other:  # it has no session of its own
         other.submit(due.pop()).result()
-    assert [each.name for each in log.glob("*.checkpoint*.parquet")] == [f"{10:020d}.checkpoint.parquet"]
-    assert json.loads((log / "_last_checkpoint").read_text())["version"] == 10
-    append(internal.TableTransaction(spark, path), rows(spark, 11, 12), {"a": 11})
-    assert internal.transaction_versions(spark, path) == {"a": 11}
-    assert spark.read.format("delta").load(path).count() == 12
+    assert [each.name for each in log.glob("*.checkpoint*.parquet")] == [f"{11:020d}.checkpoint.parquet"]
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == 11
+    append(internal.TableTransaction(spark, path), rows(spark, 12, 13), {"a": 12})
+    assert internal.transaction_versions(spark, path) == {"a": 12}
+    assert spark.read.format("delta").load(path).count() == 13
 
 
 def test_a_merge_whose_version_was_used_is_skipped_and_gives_no_row(spark: Any, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_examples_of_the_page_run(
     assert re.search(r"\|0 +\|0 +\|5 +\|127.0.0.1:\d+ *\|\[127.0.0.1:\d+, 127.0.0.1:\d+, 127.0.0.1:\d+\] *\|", shown)
 
 
-def test_times_and_sizes_are_told_by_the_storage_nodes(spark: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_times_and_sizes_are_reported_by_the_storage_nodes(spark: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     def read(**options: str) -> Any:
         return spark.read.format("waltz").options(cluster=cluster.cluster, **options).load()
 

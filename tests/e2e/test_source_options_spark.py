@@ -94,7 +94,7 @@ def test_an_option_of_a_batch_read_gives_exactly_its_rows(spark: Any, read: Read
     expect(read(**options), expected)
 
 
-def test_more_columns_tell_who_appended_and_the_checksum_is_the_one_of_sql(spark: Any, read: Read) -> None:
+def test_more_columns_report_who_appended_and_the_checksum_is_the_one_of_sql(spark: Any, read: Read) -> None:
     found = read(includeMetadata="true", partitions="1")
     expect(found, rows((1, 0, 30), metadata=True), SCHEMA_WITH_METADATA)
     assert found.where("crc32(data) <> checksum").count() == 0
@@ -171,7 +171,7 @@ def test_without_sparks_setting_filters_are_sparks_own_business(read: Read, log:
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_an_option_that_cannot_be_is_told_by_name(read: Read, options: dict[str, str], told: str) -> None:
+def test_an_option_that_cannot_be_is_reported_by_name(read: Read, options: dict[str, str], told: str) -> None:
     with pytest.raises(PySparkException, match=told):
         read(**options).collect()
 

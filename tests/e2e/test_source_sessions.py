@@ -157,7 +157,9 @@ def test_a_replica_left_behind_with_other_transactions_under_the_same_ids_never_
     assert data_of(task(left_behind, last=14, session=2)) == committed + won, "once it caught up it serves like the others"
 
 
-def test_segments_trimmed_under_the_reader_are_told_exactly_or_passed_over(replica: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_trimmed_under_the_reader_are_reported_exactly_or_passed_over(
+    replica: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ranges, "BATCH_BYTES", MEBIBYTE)
     monkeypatch.setattr(ranges, "LOOKAHEAD_BYTES", MEBIBYTE)
     blocks, rows = 40, 8

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 
 from pyspark_waltz.testing import StubCluster
+from tools.doc_blocks import blocks
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md"
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 
@@ -30,8 +34,21 @@ def sql(spark: Any) -> Iterator[Sql]:
     spark.conf.set(name, "builtin")
     yield lambda text: [tuple(row) for row in spark.sql(text).collect()]
     for row in spark.sql("SHOW TABLES LIKE 'log*'").collect():
-        spark.sql(f"DROP TABLE {row.tableName}")
+        spark.sql(f"DROP {'VIEW' if row.isTemporary else 'TABLE'} {row.tableName}")
     spark.conf.set(name, before)
+
+
+def test_the_statements_of_the_page_run(sql: Sql, stub: Callable[..., StubCluster]) -> None:
+    log = stub(partitions=4)
+    log.append(0, [b"a%d" % n for n in range(20)])
+    log.append(3, [b"b0"])
+    shown = [block.text for block in blocks(PAGE.name, PAGE.read_text()) if block.language == "sql"]
+    local = [block.replace("USING waltz", "USING waltz_stub").replace("10.0.0.5:2181/waltz", log.address) for block in shown]
+    results = [[sql(statement) for statement in block.split(";\n") if statement] for block in local]
+    (catalog, created, counted, read), (view,) = results
+    assert (catalog, created, view) == ([("spark.sql.catalog.spark_catalog", "builtin")], [], [])
+    assert (sorted(counted), [row[:2] for row in read]) == ([(0, 20), (3, 1)], [(0, 18), (0, 19)])
+    assert sql("SELECT count(*) FROM log_now") == [(21,)]
 
 
 def test_a_table_is_the_log_by_name_and_shows_what_is_appended_later(sql: Sql, log: StubCluster) -> None:

@@ -36,7 +36,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_one_full_disk_of_three_is_told_and_catches_up_when_there_is_room() -> None:
+def test_one_full_disk_of_three_is_reported_and_catches_up_when_there_is_room() -> None:
     async def run() -> None:
         cluster = MemoryCluster(servers=1)
         await cluster.start()

@@ -114,7 +114,7 @@ def test_a_partition_that_never_opened_moves_too() -> None:
     run_in_virtual_time(run())
 
 
-def test_where_nobody_reaches_a_majority_the_partition_stays() -> None:
+def test_the_partition_stays_if_no_server_reaches_a_majority() -> None:
     async def run() -> None:
         cut = Cut()
         cluster = cut.cluster

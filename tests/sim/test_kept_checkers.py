@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from verification.simulation.history import Attempt, Evidence, History
-from verification.simulation.kept import KeptEvidence
 from verification.simulation.kept_checkers import KEPT_CHECKERS
+from verification.simulation.kept_evidence import KeptEvidence
 from verification.simulation.kept_mix import KeptTopic
 from waltz_log.client import Transaction
 from waltz_log.core.formats.records import encode_record

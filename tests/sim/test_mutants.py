@@ -34,6 +34,8 @@ NOTICED_BY = {
 COMPLAINTS = {
     "progress_forgotten": (90, "sessions and kept nothing above"),
     "changed_before_a_majority_answered": (1_850_260, "was committed as"),
+    "ranges_settled_off_by_one": (300_005, "was committed as"),
+    "conflicts_settled_off_by_one": (300_000, "was answered 0 times"),
     "confirmed_by_a_lease": (401_000, "said that nothing of client"),
     "fence_not_durable": (100, "13: a fence went back"),
     "hanging_replica_waited_for": (14, "29: no append within"),

@@ -86,13 +86,13 @@ def _deleted_before_the_answer(patch: pytest.MonkeyPatch) -> None:
 
     async def sending(self: lane.Lane, frames: Any) -> None:
         await honest(self, frames)
-        futures = [append.future for frame in frames for append in frame.appends]
+        futures = [append.future for frame in frames for part in frame.parts for append in part.appends]
         entries = [future.entry for future in futures if isinstance(future, lane.OutboxOutcome)]
         await self._writer.write(Change(deletes=[entry.entry_id for entry in entries]))
 
     def deliver(self: lane.Lane, outcomes: Any) -> None:
         self._ledger.decided([entry for entry, _ in outcomes])
-        self._owing.done(outcomes)
+        self._listener.done(outcomes)
         for entry, _ in outcomes:
             self.finished(entry)
 

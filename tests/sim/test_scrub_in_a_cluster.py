@@ -85,7 +85,7 @@ def _repaired(cluster: MemoryCluster, name: str) -> int:
     return told.repaired
 
 
-def test_rot_is_mended_while_appends_go_on_and_replicas_are_the_same_again() -> None:
+def test_corruption_is_repaired_while_appends_go_on_and_replicas_are_the_same_again() -> None:
     for seed in range(2):
         run_in_virtual_time(_run(seed))
 
@@ -119,7 +119,7 @@ async def _never_spreads() -> None:
     await cluster.stop()
 
 
-def test_rot_never_spreads() -> None:
+def test_corruption_never_spreads() -> None:
     run_in_virtual_time(_never_spreads())
 
 

@@ -67,7 +67,7 @@ def test_another_root_holds_no_cluster(cluster: LocalCluster) -> None:
     assert time.monotonic() - began_s < 10
 
 
-async def test_a_window_full_of_conflicts_is_told_at_once_and_holds_up_nobody(cluster: LocalCluster) -> None:
+async def test_a_window_full_of_conflicts_is_answered_at_once_and_delays_no_other_client(cluster: LocalCluster) -> None:
     """Each of thousands of transactions is looked up among what two clients wrote. A server that looked through it all for each stood still for half
     a minute, and told nobody anything meanwhile."""
     drafts = [Draft(b"turn", write_locks=[Lock("turn", number)]) for number in range(6000)]

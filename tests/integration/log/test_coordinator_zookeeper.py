@@ -102,7 +102,7 @@ async def test_connecting_where_no_cluster_is_names_the_address(ensemble: _Ensem
     await (await ZooKeeperCoordinator.connect(ensemble.address)).close()
 
 
-async def test_connecting_where_nobody_listens_fails_in_time() -> None:
+async def test_connecting_without_a_listener_fails_in_time() -> None:
     address = f"127.0.0.1:{_free_port()}/waltz"
     start = time.monotonic()
     with pytest.raises(ClusterUnavailable, match=address):

@@ -109,7 +109,7 @@ def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> Non
     assert "shop/orders" not in topic("list").stdout
 
 
-def test_a_killed_storage_node_is_told_and_comes_back(cluster: LocalCluster) -> None:
+def test_a_killed_storage_node_is_reported_and_comes_back(cluster: LocalCluster) -> None:
     cluster.kill("storage-1")
     cluster.wait_ready()
     found = _status(cluster.cluster)
@@ -236,7 +236,7 @@ class TestStorageNodeRefuses:
         assert refused.returncode == 2
         assert "in use by another process" in refused.stderr
 
-    def test_an_address_that_is_taken(self, settings: dict[str, Any]) -> None:
+    def test_an_address_that_is_in_use(self, settings: dict[str, Any]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             refused = self._run(settings | {"name": "storage-7", "listen": f"127.0.0.1:{taken.getsockname()[1]}"})
         assert refused.returncode == 5
@@ -352,7 +352,7 @@ def test_dev_runs_until_ctrl_c_and_brings_the_same_cluster_again(tmp_path: Path)
         assert dev.wait(60) == 0
 
 
-def test_what_a_process_said_last_is_told_when_it_does_not_start(tmp_path: Path) -> None:
+def test_what_a_process_said_last_is_reported_when_it_does_not_start(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, partitions=1, servers=1, storages=1, server_settings={"block_bytes_max": 1})
     with pytest.raises(ClusterUnavailable, match=r"server-0 ended while starting: .*block_bytes_max"), cluster:
         pass

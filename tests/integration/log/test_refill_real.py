@@ -50,7 +50,7 @@ async def test_a_replica_added_under_load_becomes_clean_over_many_sessions(tmp_p
             done, told = asyncio.Event(), list[str]()
             appending = asyncio.ensure_future(_append_on(client, done))
             before = (await _metadata(coordinator)).session
-            await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, ReplicaChange(0, add=added), wait_s=100.0, tell=told.append)
+            await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, ReplicaChange(0, add=added), wait_s=100.0, report=told.append)
             after = await _metadata(coordinator)
             done.set()
             assert await appending > 0

@@ -84,7 +84,7 @@ def test_only_takes_a_benchmark_or_one_of_its_figures() -> None:
         chosen("apend")
 
 
-def test_conditions_tell_a_quick_run_from_a_full_one() -> None:
+def test_conditions_report_a_quick_run_from_a_full_one() -> None:
     assert "quick" not in machine_conditions(quick=False)
     assert machine_conditions(quick=True)["quick"] == "yes"
 

@@ -42,7 +42,7 @@ def test_too_few_readings_are_refused() -> None:
         growth(readings([1, 2, 3, 4]), "heap_bytes")
 
 
-def test_the_figures_tell_what_they_grew_from() -> None:
+def test_the_figures_report_what_they_grew_from() -> None:
     heap, jvm, python = measurements(readings([100.0] * 50 + [120.0] * 50), {})
     assert (heap.name, heap.value, heap.ratio, heap.ratio_to) == ("spark.soak_heap_mb", 120, 1.2, "after the warm-up, 100 MB")
     assert (jvm.value, python.value, python.ratio) == (360, 90, 1)

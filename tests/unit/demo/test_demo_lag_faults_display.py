@@ -73,7 +73,7 @@ def test_a_fault_waits_until_it_proves_something() -> None:
     assert plan.finished
 
 
-def test_the_status_line_tells_everything_in_one_line() -> None:
+def test_the_status_line_reports_everything_in_one_line() -> None:
     line = status_line(
         Snapshot("dispatching", 12.0, 1000, appended=250, rate=4321.0, conflicts=17, memory_bytes=3 << 30, lags=(TableLag("aircraft", 200, 50, 1.5),))
     )

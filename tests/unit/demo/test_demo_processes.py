@@ -41,7 +41,7 @@ def test_leaving_the_context_ends_every_child(tmp_path: Path) -> None:
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
 
 
-def test_a_child_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_child_that_fails_is_reported_with_its_last_words(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
         child = children.start("poor", [sys.executable, "-c", "import sys; sys.exit('no fuel')"])
         until(lambda: child.returncode is not None)

@@ -12,6 +12,7 @@ from waltz_log.errors import WaltzError
 SAMPLES: list[WaltzError] = [
     errors.InvalidRequest(reason="no"),
     errors.InvalidSetting.unknown("lisen", ["listen", "name"]),
+    errors.InvalidBatch(row=3, column="data", reason="null"),
     errors.TransactionTooLarge(what="data", size=3, limit=2),
     errors.UnknownRecord(what="record", id=7),
     errors.NoSuchTopic.among("shop/ordrs", ["shop/orders"]),

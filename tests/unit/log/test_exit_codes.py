@@ -31,7 +31,7 @@ from waltz_log.exit_codes import LACKING, MACHINE, REFUSED, UNAVAILABLE, USAGE
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_exit_code_tells_the_class(error: WaltzError | OSError, code: int) -> None:
+def test_the_exit_code_reports_the_class(error: WaltzError | OSError, code: int) -> None:
     assert exit_code_of(error) == code
 
 
@@ -55,7 +55,7 @@ def test_the_table_of_exit_codes_has_a_row_for_each_code() -> None:
         (["zookeeper", "--listen", "2181"], "must be host:port"),
     ],
 )
-def test_what_is_wrong_on_the_command_line_is_told_in_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_on_the_command_line_is_reported_in_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == USAGE
     output = capsys.readouterr()
     assert output.out == ""

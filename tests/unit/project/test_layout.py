@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.spark_start import ARCHIVE
 from waltz_log.cli.checks import DELTA_COORDINATES, DELTA_JARS, PINNED
 from waltz_log.cli.main import run
 from waltz_log.server.base.settings import ServerSettings
@@ -100,7 +101,9 @@ def test_the_command_prints_the_version_that_is_installed(capsys: pytest.Capture
 def test_spark_looks_for_delta_where_the_set_up_puts_it() -> None:
     told = (ROOT / "conf" / "spark-defaults.conf").read_text()
     settings = dict(line.split(maxsplit=1) for line in told.splitlines() if line and not line.startswith("#"))
-    assert settings["spark.jars"] == f"{DELTA_JARS}/*.jar"
+    assert settings["spark.driver.extraClassPath"] == f"{DELTA_JARS}/*"
+    assert "spark.jars" not in settings, "a driver would load Delta twice"
+    assert f"-XX:SharedArchiveFile={ARCHIVE}" in settings["spark.driver.extraJavaOptions"].split()
     assert DELTA_COORDINATES.endswith(f":{PINNED['delta-spark']}")
     assert "4.2" in DELTA_COORDINATES
     assert PINNED["pyspark"].startswith("4.2")

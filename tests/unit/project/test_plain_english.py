@@ -10,12 +10,15 @@ import pytest
 from tools.plain_english import (
     AVOID,
     COUNTS,
+    ROWS,
     code_findings,
     committed_counts,
     count_problems,
     counts,
+    long_rows,
     page_findings,
     pages,
+    row_counts,
     source_findings,
     words,
 )
@@ -100,6 +103,16 @@ def g():
 def test_words_to_avoid_in_code_only_become_fewer() -> None:
     problems = count_problems(committed_counts(COUNTS.read_text()), counts())
     assert not problems, "\n".join(problems)
+
+
+def test_long_rows_of_tables_only_become_fewer() -> None:
+    problems = count_problems(committed_counts(ROWS.read_text()), row_counts(), "rows over 160 columns")
+    assert not problems, "\n".join(problems)
+
+
+def test_a_long_row_of_a_table_is_counted() -> None:
+    row = f"| {'x' * 156} |"
+    assert [len(row), long_rows(f"{row}\n{row}x\n  {row}\n{'x' * 200}\n")] == [160, 2]
 
 
 def test_a_count_that_rose_and_a_count_that_was_not_lowered_are_problems() -> None:

@@ -132,7 +132,7 @@ def test_a_cluster_that_stays_away_ends_the_query_within_the_timeout(clock: Cloc
     assert 4.5 < clock.now < 6
 
 
-def test_a_cluster_that_was_never_there_and_an_error_that_stays_are_told_at_once(clock: Clock) -> None:
+def test_a_cluster_that_was_never_there_and_an_error_that_stays_are_reported_at_once(clock: Clock) -> None:
     with pytest.raises(ClusterUnavailable):
         view(FakeCluster({}, refuses=True), clock).extents()
     with pytest.raises(ClusterKeyMismatch):

@@ -97,7 +97,7 @@ def test_filters_go_where_they_are_seen_to_and_the_rest_stays_with_spark() -> No
     assert Pushed().of("partition") == ALL
 
 
-def test_times_narrow_what_is_read_and_are_looked_at_again() -> None:
+def test_times_narrow_what_is_read_and_are_checked_again() -> None:
     moment = datetime(2023, 11, 14, 22, 13, 20, 1500, tzinfo=UTC)
     ms = 1_700_000_000_001
     path = ("timestamp",)

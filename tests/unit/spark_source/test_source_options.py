@@ -71,12 +71,12 @@ def test_without_a_strategy_nothing_as_new_as_the_start_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(("text", "delay_ms"), [("500ms", 500), ("2 s", 2000), ("15m", 900_000), ("1min", 60_000), ("1h", 3_600_000)])
-def test_delays_are_told_with_their_unit(text: str, delay_ms: int) -> None:
+def test_delays_are_reported_with_their_unit(text: str, delay_ms: int) -> None:
     assert parse(minTransactionsPerTrigger="1", maxTriggerDelay=text).limits.delay_ms == delay_ms
 
 
 @pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("4k", 4096), ("1 GB", 1 << 30)])
-def test_bytes_may_be_told_with_a_unit(text: str, size: int) -> None:
+def test_bytes_may_be_reported_with_a_unit(text: str, size: int) -> None:
     assert parse(maxBytesPerTrigger=text).limits.max_bytes == size
 
 

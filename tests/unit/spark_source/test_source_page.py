@@ -27,7 +27,7 @@ def test_the_table_of_options_is_that_of_the_code() -> None:
     assert found[1] == options_table()
 
 
-def test_every_column_and_every_error_of_the_source_is_told() -> None:
+def test_every_column_and_every_error_of_the_source_is_reported() -> None:
     for field in (*SCHEMA_WITH_METADATA, *TOPIC_FIELDS):
         assert re.search(rf"\| .*`{field.name}`.* \| `{field.dataType.simpleString().upper()}` \|", PAGE), field.name
     for name in errors.__all__:

@@ -52,7 +52,7 @@ def ends(offset: dict[str, Any]) -> dict[str, int]:
     return {name: at for name, at in offset.items() if name.isdecimal()}
 
 
-def test_the_limit_that_spark_is_told_is_one_that_it_knows(reader: Callable[..., Any]) -> None:
+def test_the_limit_that_spark_is_reported_is_one_that_it_knows(reader: Callable[..., Any]) -> None:
     assert reader().getDefaultReadLimit() == ReadAllAvailable()
     assert reader(maxTransactionsPerTrigger="5", maxBytesPerTrigger="7", minTransactionsPerTrigger="2").getDefaultReadLimit() == ReadMaxRows(5)
     assert reader(maxBytesPerTrigger="7", minTransactionsPerTrigger="2").getDefaultReadLimit() == ReadMaxBytes(7)

@@ -247,7 +247,7 @@ def test_data_are_broken_exactly_where_the_plain_splitting_says_so(data: bytes, 
 # ---- the log of topics -----------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_reads_the_named_topics_and_tells_topic_and_key(cluster: StubCluster) -> None:
+def test_a_batch_reads_the_named_topics_and_reports_topic_and_key(cluster: StubCluster) -> None:
     cluster.create_topic("a/other", 1)
     orders = cluster.create_topic("shop/orders", 2, keyed=True)
     clicks = cluster.create_topic("shop/clicks", 1)
@@ -360,7 +360,7 @@ def test_metadata_of_topics_is_of_their_partitions(cluster: StubCluster) -> None
     assert batch.column("partition").to_pylist() == [2]
 
 
-def test_who_may_not_read_is_told_at_once(cluster: StubCluster) -> None:
+def test_a_principal_that_may_not_read_is_refused_at_once(cluster: StubCluster) -> None:
     cluster.create_topic("shop/a", 1)
     cluster.append(0, [b"x"])
     for node in cluster.nodes:

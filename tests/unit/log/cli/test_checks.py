@@ -52,7 +52,7 @@ def test_a_java_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
         find_java({"PATH": str(program.parent)})
 
 
-def test_no_java_is_told_with_what_to_install(tmp_path: Path) -> None:
+def test_no_java_is_reported_with_what_to_install(tmp_path: Path) -> None:
     check = checks.check_java({"PATH": str(tmp_path)})
     assert not check.ok
     assert "install Java 17 or 21" in check.sentence
@@ -60,7 +60,7 @@ def test_no_java_is_told_with_what_to_install(tmp_path: Path) -> None:
     assert f"JAVA_HOME holds none: {tmp_path}" in check.sentence
 
 
-def test_a_full_disk_is_told_with_what_to_free(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_what_to_free(tmp_path: Path) -> None:
     assert checks.check_disk(tmp_path / "not" / "yet" / "there", 1).ok
     check = checks.check_disk(tmp_path, 10**18)
     assert not check.ok
@@ -77,7 +77,7 @@ def test_delta_jars_count_only_when_their_folder_is_whole(tmp_path: Path) -> Non
     assert "make setup" in check.sentence
     (folder / "COORDINATES").write_text("io.delta:delta-spark_4.0_2.13:3.9.9\n")
     assert not checks.check_delta_jars(tmp_path).ok, "of another version"
-    (folder / "COORDINATES").write_text(f"{checks.DELTA_COORDINATES}\n")
+    (folder / "COORDINATES").write_text(f"{checks.DELTA_JARS_MARKER}\n")
     assert checks.check_delta_jars(tmp_path).ok
 
 
@@ -90,7 +90,7 @@ def test_the_checks_run_before_anything_is_installed(tmp_path: Path) -> None:
     assert done.stderr.startswith("setup: java: ")
 
 
-def test_doctor_tells_what_is_missing_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_what_is_missing_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert run(["doctor"]) == LACKING

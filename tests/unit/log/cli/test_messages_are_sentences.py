@@ -37,7 +37,7 @@ MISUSES = {
 
 
 @pytest.mark.parametrize("line", MISUSES)
-def test_a_misuse_of_the_command_is_told_in_a_sentence(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misuse_of_the_command_is_reported_in_a_sentence(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.yaml"
     file.write_text("cluster: here:1/x\nsession_timeout: 3\n")
     places = {"here": "127.0.0.1:1/x", "file": str(file), "missing": str(tmp_path / "missing")}

@@ -80,7 +80,7 @@ def test_values_larger_than_what_is_read_at_once_come_whole() -> None:
     assert contents(view) == fold(log, 5)
 
 
-def test_the_end_of_a_key_is_told_until_its_time_is_over_and_its_values_never_come_back() -> None:
+def test_the_end_of_a_key_is_reported_until_its_time_is_over_and_its_values_never_come_back() -> None:
     rules = CompactionSettings(key_cache_bytes=1 << 12, tombstone_retention_s=60)
     log = [LogRecord(n, BEGUN_MS + n, 0, pack_keyed(b"k%d" % (n % 50), b"v" * 30)) for n in range(50)]
     log += [LogRecord(50 + n, BEGUN_MS + 50 + n, 0, pack_keyed(b"k%d" % n, b"")) for n in range(40)]
@@ -273,7 +273,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_view_that_opens_and_goes_on
         assert contents(again) == fold(log, 400)
 
 
-def test_a_view_that_failed_writes_nothing_more_until_it_is_opened_anew() -> None:
+def test_a_view_that_failed_writes_nothing_more_until_it_is_opened_again() -> None:
     log = drawn_log(Random(12), 400, 60)
     disk = SimulatedDisk()
     view = open_view(disk)

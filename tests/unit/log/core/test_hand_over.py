@@ -78,7 +78,7 @@ def test_partitions_end_at_servers_that_reach_a_majority_after_few_moves_and_sta
 
 
 @given(_clusters())
-def test_where_nobody_reaches_a_majority_nothing_moves(cluster: tuple[list[ServerEntry], dict[int, tuple[str, ...]], dict[int, set[str]]]) -> None:
+def test_nothing_moves_if_no_server_reaches_a_majority(cluster: tuple[list[ServerEntry], dict[int, tuple[str, ...]], dict[int, set[str]]]) -> None:
     servers, replicas, links = cluster
     for reached in links.values():
         while any(majority_of(reached, names) for names in replicas.values()):
@@ -121,7 +121,7 @@ def test_neither_preference_nor_balance_brings_a_partition_back_to_a_server_that
     assert {owned.server_id for owned in alone.partitions.values()} == {1}
 
 
-def test_a_server_is_readmitted_after_a_pause_that_doubles_and_the_pauses_begin_anew_when_all_is_calm() -> None:
+def test_a_server_is_readmitted_after_a_pause_that_doubles_and_the_pauses_begin_again_when_all_is_calm() -> None:
     servers = _servers(1, 2, preferred={1: (0,)})
     moved = hand_over(assign(Assignment(), servers, 1), {0: Stranded(1, 1, REPLICAS)}, {1: {0: []}, 2: {0: REPLICAS}})
     assert readmit(moved, {(0, 1): 9.9}, {}, 10.0) == moved

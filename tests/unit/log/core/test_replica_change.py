@@ -37,7 +37,7 @@ def test_a_replica_that_is_gone_is_replaced_in_its_place() -> None:
     assert next_assignment(change, ABC, _metadata("abc"), frozenset("ac")) == ("a", "d", "c")
 
 
-def test_a_change_that_leaves_no_majority_able_to_take_appends_is_refused() -> None:
+def test_a_change_that_leaves_no_majority_able_to_accept_appends_is_refused() -> None:
     for change, live in (
         (ReplicaChange(0, add="d"), "ab"),  # three of four would be needed
         (ReplicaChange(0, remove="a", force=True), "ab"),  # of b and c only b is there

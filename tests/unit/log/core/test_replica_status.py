@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
+from waltz_log.core.replica_status import ReplicaStatus, can_commit, surveyed_status
 
 LIVE, DEAD = ReplicaStatus.LIVE, ReplicaStatus.UNREACHABLE
 OPERATIONS = Path(__file__).parents[4] / "docs" / "guides" / "operations.md"
@@ -25,25 +25,25 @@ def test_the_operations_page_lists_exactly_these_states() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_a_partition_takes_appends_with_an_owner_and_more_than_half_of_its_replicas_live(count: int) -> None:
+def test_a_partition_accepts_appends_with_an_owner_and_more_than_half_of_its_replicas_live(count: int) -> None:
     for statuses in product((LIVE, DEAD), repeat=count):
         enough = 2 * statuses.count(LIVE) > count
-        assert takes_appends(served=True, replicas=statuses) == enough
-        assert not takes_appends(served=False, replicas=statuses)
+        assert can_commit(served=True, replicas=statuses) == enough
+        assert not can_commit(served=False, replicas=statuses)
 
 
 def test_a_replica_that_repairs_itself_counts_for_appends() -> None:
-    assert takes_appends(served=True, replicas=(LIVE, ReplicaStatus.REPAIRING, DEAD))
+    assert can_commit(served=True, replicas=(LIVE, ReplicaStatus.REPAIRING, DEAD))
 
 
 @pytest.mark.parametrize("status", [status for status in ReplicaStatus if status not in (LIVE, ReplicaStatus.REPAIRING)])
 def test_no_other_replica_counts(status: ReplicaStatus) -> None:
-    assert takes_appends(served=True, replicas=(LIVE, LIVE, status))
-    assert not takes_appends(served=True, replicas=(LIVE, status, status))
+    assert can_commit(served=True, replicas=(LIVE, LIVE, status))
+    assert not can_commit(served=True, replicas=(LIVE, status, status))
 
 
-def test_a_partition_without_replicas_takes_no_appends() -> None:
-    assert not takes_appends(served=True, replicas=())
+def test_a_partition_without_replicas_accepts_no_appends() -> None:
+    assert not can_commit(served=True, replicas=())
 
 
 def test_what_the_node_says_outweighs_an_owner_that_has_not_noticed() -> None:

@@ -137,7 +137,7 @@ def decided(holding: Holding, **changes: object) -> Decision:
     return decide(Policies(), {"a": holding}, now_ms=NOW_MS, **{**given, **changes})  # type: ignore[arg-type]
 
 
-def test_it_tells_what_holds_more_than_the_policies_ask_for() -> None:
+def test_it_reports_what_holds_more_than_the_policies_ask_for() -> None:
     log = Log([0] * 10, [1] * 10)
     assert decided(log.holding(0, [5], 9, 9, 0)) == Decision(10, None, wants_checkpoint=False)
     assert decided(log.holding(0, [5], 9, 9, 0), subscribers={"slow": 6, "quick": 8}) == Decision(5, "subscriber slow", wants_checkpoint=False)

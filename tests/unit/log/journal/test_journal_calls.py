@@ -98,7 +98,7 @@ def test_a_full_buffer_is_written_and_not_synced() -> None:
     assert ids(open_journal(disk.crash())) == []
 
 
-def test_opening_makes_sure_of_what_it_tells() -> None:
+def test_opening_makes_sure_of_what_it_reports() -> None:
     disk = SimulatedDisk()
     journal = open_journal(disk)
     journal.add(1, 1, b"in the page cache")
@@ -198,7 +198,7 @@ def test_a_transaction_counts_when_it_is_committed_and_as_a_whole() -> None:
     assert again.loaded.failed_transactions == []
 
 
-def test_a_transaction_that_was_open_counts_nothing_and_is_told() -> None:
+def test_a_transaction_that_was_open_counts_nothing_and_is_reported() -> None:
     disk = SimulatedDisk()
     journal = open_journal(disk)
     journal.add(1, 1, b"one")

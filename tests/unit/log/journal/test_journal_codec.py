@@ -175,7 +175,7 @@ def test_sizes_beyond_the_file_or_negative_are_refused(seed: int | None, size: i
     assert record_bytes(bytes(add)) >= len(add)
 
 
-def test_an_unhealthy_place_is_told() -> None:
+def test_an_unhealthy_place_is_reported() -> None:
     add = encode_body(ADD, FILE, SEED, 1, 1, b"abc")
     found = list(scan(HEADER + add[:10] + FILL * 20 + add, FILE, SEED))
     assert [(record.kind, record.offset) for record in found] == [(UNHEALTHY, 4), (ADD, 34)]

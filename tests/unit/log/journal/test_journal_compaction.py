@@ -278,7 +278,7 @@ def test_compaction_leaves_what_transactions_have_their_hands_on() -> None:
     assert 900 in open_journal(disk)
 
 
-def test_a_record_that_rotted_where_it_stands_is_left_there_and_its_file_set_aside() -> None:
+def test_a_record_that_was_corrupted_where_it_stands_is_left_there_and_its_file_set_aside() -> None:
     disk = SimulatedDisk()
     journal = open_journal(disk)
     alive = sparse(journal)

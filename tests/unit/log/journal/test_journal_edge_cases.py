@@ -413,7 +413,7 @@ def test_a_commit_of_records_in_two_files_counts_both() -> None:
     assert live(killed(journal, disk)[0]) == {0, *range(1, 5), *range(15, 51)}
 
 
-def test_transactions_that_were_open_are_told_exactly_and_cannot_be_committed_after_a_restart() -> None:
+def test_transactions_that_were_open_are_reported_exactly_and_cannot_be_committed_after_a_restart() -> None:
     """33, 34."""
     disk = SimulatedDisk()
     journal = open_journal(disk)

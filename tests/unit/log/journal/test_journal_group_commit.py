@@ -133,7 +133,7 @@ def _synced(journal: GroupCommitJournal, times: int) -> bool:
     return journal.statistics().syncs == times
 
 
-def test_what_nobody_waits_for_is_synced_by_the_time_bound() -> None:
+def test_a_record_without_a_waiter_is_synced_by_the_time_bound() -> None:
     disk = SimulatedDisk()
     journal = GroupCommitJournal(open_journal(disk), GroupCommitSettings(flush_s=0.02))
     for round_number in range(3):
@@ -166,7 +166,7 @@ def test_callbacks_come_in_order_when_the_record_is_on_the_medium() -> None:
     journal.close()
 
 
-def test_a_callback_may_append_and_one_that_fails_harms_nobody() -> None:
+def test_a_callback_may_append_and_a_failing_one_harms_no_other() -> None:
     journal = GroupCommitJournal(open_journal(SimulatedDisk()))
     done = threading.Event()
 
@@ -259,7 +259,7 @@ def test_one_of_many_that_delete_the_same_record_wins() -> None:
     journal.close()
 
 
-def test_files_change_under_load_and_the_next_one_is_prepared_beforehand(tmp_path: Path) -> None:
+def test_files_change_under_load_and_the_next_one_is_prepared_in_advance(tmp_path: Path) -> None:
     settings = JournalSettings(file_bytes=16 * 1024, files_pool=6, compact_files_min=0)
     journal = GroupCommitJournal(Journal.open(FileSystemDisk(tmp_path), settings))
 
@@ -282,7 +282,7 @@ def test_files_change_under_load_and_the_next_one_is_prepared_beforehand(tmp_pat
     assert found == {100_000 * t + 3900 + k for t in range(4) for k in range(20)}
 
 
-def test_a_failed_sync_reaches_everybody_who_waits_and_is_final() -> None:
+def test_a_failed_sync_reaches_every_waiter_and_is_final() -> None:
     disk = SimulatedDisk()
     journal = GroupCommitJournal(open_journal(disk), PATIENT)
     wait_until(lambda: journal.statistics().files_ready == 2)

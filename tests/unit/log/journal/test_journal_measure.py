@@ -64,7 +64,7 @@ def test_waiting_stays_within_reason(median_s: float, linger_s: float) -> None:
     assert GroupCommitSettings(linger_s=found.linger_s, group_bytes=found.group_bytes).linger_s == found.linger_s
 
 
-def test_each_size_is_told_when_it_is_known() -> None:
+def test_each_size_is_reported_when_it_is_known() -> None:
     disk = TimedDisk(0.01)
     told: list[BlockTiming] = []
     assert measure(disk, now=disk.now, budget_s=0.6, progress=told.append) == tuple(told)

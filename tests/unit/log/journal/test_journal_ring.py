@@ -376,7 +376,7 @@ def test_one_overwritten_header_by_size_is_refused_and_nothing_is_touched() -> N
     assert living(open_journal(disk, settings)) == list(range(2 * PER_FILE))
 
 
-def test_the_salt_survives_damage_to_one_copy_and_is_never_made_anew() -> None:
+def test_the_salt_survives_damage_to_one_copy_and_is_never_made_again() -> None:
     disk = SimulatedDisk()
     with open_journal(disk) as journal:
         journal.add(1, 1, b"x")

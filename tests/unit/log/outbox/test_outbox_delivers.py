@@ -283,7 +283,7 @@ def test_an_answer_that_can_never_be_final_is_taken_only_where_the_log_was_trimm
     run(main)
 
 
-def test_a_defect_in_forwarding_is_told_and_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_in_forwarding_is_reported_and_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with bench() as b:
             failing = [3]
@@ -305,7 +305,7 @@ def test_a_defect_in_forwarding_is_told_and_does_not_end_it(monkeypatch: pytest.
     run(main)
 
 
-def test_who_waits_for_an_outcome_is_told_when_the_outbox_closes() -> None:
+def test_a_waiter_for_an_outcome_gets_an_error_when_the_outbox_closes() -> None:
     async def main() -> None:
         async with bench() as b:
             b.reachable = False

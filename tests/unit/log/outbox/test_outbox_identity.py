@@ -156,7 +156,7 @@ def test_a_crash_while_claiming_is_not_taken_for_a_copy(steps: int) -> None:
     run(main)
 
 
-def test_somebody_who_resolves_for_the_outbox_does_not_stop_it() -> None:
+def test_a_client_that_resolves_for_the_outbox_does_not_stop_it() -> None:
     """A resolve mounts under the client id and fences it in that partition; the next session goes above."""
 
     async def main() -> None:

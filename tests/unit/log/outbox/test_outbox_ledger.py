@@ -68,7 +68,7 @@ def test_it_would_be_sent_twice_if_the_attempt_were_deleted_with_its_intents() -
     assert sum(forgotten_after_a_crash(seed, attempt_goes_with_its_intents=True) for seed in range(12)) > 0
 
 
-def test_attempts_are_deleted_once_nobody_needs_them_but_the_newest_stays() -> None:
+def test_attempts_are_deleted_once_no_intent_needs_them_but_the_newest_stays() -> None:
     ledger = Ledger()
     attempts_written: list[int] = []
     deleted: list[int] = []
@@ -88,7 +88,7 @@ def test_attempts_are_deleted_once_nobody_needs_them_but_the_newest_stays() -> N
     assert [attempt.attempt_id for attempt in ledger.attempts(0)] == attempts_written[-1:]
 
 
-def test_the_newest_attempt_of_an_intent_tells_where_it_is() -> None:
+def test_the_newest_attempt_of_an_intent_reports_where_it_is() -> None:
     disk = SimulatedDisk()
     journal, ledger, _ = open_journal(disk, SETTINGS, 0, bytes)
     entries, change = ledger.submit([Intent.data(0, b"x")] * 2, 0)

@@ -20,7 +20,7 @@ async def _entry(coordinator: Coordinator) -> StorageNodeEntry:
     return StorageNodeEntry.from_bytes(node.data)
 
 
-async def test_a_node_tells_its_address_at_each_start() -> None:
+async def test_a_node_reports_its_address_at_each_start() -> None:
     coordinator = MemoryEnsemble().session()
     for start, port in ((1, 5001), (2, 5002), (5, 5001)):
         await register(coordinator, "a", StorageNodeEntry(f"h:{port}", start))
@@ -43,7 +43,7 @@ async def test_a_replacement_that_is_meant_is_taken() -> None:
     assert await _entry(coordinator) == StorageNodeEntry("h:2", 1)
 
 
-async def test_telling_the_same_twice_is_no_conflict() -> None:
+async def test_reporting_the_same_twice_is_no_conflict() -> None:
     coordinator = MemoryEnsemble().session()
     for _ in range(2):
         await register(coordinator, "a", StorageNodeEntry("h:1", 1))

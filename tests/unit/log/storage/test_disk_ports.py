@@ -325,7 +325,7 @@ def test_a_fork_shares_nothing_with_the_disk_it_came_from() -> None:
     assert fork.image() == fork.fork().image()
 
 
-def test_allocated_space_takes_no_memory_until_it_is_written() -> None:
+def test_allocated_space_needs_no_memory_until_it_is_written() -> None:
     disk = SimulatedDisk()
     file = disk.open("a", "create")
     file.allocate(1 << 38)

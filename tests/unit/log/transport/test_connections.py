@@ -126,7 +126,7 @@ async def _finish(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("use", [_call, _send, _receive, _finish])
-async def test_whatever_is_done_first_where_nobody_listens_a_lost_connection_is_told(use: Callable[[Channel], Awaitable[None]]) -> None:
+async def test_without_a_listener_any_first_operation_reports_a_lost_connection(use: Callable[[Channel], Awaitable[None]]) -> None:
     channel = GrpcNetwork().connect(NOBODY)
     try:
         with pytest.raises(ConnectionLost, match="connect"):
@@ -137,7 +137,7 @@ async def test_whatever_is_done_first_where_nobody_listens_a_lost_connection_is_
 
 
 @pytest.mark.parametrize("use", [_call, _send, _receive, _finish])
-async def test_a_channel_that_was_closed_tells_of_a_lost_connection(use: Callable[[Channel], Awaitable[None]]) -> None:
+async def test_a_channel_that_was_closed_reports_a_lost_connection(use: Callable[[Channel], Awaitable[None]]) -> None:
     channel = GrpcNetwork().connect(NOBODY)
     await channel.close()
     with pytest.raises(ConnectionLost, match="closed"):

@@ -206,7 +206,7 @@ async def test_a_node_that_stops_ends_its_streams(way: str) -> None:
             await _opened(channel)
 
 
-async def test_a_handler_that_cancels_tells_its_caller(way: str) -> None:
+async def test_a_handler_that_cancels_reports_its_caller(way: str) -> None:
     async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
         await stream.cancel()
@@ -301,7 +301,7 @@ async def test_a_message_above_the_limit_ends_its_stream_and_no_other(way: str) 
             assert await other.receive() is not None
 
 
-async def test_what_the_handler_waits_for_and_is_given_up_is_told(way: str) -> None:
+async def test_what_the_handler_waits_for_and_is_given_up_is_reported(way: str) -> None:
     async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
         waited_for = asyncio.get_running_loop().create_future()
@@ -342,7 +342,7 @@ async def test_a_port_that_cannot_be_reached_is_tried_once_and_again_after_a_whi
         asked.append(1)
         return pb.DirectResponse(port=1)  # nobody listens there
 
-    monkeypatch.setattr(direct.DirectListener, "_tell", tell)
+    monkeypatch.setattr(direct.DirectListener, "_offer_port", tell)
     async with _served("grpc", _count) as (node, channel, _):
         for _ in range(3):
             assert await (await _opened(channel)).receive() is not None
@@ -417,8 +417,8 @@ async def test_whichever_worker_is_asked_the_owner_takes_the_stream(port: int, e
     with TemporaryDirectory() as folder:
         reserved = ReservedAddress("127.0.0.1:0")
         own = [ReservedAddress("127.0.0.1:0") for _ in range(2)]
-        fellows = [f"unix:{Path(folder) / str(number)}" for number in range(2)]
-        networks = [WorkerNetwork(Shard(n, 2), [reserved.address, own[n].address], fellows, direct_port=port) for n in range(2)]
+        siblings = [f"unix:{Path(folder) / str(number)}" for number in range(2)]
+        networks = [WorkerNetwork(Shard(n, 2), [reserved.address, own[n].address], siblings, direct_port=port) for n in range(2)]
         nodes = [_Node(_count) for _ in range(2)]
         listeners = [await network.serve("", [methods.REPLICATE.served_by(node.replicate)]) for network, node in zip(networks, nodes, strict=True)]
         channel = GrpcNetwork().connect(own[0].address)

@@ -55,7 +55,7 @@ async def test_the_error_reaches_the_peer(method: AnyMethod, kind: str) -> None:
             await listener.close()
 
 
-async def test_a_server_that_cancels_a_stream_tells_its_peer() -> None:
+async def test_a_server_that_cancels_a_stream_reports_its_peer() -> None:
     async def handler(stream: methods.ServedMountStream) -> None:
         await stream.cancel()
 

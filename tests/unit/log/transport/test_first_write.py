@@ -41,7 +41,7 @@ class _LostCall:
             callback(self)
 
 
-async def test_a_connection_lost_before_the_headers_is_told_to_who_sends() -> None:
+async def test_a_connection_lost_before_the_headers_is_reported_to_the_sender() -> None:
     call = _LostCall()
     sending = asyncio.ensure_future(_CallStream("here:1", call, half_closed=False).send("mount"))
     await asyncio.sleep(0)

@@ -145,7 +145,7 @@ def _mounted(number: int) -> pb.ServerMessage:
 class _Bench:
     def __init__(self, folder: Path) -> None:
         self.reserved = ReservedAddress("127.0.0.1:0")
-        self.fellows = [f"unix:{folder}/{worker}" for worker in range(WORKERS)]
+        self.siblings = [f"unix:{folder}/{worker}" for worker in range(WORKERS)]
         self.nodes = [_Node(worker) for worker in range(WORKERS)]
         self.networks: list[WorkerNetwork] = []
         self.listeners: list[Listener] = []
@@ -153,14 +153,14 @@ class _Bench:
 
     async def start(self, worker: int) -> None:
         described = WorkerStatistics(worker, answers=True, pid=100 + worker)
-        network = WorkerNetwork(Shard(worker, WORKERS), [self.reserved.address], self.fellows, lambda: described)
+        network = WorkerNetwork(Shard(worker, WORKERS), [self.reserved.address], self.siblings, lambda: described)
         listener = await network.serve("", self.nodes[worker].service())
         self.networks[worker:] = [network, *self.networks[worker + 1 :]]
         self.listeners[worker:] = [listener, *self.listeners[worker + 1 :]]
 
     def at(self, worker: int) -> Channel:
         """To that worker, which has no say in who it is for."""
-        channel = GrpcNetwork().connect(self.fellows[worker])
+        channel = GrpcNetwork().connect(self.siblings[worker])
         self.channels.append(channel)
         return channel
 
@@ -360,7 +360,7 @@ async def _until_still(count: Callable[[], int]) -> None:
 
 
 async def test_what_was_passed_on_once_is_refused_by_one_that_does_not_own_it(bench: _Bench) -> None:
-    async with grpc.aio.insecure_channel(bench.fellows[0], options=CHANNEL_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(bench.siblings[0], options=CHANNEL_OPTIONS) as channel:
         call = channel.unary_unary(methods.RESOLVE.name, pb.ResolveRequest.SerializeToString, pb.ResolveResponse.FromString)
         with pytest.raises(grpc.aio.AioRpcError, match="NotOwner"):
             await call(pb.ResolveRequest(partition=OTHERS), metadata=((PASSED_ON, "1"),), timeout=PATIENCE_S)
@@ -388,7 +388,7 @@ async def test_what_any_of_the_workers_asked_refuses_is_refused(bench: _Bench, p
             await bench.at(worker).call(methods.BOUND, pb.BoundRequest(partitions=partitions, cluster_key=REFUSED), timeout_s=PATIENCE_S)
 
 
-async def test_a_worker_that_is_gone_is_told_of_and_the_others_answer(bench: _Bench) -> None:
+async def test_a_worker_that_is_gone_is_reported_and_the_others_answer(bench: _Bench) -> None:
     await bench.listeners[1].close()
     told = json.loads((await bench.at(0).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
     assert {number: each["error"] for number, each in told["partitions"].items()} == {"0": "of 0"}
@@ -398,7 +398,7 @@ async def test_a_worker_that_is_gone_is_told_of_and_the_others_answer(bench: _Be
 
 @pytest.mark.parametrize("junk", [b"\xff\xff\xff", b"\x0a\x05\x08", b"\x0b\x0b\x0b"])
 async def test_what_is_no_message_is_refused_and_the_worker_lives_on(bench: _Bench, junk: bytes) -> None:
-    async with grpc.aio.insecure_channel(bench.fellows[0], options=CHANNEL_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(bench.siblings[0], options=CHANNEL_OPTIONS) as channel:
         for name in (methods.MOUNT.name, methods.RESOLVE.name, methods.BOUND.name, methods.READ.name):
             call = channel.stream_stream(name, None, None)(None, timeout=PATIENCE_S)
             await call.write(junk)
@@ -410,7 +410,7 @@ async def test_what_is_no_message_is_refused_and_the_worker_lives_on(bench: _Ben
 
 
 async def test_a_call_without_a_first_message_is_refused(bench: _Bench) -> None:
-    async with grpc.aio.insecure_channel(bench.fellows[0], options=CHANNEL_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(bench.siblings[0], options=CHANNEL_OPTIONS) as channel:
         for name in (methods.MOUNT.name, methods.RESOLVE.name, methods.BOUND.name):
             call = channel.stream_stream(name, None, None)(None, timeout=PATIENCE_S)
             await call.done_writing()
@@ -432,10 +432,10 @@ async def test_metadata_and_a_status_of_any_kind_go_through(bench: _Bench) -> No
     other = grpc.aio.server()
     handlers = {"Mount": grpc.stream_stream_rpc_method_handler(answer)}
     other.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("waltz.Server", handlers),))
-    other.add_insecure_port(bench.fellows[1])
+    other.add_insecure_port(bench.siblings[1])
     await other.start()
     try:
-        async with grpc.aio.insecure_channel(bench.fellows[0], options=CHANNEL_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(bench.siblings[0], options=CHANNEL_OPTIONS) as channel:
             call = channel.stream_stream(methods.MOUNT.name, None, None)(None, timeout=PATIENCE_S, metadata=(("authorization", "me"),))
             await call.write(pb.ClientMessage(mount=pb.MountRequest(partition=OTHERS)).SerializeToString())
             assert await call.read() == b""

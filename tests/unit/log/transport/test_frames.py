@@ -143,7 +143,7 @@ async def test_a_peer_that_dies_in_the_middle_of_a_frame_ends_the_handler_and_no
 
 
 @pytest.mark.parametrize("said", [b"", b"W", _frame(frames.GREETING, GREETING), _frame(frames.GREETING, GREETING) + b"\0\0\0"])
-async def test_who_does_not_open_a_stream_in_time_is_let_go(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+async def test_a_caller_that_does_not_open_a_stream_in_time_is_disconnected(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     monkeypatch.setattr(frames, "HANDSHAKE_S", 0.1)
     async with _listening() as (node, port):
         assert await _said(port, said) == b""
@@ -201,7 +201,7 @@ def _judged_streams() -> None:
             await asyncio.sleep(0.3)
             (served,) = listener._wires
             assert not sending.done()
-            assert len(served._room) == frames.STRANGER_BYTES < 300
+            assert len(served._buffer) == frames.UNTRUSTED_BYTES < 300
             assert served._large is None, "memory for a frame of a stranger"
             assert (len(served._messages), served._held) == (0, 0)
             judge.accept.set()
@@ -281,7 +281,7 @@ async def test_a_peer_without_a_sign_of_life_is_given_up(monkeypatch: pytest.Mon
     await asyncio.sleep(0)
 
 
-async def test_who_does_not_read_for_long_does_not_take_its_peer_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_that_does_not_read_for_long_does_not_consider_its_peer_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "SILENCE_S", 0.4)
     async with _listening() as (node, port):
         node.read_on.clear()

@@ -28,7 +28,7 @@ def _opened(channel: Channel, method: AnyMethod) -> Receiver[Any]:
 
 
 @pytest.mark.parametrize("method", [methods.STORAGE_STATUS, methods.READ, methods.REPLICATE], ids=lambda method: method.kind)
-async def test_the_peer_of_a_call_whose_work_was_given_up_is_told(method: AnyMethod) -> None:
+async def test_the_peer_of_a_call_whose_work_was_given_up_is_reported(method: AnyMethod) -> None:
     network = GrpcNetwork()
     listener = await network.serve("127.0.0.1:0", [Served(method, _given_up)])
     channel = network.connect(listener.address)

@@ -76,7 +76,7 @@ def test_a_failure_is_final_where_starting_again_cannot_help(error: Exception, c
     assert "\n" not in found.line
 
 
-def test_a_job_tells_one_line_and_the_whole_story_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_reports_one_line_and_the_whole_story_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(arguments: object) -> int:
         raise NotADeltaTable(path="p", reason="r")
 
@@ -111,7 +111,7 @@ def test_progress_is_a_bar_in_a_terminal() -> None:
         plain.advance(1)
 
 
-def test_neighbouring_ids_with_one_fault_are_told_as_one() -> None:
+def test_neighbouring_ids_with_one_fault_are_reported_as_one() -> None:
     found = [("extra", 0, 5), ("missing", 0, 1), ("missing", 0, 2), ("missing", 0, 4), ("missing", 1, 5)]
     assert [str(each) for each in _runs(found)] == [
         "extra: partition=0 transaction_id=5",

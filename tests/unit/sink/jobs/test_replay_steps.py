@@ -70,7 +70,7 @@ def test_letters_are_marked_when_all_that_can_has_landed(steps: list[str]) -> No
     ]
 
 
-def test_a_dry_run_tells_the_same_and_takes_no_step(steps: list[str]) -> None:
+def test_a_dry_run_reports_the_same_and_takes_no_step(steps: list[str]) -> None:
     told = run(dry_run=True)
     assert steps == []
     assert told == run(dry_run=False)

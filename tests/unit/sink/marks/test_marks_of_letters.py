@@ -116,7 +116,7 @@ def test_a_restore_takes_back_marks_and_merges_go_on_with_their_number(table: Ta
     assert table.version(app_id(OTHER, 0)) == -1, "each cluster by itself"
 
 
-def test_letters_of_a_restored_table_are_told_again_whatever_another_cluster_told_since(table: Table) -> None:
+def test_letters_of_a_restored_table_are_reported_again_whatever_another_cluster_told_since(table: Table) -> None:
     spark: Any = None
     letters, others = DeadLetters("dead", KEY, ["t"]), DeadLetters("dead", OTHER, ["t"])
     assert tell(letters, {0: 9}, "t", NOWHERE) == {"t": {}, NOWHERE: {}}
@@ -129,7 +129,7 @@ def test_letters_of_a_restored_table_are_told_again_whatever_another_cluster_tol
     assert tell(letters, {0: 25}, "t", NOWHERE) == {"t": {0: 9}, NOWHERE: {0: 9}}
 
 
-def test_what_no_route_takes_is_told_by_each_landing_and_once_though_its_outputs_change(table: Table) -> None:
+def test_what_no_route_takes_is_reported_by_each_landing_and_once_though_its_outputs_change(table: Table) -> None:
     def landing(*tables: str) -> DeadLetters:
         return DeadLetters("dead", KEY, tables)
 

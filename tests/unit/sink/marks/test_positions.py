@@ -93,7 +93,7 @@ def test_marks_need_no_key_where_one_cluster_fills_the_table(table: Table) -> No
         high_water_marks(table.path)
 
 
-def test_a_table_without_marks_has_none_and_no_table_is_told(tmp_path: Path) -> None:
+def test_a_table_without_marks_has_none_and_no_table_is_reported(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "plain"), pa.table({"x": [1]}))
     assert high_water_marks(str(tmp_path / "plain")) == {}
     for path in (tmp_path, tmp_path / "nothing"):
@@ -106,7 +106,7 @@ steps = st.lists(st.one_of(st.dictionaries(st.integers(0, 2), st.integers(1, 3),
 
 @settings(max_examples=25, deadline=None)
 @given(steps, st.dictionaries(st.integers(0, 2), st.integers(-1, 12)), st.integers(0, 13))
-def test_every_version_tells_what_deltalake_tells(
+def test_every_version_reports_what_deltalake_reports(
     tmp_path_factory: pytest.TempPathFactory, steps: list[object], position: dict[int, int], cleaned: int
 ) -> None:
     table = Table(tmp_path_factory.mktemp("p"))
@@ -161,7 +161,7 @@ def test_a_log_cleaned_while_it_is_read_is_listed_again(table: Table) -> None:
     assert (log.version, log.identifiers) == (6, {app_id(KEY, 0): 6})
 
 
-def test_an_old_checkpoint_behind_missing_commits_tells_nothing(table: Table) -> None:
+def test_an_old_checkpoint_behind_missing_commits_reports_nothing(table: Table) -> None:
     for last in range(7):
         table.land({0: last})
     for version in (2, 5):

@@ -33,7 +33,7 @@ def test_where_older_versions_were_cleaned_up_the_oldest_is_named_and_not_claime
     assert table_version(table.path, 0, 3, KEY) == TableVersion(table.path, 2, exact=False, mark=None)
 
 
-def test_no_table_another_partition_and_another_cluster_are_told_apart(table: Table, tmp_path: Path) -> None:
+def test_no_table_another_partition_and_another_cluster_are_distinguished(table: Table, tmp_path: Path) -> None:
     table.land({0: 4})
     with pytest.raises(NotADeltaTable):
         table_version(str(tmp_path / "nothing"), 0, 0, KEY)

@@ -71,7 +71,7 @@ def test_a_good_file_becomes_settings(write: Write) -> None:
     assert load_pipeline(write("name: other\n" + GOOD), {"STATE": "$"}).name == "other"
 
 
-def test_every_problem_is_told_with_its_line_and_the_nearest_name(write: Write) -> None:
+def test_every_problem_is_reported_with_its_line_and_the_nearest_name(write: Write) -> None:
     path = write(
         """\
 source:
@@ -112,7 +112,7 @@ dead_letters: 5
     assert (caught.value.name, caught.value.nearest) == (f"{path}:3: source.maxTransactionPerTrigger", "maxTransactionsPerTrigger")
 
 
-def test_settings_that_do_not_go_together_are_told_where_they_stand(write: Write) -> None:
+def test_settings_that_do_not_go_together_are_reported_where_they_stand(write: Write) -> None:
     twice = GOOD.replace("table: raw", "table: /s/tables/legs/")
     assert problems(write(twice), STATE="/s") == ["1: two outputs of one table would drop each other's rows: /s/tables/legs"]
     assert problems(write(GOOD.replace("0-3", "3-0")), STATE="/s")[0].startswith("3: source.partitions: range 3-0 is empty")
@@ -131,11 +131,11 @@ def test_settings_that_do_not_go_together_are_told_where_they_stand(write: Write
         ("\tx: 1", "1: is not YAML: "),
     ],
 )
-def test_what_is_no_pipeline_at_all_is_told(write: Write, text: str, told: str) -> None:
+def test_what_is_no_pipeline_at_all_is_reported(write: Write, text: str, told: str) -> None:
     assert problems(write(text))[0].startswith(told)
 
 
-def test_a_file_that_is_not_there_or_has_no_name_is_told(write: Write, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_has_no_name_is_reported(write: Write, tmp_path: Path) -> None:
     assert problems(tmp_path / "none.yaml") == ["1: cannot be read: No such file or directory"]
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     assert problems(tmp_path / "bytes.yaml") == ["1: is not text in UTF-8"]
@@ -165,7 +165,7 @@ def test_no_text_ends_in_anything_but_settings_or_problems(tmp_path_factory: pyt
     assert problems(path, a="b")
 
 
-def test_columns_are_told_without_spark_where_no_sql_makes_them() -> None:
+def test_columns_are_reported_without_spark_where_no_sql_makes_them() -> None:
     def columns(ddl: str) -> list[tuple[str, str]]:
         output = OutputSettings(target=TargetSettings(table="t"), decode=DecodeSettings(format="json", columns=ddl))
         found = declared_columns(output)
@@ -182,7 +182,7 @@ def test_columns_are_told_without_spark_where_no_sql_makes_them() -> None:
     assert declared_columns(OutputSettings(target=TargetSettings(table="t", mode="upsert", keys=("a",)))) is None
 
 
-def test_check_tells_columns_or_problems_and_an_exit_code(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_columns_or_problems_and_an_exit_code(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = write(GOOD.replace("${STATE}", "/s"))
     assert run(["pipeline", "check", str(good)]) == 0
     out = " ".join(capsys.readouterr().out.split())

@@ -81,7 +81,7 @@ def test_counts_go_on_over_a_new_start(board: StatusBoard) -> None:
     assert (status.running, status.failures, status.rows, status.dead_letters) == (True, 1, 9, 5)
 
 
-def test_the_lag_clock_tells_the_age_of_the_oldest_that_is_missing() -> None:
+def test_the_lag_clock_reports_the_age_of_the_oldest_that_is_missing() -> None:
     lag = LagClock()
     for now, count in ((0, 10), (1, 10), (2, 30), (5, 60)):
         lag.log_at(now, count)
@@ -126,7 +126,7 @@ def test_the_file_holds_the_last_word(board: StatusBoard, tmp_path: Path) -> Non
     assert scraped(path.read_text())["waltz_pipeline_failures_total"] == {(("pipeline", "legs"),): 1}
 
 
-def test_a_port_that_is_taken_is_told(board: StatusBoard) -> None:
+def test_a_port_that_is_in_use_is_reported(board: StatusBoard) -> None:
     with (
         PrometheusMetrics(board, port=0, host="127.0.0.1") as metrics,
         pytest.raises(InvalidSetting, match="--metrics-port cannot listen"),

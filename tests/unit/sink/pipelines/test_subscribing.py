@@ -86,7 +86,7 @@ def test_more_partitions_are_registered_as_they_come() -> None:
     assert registry.calls == ["register", "report", "register", "report"]
 
 
-def test_who_was_removed_registers_again_and_what_fails_is_told_and_tried_again() -> None:
+def test_a_removed_subscriber_registers_again_and_a_failure_is_reported_and_tried_again() -> None:
     registry = Registry()
     subscribing, board, lines = job(registry, "--subscriber", "orders-table")
     landed(board, p0=10)
@@ -106,7 +106,7 @@ def test_who_was_removed_registers_again_and_what_fails_is_told_and_tried_again(
     assert "nothing is kept for it" in lines[1]
 
 
-def test_a_job_that_is_not_asked_to_tells_nothing() -> None:
+def test_a_job_that_is_not_asked_to_reports_nothing() -> None:
     registry = Registry()
     subscribing, board, _ = job(registry)
     with subscribing:

@@ -65,7 +65,7 @@ def test_a_replica_that_lacks_nothing_is_not_shown_as_being_filled() -> None:
         ({"remaining_s": None, "mb_s": None, "missing_bytes": None}, "1,000 of 5,000 transactions"),
     ],
 )
-def test_an_estimate_is_told_in_words(changed: dict[str, Any], expected: str) -> None:
+def test_an_estimate_is_reported_in_words(changed: dict[str, Any], expected: str) -> None:
     assert expected in describe_fill(from_json(FillStatistics, FILL | changed, unknown="refuse"))
 
 

@@ -31,7 +31,7 @@ def asked_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(cluster, "survey", survey)
     monkeypatch.setattr(cluster, "ZooKeeperCoordinator", Coordinator)
-    monkeypatch.setattr(cluster, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(cluster, "POLL_EVERY_S", 0.0)
     return asked
 
 

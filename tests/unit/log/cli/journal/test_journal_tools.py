@@ -89,7 +89,7 @@ def snapshot(path: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @BOTH_CHECKS
-def test_looking_changes_nothing_even_where_nobody_may_write(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reading_changes_nothing_even_in_a_read_only_directory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = snapshot(directory)
     os.chmod(directory, 0o555)
     try:
@@ -342,7 +342,7 @@ def test_compact_keeps_the_size_of_files(tmp_path: Path, capsys: pytest.CaptureF
     assert {path.stat().st_size for path in (tmp_path / "j").glob("journal-*")} == {2048}
 
 
-def test_replaced_updates_are_told_as_dead_where_the_settings_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replaced_updates_are_reported_as_dead_where_the_settings_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Journal.open(FileSystemDisk(tmp_path / "j"), SETTINGS.model_copy(update={"replaceable_types": frozenset({2})})) as journal:
         journal.add(1, 1, b"")
         journal.update(1, 2, b"first")

@@ -46,7 +46,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_status_of_a_stopped_outbox_tells_what_lies_there(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_stopped_outbox_reports_what_lies_there(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["outbox", "status", str(directory), "--output", "json"]) == FAILED
     found = told(capsys)
     assert (found["running"], found["depth"], found["dead"], found["in_doubt"], found["client_id"]) == (False, 2, 2, 0, None)
@@ -97,7 +97,7 @@ def test_retry_makes_intents_of_dead_letters_edited_where_asked(directory: Path,
     capsys.readouterr()
 
 
-def test_drop_forgets_and_wants_to_be_told_what(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drop_removes_and_needs_an_id(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["outbox", "drop", str(directory)]) == USAGE
     assert run(["outbox", "drop", str(directory), "12345"]) == USAGE
     assert run(["outbox", "drop", str(directory), "--all"]) == OK
@@ -121,7 +121,7 @@ def test_a_directory_without_an_outbox_is_no_empty_outbox_and_none_is_made_there
         assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_journal_that_is_not_an_outboxs_is_told_and_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_that_is_not_an_outboxs_is_reported_and_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for user_type in (Kind.IDENTITY, Kind.ATTEMPT, Kind.DEAD):
         where = tmp_path / str(int(user_type))
         journal = Journal.open(FileSystemDisk(where), JournalSettings(file_bytes=4096))

@@ -115,7 +115,7 @@ def test_segments_are_counted(waltz: Told, node: Path) -> None:
     assert len(waltz("segment-statistics", node)[1].splitlines()) == 1 + len(segments(node))
 
 
-def test_what_is_wrong_is_told_with_its_place_and_exit_code_1(waltz: Told, node: Path) -> None:
+def test_what_is_wrong_is_reported_with_its_place_and_exit_code_1(waltz: Told, node: Path) -> None:
     assert waltz("verify", node)[0::2] == (OK, "")
     assert waltz("verify-segment", segments(node)[1])[0] == OK
     flip(segments(node)[1], 2000)
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_told_with_its_place_and_exit_code_1(waltz: Told, node:
         (["--replace", "migrate", "{node}"], USAGE, "none of a node"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(waltz: Told, node: Path, tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+def test_what_cannot_be_done_is_reported_in_one_line(waltz: Told, node: Path, tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
     (tmp_path / "there" / "something").mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     places = {"tmp": tmp_path, "node": node, "segment": segments(node)[0]}
@@ -187,7 +187,7 @@ def test_what_cannot_be_done_is_told_in_one_line(waltz: Told, node: Path, tmp_pa
     "arguments", [["verify", "{node}"], ["dump-control-file", "{node}"], ["backup", "{node}", "{tmp}/b"], ["migrate", "{node}"]], ids=lambda a: a[0]
 )
 @pytest.mark.parametrize("size", [0, 100, 247])
-def test_a_control_file_that_is_cut_off_is_told_in_one_line(waltz: Told, node: Path, tmp_path: Path, arguments: list[str], size: int) -> None:
+def test_a_control_file_that_is_cut_off_is_reported_in_one_line(waltz: Told, node: Path, tmp_path: Path, arguments: list[str], size: int) -> None:
     path = node / "waltz-storage.ctl"
     path.write_bytes(path.read_bytes()[:size])
     code, _, err = waltz(*(argument.format(node=node, tmp=tmp_path) for argument in arguments))
@@ -225,7 +225,7 @@ def test_a_reader_that_has_enough_ends_a_tool_without_a_word(tmp_path: Path, out
 # ---- what they touch ---------------------------------------------------------------------------------------------------------------------------
 
 
-def test_looking_opens_nothing_for_writing_and_leaves_every_byte_and_time(
+def test_inspection_opens_nothing_for_writing_and_leaves_every_byte_and_time(
     waltz: Told, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flip(segments(node)[2], 3000)

@@ -15,7 +15,7 @@ def test_the_loss_window_is_the_policys_own() -> None:
     assert "in the memory of a majority" in acknowledged_means(fast)
 
 
-def test_writers_memory_is_told_with_the_keys_of_a_compaction_topic() -> None:
+def test_writers_memory_is_reported_with_the_keys_of_a_compaction_topic() -> None:
     regular = Topic(TopicName("n", "t"), "regular", (0,), False, {}, Policies(), 0)
     compaction = Topic(TopicName("n", "t"), "compaction", (0,), True, {}, Policies(), 0)
     assert writer_memory(regular) == "1 MiB and one block for each partition on a storage node, 64 MiB for all of a node"

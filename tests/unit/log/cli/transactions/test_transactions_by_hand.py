@@ -87,7 +87,7 @@ async def test_reading_after_a_transaction_that_is_not_there_yet_is_out_of_range
     assert await read(Place("shop/orders", None, 0), capsys, after=2, compacted=compacted) == []
 
 
-async def test_reading_begins_where_retention_left_off_and_what_is_trimmed_meanwhile_is_told(
+async def test_reading_begins_where_retention_left_off_and_what_is_trimmed_meanwhile_is_reported(
     cluster: InMemoryCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.create_topic("shop/orders", 2)

@@ -74,7 +74,7 @@ def test_checksums_of_rows_are_those_of_zlib(rows: list[bytes], alike: int) -> N
 
 @given(bodies, st.integers(0, 2**40))
 @settings(max_examples=60)
-def test_ids_are_assigned_as_if_each_record_were_encoded_anew(data: list[bytes], first: int) -> None:
+def test_ids_are_assigned_as_if_each_record_were_encoded_again(data: list[bytes], first: int) -> None:
     lengths, records = build(data)
     assert assign_ids(records, lengths, first) == build(data, first)[1]
 

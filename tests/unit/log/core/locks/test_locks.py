@@ -40,7 +40,7 @@ def test_a_transaction_without_locks_always_passes() -> None:
     assert table.judge([-1], _counts((0, 0, 0)), [], 103).accepted == [0]
 
 
-def test_a_rejected_transaction_takes_no_id_and_sets_nothing() -> None:
+def test_a_rejected_transaction_needs_no_id_and_sets_nothing() -> None:
     table = LockTable(floor=0, entries_max=1000)
     verdict = table.judge([0, 0, 0], _counts((1, 0, 0), (1, 0, 1), (1, 0, 0)), [1, 1, 9, 9], 1)
     assert verdict.accepted == [0, 2]

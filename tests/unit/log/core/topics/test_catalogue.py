@@ -24,7 +24,7 @@ def made(
     return found.with_new(name, type=type, partitions=partitions, pool=range(pool), now_ms=more.pop("now_ms", 5), **more)
 
 
-def test_topics_get_log_partitions_that_nobody_has() -> None:
+def test_topics_get_log_partitions_that_no_topic_has() -> None:
     found, orders = made(Catalogue(), ORDERS, 3)
     found, seats = made(found, SEATS, 4)
     assert (orders.partitions, seats.partitions) == ((0, 1, 2), (3, 4, 5, 6))
@@ -169,7 +169,7 @@ def test_the_edges_of_policies_are_taken(name: str, value: int) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4), st.booleans()), max_size=12))
-def test_whatever_is_made_and_deleted_no_log_partition_has_two_topics_and_the_bytes_tell_all(steps: list[tuple[str, int, bool]]) -> None:
+def test_whatever_is_made_and_deleted_no_log_partition_has_two_topics_and_the_bytes_report_all(steps: list[tuple[str, int, bool]]) -> None:
     found = Catalogue()
     used: list[int] = []
     for topic, partitions, delete in steps:

@@ -65,7 +65,7 @@ def test_no_bucket_is_refused() -> None:
         jump_hash(1, 0)
 
 
-def test_a_key_has_its_partition_for_ever() -> None:
+def test_a_key_has_its_partition_permanently() -> None:
     # What these are is in the data of users: they may never change.
     assert [partition_of_key(key, 16) for key in (b"order-1", b"order-2", b"seat 12A")] == [5, 11, 2]
 

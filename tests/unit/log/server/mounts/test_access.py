@@ -22,7 +22,7 @@ TOPICS = ("shop/secret",)
 PROPERTIES = {"allow-append": "writer, both", "allow-read": "reader,both"}
 
 
-def test_principals_are_named_by_properties_and_without_them_everybody_may() -> None:
+def test_principals_are_named_by_properties_and_without_them_any_principal_may() -> None:
     assert allowed({}, "append") == ()
     assert allowed(PROPERTIES, "append") == ("both", "writer")
     for principal in (None, "", "reader", "anybody", CLUSTER_PRINCIPAL):
@@ -108,7 +108,7 @@ async def test_who_may_append_and_read_is_as_the_properties_say(cluster: InMemor
     }
 
 
-async def test_a_topic_that_names_readers_alone_is_appended_to_by_everybody(cluster: InMemoryCluster) -> None:
+async def test_any_principal_appends_to_a_topic_that_names_readers_alone(cluster: InMemoryCluster) -> None:
     await create(cluster, **{"allow-read": "reader"})
     await known(cluster)
     client = await connect(cluster, None)
@@ -226,7 +226,7 @@ async def test_who_was_mounted_before_the_topic_was_made_is_sent_away(cluster: I
     assert await may((await connect(cluster, "writer")).append(0, b"by one who may"))
 
 
-async def test_a_storage_node_that_starts_anew_learns_who_may_read_from_the_owner(cluster: InMemoryCluster) -> None:
+async def test_a_storage_node_that_starts_again_learns_who_may_read_from_the_owner(cluster: InMemoryCluster) -> None:
     await create(cluster, **PROPERTIES)
     await known(cluster)
     await (await connect(cluster, "both")).append(0, b"there")
@@ -245,7 +245,7 @@ async def test_an_unknown_outcome_is_settled_by_one_who_may_append_and_not_read(
     assert await client.resolve(raised.value) == Receipt(0, 0, 0)
 
 
-async def test_what_waits_when_access_is_refused_is_told_so_and_not_until_its_deadline(cluster: InMemoryCluster) -> None:
+async def test_what_waits_when_access_is_refused_fails_at_once_and_not_at_its_deadline(cluster: InMemoryCluster) -> None:
     await create(cluster, **PROPERTIES)
     await known(cluster)
     client = await connect(cluster, "stranger")

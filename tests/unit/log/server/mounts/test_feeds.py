@@ -177,7 +177,7 @@ def test_readers_at_different_places_meet_at_what_one_of_them_read(monkeypatch: 
 
 
 @pytest.mark.parametrize("feed", FEEDS)
-def test_a_frame_holds_several_append_times_up_to_the_cap_and_tells_each(feed: pb.FeedMode.ValueType) -> None:
+def test_a_frame_holds_several_append_times_up_to_the_cap_and_reports_each(feed: pb.FeedMode.ValueType) -> None:
     async def scenario() -> None:
         cluster, client = await _filled(0, **(SMALL | {"feed_bytes_max": 1 << 20}))
         times = []
@@ -195,7 +195,7 @@ def test_a_frame_holds_several_append_times_up_to_the_cap_and_tells_each(feed: p
     run_in_virtual_time(scenario())
 
 
-def test_a_client_that_reads_nothing_is_not_served_on_and_holds_up_nobody() -> None:
+def test_a_client_that_reads_nothing_is_not_served_on_and_delays_no_other() -> None:
     async def scenario() -> None:
         cluster, client = await _filled(10, **(SMALL | {"answers_max": 16}))
         _shrink(cluster, 10_000)
@@ -247,7 +247,7 @@ def _hold(cluster: MemoryCluster, partition: int, *names: str) -> asyncio.Event:
     return gate
 
 
-def test_a_slow_replica_slows_nobody_and_holds_no_more_than_its_bound() -> None:
+def test_a_slow_replica_slows_no_other_and_holds_no_more_than_its_bound() -> None:
     async def scenario() -> None:
         in_flight_max = 65536
         cluster, client = await _filled(10, **(SMALL | {"replica_bytes_in_flight": in_flight_max}))

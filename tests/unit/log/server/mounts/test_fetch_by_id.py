@@ -185,7 +185,7 @@ def test_ids_that_no_client_sends_are_refused(packed: bytes) -> None:
     _scenario(run)
 
 
-def test_a_replica_that_has_rotted_or_stalls_is_passed_over() -> None:
+def test_a_replica_that_is_corrupt_or_stalls_is_passed_over() -> None:
     async def run(cluster: MemoryCluster, client: WaltzClient) -> None:
         for name in ("storage-0", "storage-1"):
             disk = cluster.disks[name]

@@ -36,7 +36,7 @@ def _fetcher(store: _StalledStore) -> Fetcher:
 
 
 @pytest.mark.parametrize("headers_only", [False, True])
-async def test_who_waits_for_a_read_when_the_session_ends_is_told(headers_only: bool) -> None:
+async def test_a_waiter_for_a_read_gets_an_error_when_the_session_ends(headers_only: bool) -> None:
     fetcher = _fetcher(_StalledStore())
     waiting = [asyncio.ensure_future(fetcher.fetch(7, headers_only=headers_only)) for _ in range(3)]
     await asyncio.sleep(0)

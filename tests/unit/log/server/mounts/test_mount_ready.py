@@ -24,7 +24,7 @@ class _SlowToReturn:
         await asyncio.Event().wait()
 
 
-async def test_a_mount_is_ready_before_its_client_is_told() -> None:
+async def test_a_mount_is_ready_before_its_client_gets_the_answer() -> None:
     stream = _SlowToReturn()
     store = SimpleNamespace(partition=0, first_transaction_id=0, session=3, committed=-1)
     request = pb.MountRequest(client_id=1, mount_sequence=1, client_high_water_mark=-1)

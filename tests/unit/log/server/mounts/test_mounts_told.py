@@ -31,7 +31,7 @@ async def _owned(cluster: MemoryCluster) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_who_waits_for_a_partition_to_open_is_told_as_soon_as_it_is_given_away() -> None:
+def test_a_waiter_for_a_partition_to_open_gets_an_error_as_soon_as_it_is_reassigned() -> None:
     async def scenario() -> None:
         cluster = MemoryCluster(servers=1, settings={"mount_wait_s": 30.0})
         await cluster.start()

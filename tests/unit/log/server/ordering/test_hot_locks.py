@@ -80,11 +80,11 @@ def test_hot_locks_cost_two_executions_for_each_transaction_at_most(clients: int
     assert executions <= 2 * 150 * 8
 
 
-def test_a_sole_client_that_tells_its_locks_never_conflicts_with_itself() -> None:
+def test_a_sole_client_that_reports_its_locks_never_conflicts_with_itself() -> None:
     assert run_in_virtual_time(_hot(1, 60, 3, declared=True)) == (180, 0)
 
 
-def test_a_sole_client_that_does_not_tell_its_locks_executes_some_twice_and_never_conflicts_with_itself() -> None:
+def test_a_sole_client_that_does_not_report_its_locks_executes_some_twice_and_never_conflicts_with_itself() -> None:
     executions, rejected = run_in_virtual_time(_hot(1, 60, 3, declared=False))
     assert rejected == 0
     assert 180 < executions <= 2 * 180
@@ -109,7 +109,7 @@ def test_a_sole_client_that_makes_one_transaction_after_another_never_conflicts_
     assert run_in_virtual_time(_hot(1, 1, 60, declared=False)) == (60, 0)
 
 
-def test_a_client_that_gives_up_after_a_conflict_holds_up_nobody_for_long() -> None:
+def test_a_client_that_gives_up_after_a_conflict_delays_no_other_for_long() -> None:
     async def scenario() -> None:
         cluster = MemoryCluster(servers=1)
         await cluster.start()
@@ -126,7 +126,7 @@ def test_a_client_that_gives_up_after_a_conflict_holds_up_nobody_for_long() -> N
     run_in_virtual_time(scenario())
 
 
-def test_a_server_that_stops_tells_those_in_line_before_it_goes() -> None:
+def test_a_server_that_stops_answers_queued_rejections_first() -> None:
     async def scenario() -> None:
         cluster = MemoryCluster(servers=1)
         await cluster.start()

@@ -98,7 +98,7 @@ def test_a_record_above_the_limit_is_refused_alone() -> None:
     assert result.committed == [(client, [(1, 1, 100)])]
 
 
-def test_rot_a_foreign_client_and_torn_columns_end_only_their_own_stream() -> None:
+def test_corruption_a_foreign_client_and_torn_columns_end_only_their_own_stream() -> None:
     bad = _Client(8)
     rotten = _frame(bad, [(0, b"abc", 99, [])])
     rotten.records = rotten.records[:-1] + bytes([rotten.records[-1] ^ 1])

@@ -13,6 +13,7 @@ from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.base.totals import Totals
 from waltz_log.server.ordering.sequencer import Answers, Sequencer
 from waltz_log.server.partition.append import AppendTask
 from waltz_log.transport import waltz_pb2 as pb
@@ -90,7 +91,7 @@ async def _settled() -> None:
 async def bench() -> Any:
     store = _Store()
     sequencer = Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000)
-    task: Any = AppendTask(store, sequencer, _Clock(), ServerSettings(cluster="x"), 0)  # type: ignore[arg-type]
+    task: Any = AppendTask(store, sequencer, _Clock(), ServerSettings(cluster="x"), 0, Totals())  # type: ignore[arg-type]
     loops = [asyncio.ensure_future(task.order()), asyncio.ensure_future(task.settle(lambda: None)), asyncio.ensure_future(task.watch_space())]
     yield task, store
     assert not any(loop.done() for loop in loops), "a loop of the partition ended"
@@ -112,7 +113,7 @@ async def test_a_rejection_waits_for_the_fate_of_the_block_that_won(bench: Any) 
     assert [(answers.committed, answers.rejected) for answers in mount.answers] == [([(0, 1, 10)], [(1, 10)])]
 
 
-async def test_a_rejection_by_what_is_committed_is_told_at_once(bench: Any) -> None:
+async def test_a_rejection_by_a_committed_winner_is_answered_at_once(bench: Any) -> None:
     task, _ = bench
     mount = _Mount()
     await task.submit(mount, _frame(0, mark=8))
@@ -146,7 +147,7 @@ async def test_blocks_in_flight_are_bounded_and_the_queue_builds_the_next(bench:
     assert [block.count for block in store.blocks] == [1, 1, 4]
 
 
-async def test_while_moving_appends_are_refused_with_an_answer_and_rot_ends_its_stream_alone(bench: Any) -> None:
+async def test_while_moving_appends_are_refused_with_an_answer_and_corruption_ends_its_stream_alone(bench: Any) -> None:
     task, store = bench
     task.moving = True
     mount, rotten = _Mount(), _Mount()

@@ -58,7 +58,7 @@ def test_a_server_refuses_calls_for_another_cluster(method: Any, request_: Any) 
     run_in_virtual_time(scenario())
 
 
-def test_a_client_of_another_cluster_is_told_so_and_appends_and_reads_nothing() -> None:
+def test_a_client_of_another_cluster_is_refused_and_appends_and_reads_nothing() -> None:
     async def scenario() -> None:
         cluster = await _cluster()
         session = cluster.ensemble.session()

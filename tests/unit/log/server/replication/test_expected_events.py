@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from waltz_log.errors import ClusterUnavailable, CorruptData, Fenced, InvalidRequest, StorageFull, Unavailable
-from waltz_log.server.base.lasting import is_expected, lasting
+from waltz_log.server.base.restarting import is_expected, restart_on_error
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -70,7 +70,7 @@ def test_a_task_logs_what_is_expected_without_and_a_defect_with_its_traceback(er
             raise error
 
     with capture_logs() as logs:
-        run_in_virtual_time(lasting("work", work))
+        run_in_virtual_time(restart_on_error("work", work))
     assert runs == 2
     assert [(each["log_level"], bool(each.get("exc_info"))) for each in logs] == [(level, level == "error")]
 

@@ -68,7 +68,7 @@ def test_what_waits_in_the_queue_is_refused_too_and_none_of_it_gets_into_the_log
     run_in_virtual_time(scenario())
 
 
-def test_replicas_that_had_no_room_to_recover_take_appends_when_they_have_recovered() -> None:
+def test_replicas_that_had_no_room_to_recover_accept_appends_when_they_have_recovered() -> None:
     """They have nothing to refuse or take any more then: that they caught up must say it."""
 
     async def scenario() -> None:

@@ -151,7 +151,7 @@ class Nothing(Application):
         """It keeps no state."""
 
 
-def test_everybody_picks_up_the_new_partitions_and_the_old_ones_do_not_notice() -> None:
+def test_every_process_picks_up_the_new_partitions_and_the_old_ones_do_not_notice() -> None:
     async def run() -> None:
         cluster = MemoryCluster(partitions=2, servers=2, delay_s=lambda: 0.001)
         await cluster.start()

@@ -15,6 +15,7 @@ from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import InvalidRequest, LockConflict, NotOwner, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.base.totals import Totals
 from waltz_log.server.ordering.sequencer import Answers, Frame, Sequencer
 from waltz_log.server.partition.append import AppendTask
 from waltz_log.testing.cluster import MemoryCluster
@@ -100,7 +101,7 @@ class _Store:
 async def bench() -> AsyncIterator[tuple[AppendTask, _Store, list[asyncio.Task[None]]]]:
     store: Any = _Store()
     clock: Any = type("_Clock", (), {"now_ms": lambda self: 5})()
-    task = AppendTask(store, Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000), clock, ServerSettings(cluster="x"), 0)
+    task = AppendTask(store, Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=1000), clock, ServerSettings(cluster="x"), 0, Totals())
     loops = [asyncio.ensure_future(task.order()), asyncio.ensure_future(task.refuse_marks())]
     yield task, store, loops
     for loop in loops:

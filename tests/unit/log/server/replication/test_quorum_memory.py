@@ -417,7 +417,7 @@ def test_claiming_what_is_only_written_is_noticed(monkeypatch: pytest.MonkeyPatc
         test_a_server_that_is_stopped_leaves_nothing_unsynced()
 
 
-def test_telling_an_outbox_before_the_disks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reporting_an_outbox_before_the_disks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def early(mount: Mount, *given: Any) -> None:
         begin(mount, *given)
         mount.on_disk = False
@@ -428,7 +428,7 @@ def test_telling_an_outbox_before_the_disks_is_noticed(monkeypatch: pytest.Monke
         test_an_outbox_forgets_nothing_that_is_not_on_disk()
 
 
-def test_catching_up_takes_no_flush_period_for_each_run() -> None:
+def test_catching_up_needs_no_flush_period_for_each_run() -> None:
     """Beside appends, the replica that comes back gets one run of old blocks after the other; each is less than what it syncs at once."""
 
     async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:

@@ -22,7 +22,7 @@ async def _change(
 ) -> list[str]:
     told: list[str] = []
     change = ReplicaChange(0, add, remove, force)
-    await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, tell=told.append)
+    await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, report=told.append)
     return told
 
 
@@ -118,7 +118,7 @@ def test_one_replica_becomes_two_and_three_and_one_again_under_load() -> None:
     _under_load(scenario, replicas=1)
 
 
-def test_a_second_replica_that_fills_slowly_holds_up_nobody_and_loses_nothing_when_the_owner_changes() -> None:
+def test_a_second_replica_that_fills_slowly_delays_no_other_and_loses_nothing_when_the_owner_changes() -> None:
     """Until it holds everything the first one alone takes appends, whoever the owner is; given up, it is forgotten."""
 
     async def run() -> None:

@@ -110,7 +110,7 @@ def test_a_replica_of_a_node_that_was_never_started_and_replicas_without_an_owne
     _run(scenario)
 
 
-def test_full_replicas_leave_no_majority_that_can_take_appends() -> None:
+def test_full_replicas_leave_no_majority_that_can_accept_appends() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         client = await cluster.connect()
         await client.append(0, b"first")

@@ -268,7 +268,7 @@ def test_a_quiet_member_of_a_later_session_gives_it_away_after_session_numbers_p
 
 async def _change(cluster: MemoryCluster, add: str | None = None, remove: str | None = None, wait_s: float = 60) -> None:
     change = ReplicaChange(0, add, remove, False)
-    await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, tell=lambda _: None)
+    await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, report=lambda _: None)
 
 
 @pytest.mark.parametrize("attempts", [0, 8])

@@ -143,7 +143,7 @@ async def read(client: WaltzClient, after: int, last: int) -> list[bytes]:
 
 
 @in_virtual_time
-async def test_what_is_too_much_goes_from_every_replica_and_below_it_everybody_is_told_both_bounds() -> None:
+async def test_what_exceeds_the_policies_is_trimmed_from_every_replica_and_readers_below_get_both_bounds() -> None:
     async with kept() as (cluster, client):
         await cluster.create(retention_bytes=6000)
         data = await fill(client)
@@ -186,7 +186,7 @@ async def test_a_search_that_trimming_overtakes_goes_on_and_says_that_something_
 
 
 @in_virtual_time
-async def test_the_first_retained_id_is_what_it_was_after_everything_was_started_anew() -> None:
+async def test_the_first_retained_id_is_what_it_was_after_everything_was_started_again() -> None:
     async with kept() as (cluster, client):
         await cluster.create(retention_bytes=6000)
         await fill(client)
@@ -224,7 +224,7 @@ async def test_a_replica_that_was_down_follows_and_one_that_was_emptied_begins_w
 
 
 @in_virtual_time
-async def test_a_replica_that_began_anew_and_was_not_clean_when_its_owner_died_is_taken_up_by_the_next() -> None:
+async def test_a_restarted_replica_that_was_not_clean_when_its_owner_crashed_joins_the_next_session() -> None:
     async with kept() as (cluster, client):
         await cluster.create(retention_bytes=6000)
         await fill(client)
@@ -446,7 +446,7 @@ async def register_between(moment: int, *, slowly: bool) -> None:
 
 
 @in_virtual_time
-async def test_who_registers_while_it_is_trimmed_is_either_kept_for_or_told() -> None:
+async def test_a_subscriber_that_registers_during_a_trim_is_either_kept_for_or_refused() -> None:
     """At every moment between two operations of the round in the coordinator."""
     for moment in range(7):
         await register_between(moment, slowly=False)
@@ -555,7 +555,7 @@ async def test_a_replica_that_comes_late_is_given_the_view_of_another_and_goes_o
 
 
 @in_virtual_time
-async def test_a_view_that_is_damaged_is_told_and_replaced_by_another_replicas() -> None:
+async def test_a_view_that_is_damaged_is_reported_and_replaced_by_another_replicas() -> None:
     for part in ("metadata", ".wal"):
         async with kept() as (cluster, client):
             await cluster.create("compaction", retention_bytes=3000)
@@ -578,7 +578,7 @@ async def test_a_view_that_is_damaged_is_told_and_replaced_by_another_replicas()
 
 
 @in_virtual_time
-async def test_rot_in_a_view_that_nobody_reads_is_found_by_the_scrub_and_mended_from_another_replica() -> None:
+async def test_corruption_in_an_unread_view_is_found_by_the_scrub_and_repaired_from_another_replica() -> None:
     async with kept() as (cluster, client):
         await cluster.create("compaction", retention_bytes=3000)
         log: list[bytes] = []
@@ -627,7 +627,7 @@ async def test_a_replica_folds_nothing_above_what_is_committed() -> None:
 
 
 @in_virtual_time
-async def test_a_round_that_breaks_is_told_and_the_next_one_goes_on() -> None:
+async def test_a_round_that_breaks_is_reported_and_the_next_one_goes_on() -> None:
     async with kept() as (cluster, client):
         real, broken = decide, [True]
 

@@ -10,7 +10,7 @@ from waltz_log.storage.integrity.repair import merged, ranges
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_ranges_cover_every_id_once_and_tell_the_bad_ones(data: st.DataObject) -> None:
+def test_ranges_cover_every_id_once_and_report_the_bad_ones(data: st.DataObject) -> None:
     first = data.draw(st.integers(0, 20))
     last = data.draw(st.integers(first, first + 40))
     pairs = st.tuples(st.integers(first, last), st.integers(first, last)).map(lambda pair: (min(pair), max(pair)))

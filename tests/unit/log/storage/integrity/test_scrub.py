@@ -151,7 +151,7 @@ async def test_nothing_is_done_where_nothing_is_wrong() -> None:
     ("kind", "offset", "length"),
     [("seg", 128 + 3, 1), ("seg", 1500, 700), ("seg", 129, 3900), ("seg", 20, 4), ("idx", 200, 8), ("idx", 2, 1), ("tix", 150, 1), ("tix", 130, 80)],
 )
-async def test_rot_in_a_closed_segment_is_mended_to_the_bytes_it_had(kind: str, offset: int, length: int) -> None:
+async def test_corruption_in_a_closed_segment_is_repaired_to_the_bytes_it_had(kind: str, offset: int, length: int) -> None:
     async with replicas(SESSION, SESSION) as found:
         path = closed(found)[1].replace("seg", kind)
         before = found.files()
@@ -178,7 +178,7 @@ async def test_a_whole_segment_that_is_gone_or_empty_is_made_again() -> None:
         assert meaning(found.files()) == meaning(before)
 
 
-async def test_several_rotten_places_are_mended_with_what_is_good_between_them_from_here() -> None:
+async def test_several_corrupt_places_are_repaired_with_what_is_good_between_them_from_here() -> None:
     async with replicas(SESSION, SESSION) as found:
         before = found.files()
         path = closed(found)[2]
@@ -190,7 +190,7 @@ async def test_several_rotten_places_are_mended_with_what_is_good_between_them_f
         assert (scrub.statistics().found, scrub.statistics().repaired) == (3, 3)
 
 
-async def test_rot_stays_and_is_told_where_the_peer_has_rotted_at_the_same_place() -> None:
+async def test_corruption_stays_and_is_reported_if_the_peer_is_corrupt_at_the_same_place() -> None:
     async with replicas(SESSION, SESSION) as found:
         path = closed(found)[1]
         found.rot(0, path, 1500)
@@ -227,7 +227,7 @@ async def test_a_peer_of_an_older_session_is_not_believed() -> None:
         assert "replica of an older session" in scrub.statistics().damaged[path.removesuffix(".seg")]
 
 
-async def test_nothing_is_mended_while_a_newer_session_is_being_opened() -> None:
+async def test_nothing_is_repaired_while_a_newer_session_is_being_opened() -> None:
     async with replicas(SESSION, SESSION) as found:
         path = closed(found)[1]
         before = found.files()
@@ -265,7 +265,7 @@ async def test_a_copy_is_given_up_where_the_replica_left_its_session_meanwhile()
         assert scrub.statistics().damaged_segments == 1
 
 
-async def test_without_peers_data_stays_rotten_and_an_index_is_made_again() -> None:
+async def test_without_peers_data_stays_corrupt_and_an_index_is_made_again() -> None:
     async with replicas(SESSION) as found:
         path = closed(found)[1]
         index = path.replace("seg", "idx")
@@ -282,7 +282,7 @@ async def test_without_peers_data_stays_rotten_and_an_index_is_made_again() -> N
         assert "no peers" in scrub.statistics().damaged[path.removesuffix(".seg")]
 
 
-async def test_rot_in_the_segment_that_is_written_to_is_repaired_after_it_was_closed_for_that() -> None:
+async def test_corruption_in_the_segment_that_is_written_to_is_repaired_after_it_was_closed_for_that() -> None:
     async with replicas(SESSION, SESSION) as found:
         path = [path for path in found.files() if path.endswith(".seg")][-1]
         whole = found.files()[path]
@@ -340,7 +340,7 @@ def test_the_pace_is_kept_and_appends_are_not_held_up() -> None:
     run_in_virtual_time(run())
 
 
-async def test_a_crash_in_the_middle_of_mending_leaves_what_opens_and_can_be_mended() -> None:
+async def test_a_crash_in_the_middle_of_repair_leaves_what_opens_and_can_be_repaired() -> None:
     reached = 0
     finished = False
     while not finished:

@@ -108,7 +108,7 @@ def test_every_bit_flipped_in_a_closed_segment_is_found_or_harmless(kind: str) -
     assert look(disk)[0] == []
 
 
-def test_rot_is_told_with_segment_offset_and_ids_and_what_is_behind_it_is_still_verified() -> None:
+def test_corruption_is_reported_with_segment_offset_and_ids_and_what_follows_is_still_verified() -> None:
     disk = SimulatedDisk()
     write(disk).close()
     segment = names(disk, "seg")[1]
@@ -127,7 +127,7 @@ def test_rot_is_told_with_segment_offset_and_ids_and_what_is_behind_it_is_still_
     assert findings[0].reason == "record checksum does not match"
 
 
-def test_rot_below_what_was_acknowledged_in_the_last_segment_is_found_and_a_torn_tail_is_none() -> None:
+def test_corruption_below_what_was_acknowledged_in_the_last_segment_is_found_and_a_torn_tail_is_none() -> None:
     disk = SimulatedDisk()
     log = write(disk)
     segment = names(disk, "seg")[-1]
@@ -201,7 +201,7 @@ def test_what_is_wrong_in_the_small_files_is_found(change: Callable[[SimulatedDi
     assert told in findings[0].reason
 
 
-def test_one_torn_struct_is_told_and_nothing_wrong() -> None:
+def test_one_torn_struct_is_reported_and_nothing_wrong() -> None:
     disk = SimulatedDisk()
     write(disk).close()
     flip(disk, CONTROL_FILE, mark_offset(0, 0))
@@ -234,7 +234,7 @@ class CutWhileRead:
         return getattr(self._file, name)
 
 
-def test_findings_that_a_second_look_does_not_find_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_that_a_second_check_does_not_confirm_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node cuts the log back after the look at the index and before the look at the data."""
     disk = SimulatedDisk()
     log = write(disk)

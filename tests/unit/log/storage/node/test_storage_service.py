@@ -167,7 +167,7 @@ async def bench() -> AsyncIterator[Bench]:
     await bench.node.close()
 
 
-async def test_a_new_partition_tells_that_it_is_empty(bench: Bench) -> None:
+async def test_a_new_partition_reports_that_it_is_empty(bench: Bench) -> None:
     found = await bench.open(1)
     assert (found.session, found.low_water_mark, found.local_low_water_mark) == (-1, -1, -1)
     assert (found.last_transaction_id, found.first_transaction_id, found.start) == (-1, 0, 1)
@@ -430,7 +430,7 @@ async def test_a_stream_that_does_not_begin_with_open_is_refused(bench: Bench) -
         await stream.receive()
 
 
-async def test_an_owner_that_reads_no_acknowledgement_holds_up_nobody(bench: Bench) -> None:
+async def test_an_owner_that_reads_no_acknowledgement_delays_no_other(bench: Bench) -> None:
     silent = await bench.stream(1)
     for first in range(100):
         await silent.send(message(block(first, [b"a"])))
@@ -532,7 +532,7 @@ async def test_a_late_truncation_of_the_session_does_not_cut_what_was_acknowledg
     assert [part.last_transaction_id for part in await bench.read(1, 4, 8)] == [8]
 
 
-async def test_a_read_that_meets_a_cut_under_way_is_told_what_is_gone_and_not_of_damage(bench: Bench) -> None:
+async def test_a_read_that_meets_a_cut_under_way_is_reported_what_is_gone_and_not_of_damage(bench: Bench) -> None:
     await bench.append(1, block(0, [b"a"] * 10))
     store = await bench.node.partition(0)
     segment, met = store.log._active, []  # where the cut is: between the files and what the log tells of them
@@ -602,7 +602,7 @@ async def test_segments_are_trimmed_up_to_what_is_known_to_be_committed() -> Non
     await bench.node.close()
 
 
-async def test_a_wrong_index_of_a_closed_segment_is_made_again_in_the_background_and_a_damaged_segment_is_told() -> None:
+async def test_a_wrong_index_of_a_closed_segment_is_made_again_in_the_background_and_a_damaged_segment_is_reported() -> None:
     bench, _ = await rolled()
     closed = (await bench.node.partition(0)).log.closed()
     wrong, damaged = (f"0/{first:019d}" for first, _ in closed[1:3])
@@ -717,7 +717,7 @@ async def test_a_failed_write_or_sync_stops_the_partition_for_good_and_leaves_th
     assert not [operation for operation in bench.disk.operations[done:] if operation.path.startswith("0/")]
 
 
-async def test_after_a_failed_sync_the_next_start_tells_what_the_medium_holds(bench: Bench) -> None:
+async def test_after_a_failed_sync_the_next_start_reports_what_the_medium_holds(bench: Bench) -> None:
     await bench.append(1, block(0, [b"a"]))
     bench.disk.before = failing("sync", ".seg")
     with pytest.raises(StorageFailed):
@@ -779,7 +779,7 @@ async def test_a_session_whose_fence_does_not_reach_the_medium_is_not_answered(b
     assert (await bench.open(1)).session == -1
 
 
-async def test_rot_is_found_when_it_is_read_and_never_served(bench: Bench) -> None:
+async def test_corruption_is_found_when_it_is_read_and_never_served(bench: Bench) -> None:
     await bench.append(1, block(0, [b"a" * 50] * 100))
     await bench.clean(1, 99)
     path = "0/0000000000000000000.seg"
@@ -792,7 +792,7 @@ async def test_rot_is_found_when_it_is_read_and_never_served(bench: Bench) -> No
     assert len(await bench.read(1, 51, 99)) == 1
 
 
-async def test_the_status_is_told_as_json(bench: Bench) -> None:
+async def test_the_status_is_reported_as_json(bench: Bench) -> None:
     await bench.append(1, block(0, [b"a"] * 3))
     told = json.loads((await bench.call(methods.STORAGE_STATUS, pb.StorageStatusRequest())).json)
     assert (told["name"], told["cluster_key"], told["start"]) == ("storage-0", str(KEY), 1)

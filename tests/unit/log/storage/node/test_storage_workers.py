@@ -30,7 +30,7 @@ class FixedClock:
 def node(disk: SimulatedDisk, worker: int, asked: list[int] | None = None) -> StorageNode:
     settings = StorageSettings(name="storage-0", directory=Path("unused"), cluster="test", workers=WORKERS)
     ask = None if asked is None else asked.append
-    return StorageNode(settings, disk, FixedClock(), run_in_place, shard=Shard(worker, WORKERS), ask_for_room=ask)
+    return StorageNode(settings, disk, FixedClock(), run_in_place, shard=Shard(worker, WORKERS), request_growth=ask)
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ async def test_a_worker_asks_for_room_and_makes_none_itself(disk: SimulatedDisk)
     asked: list[int] = []
     worker = node(disk, 0, asked)
     await worker.join(KEY)
-    await worker.make_room(PARTITIONS)
+    await worker.grow_control_file(PARTITIONS)
     assert asked == []
-    with pytest.raises(Unavailable, match="room is made"):
-        await worker.make_room(PARTITIONS + 2)
+    with pytest.raises(Unavailable, match="control file is being extended"):
+        await worker.grow_control_file(PARTITIONS + 2)
     assert asked == [PARTITIONS + 2]
     assert worker.control.header.partitions == PARTITIONS
 

@@ -185,7 +185,7 @@ def test_adoption_keeps_what_was_acknowledged_while_a_removed_replica_left_its_d
         for number in range(10):
             await client.append(0, b"%d" % number)
         change = ReplicaChange(0, "storage-3", "storage-0", False)
-        await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=60, tell=lambda _: None)
+        await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=60, report=lambda _: None)
         await cluster.kill_storage("storage-1")
         acknowledged = (await client.append(0, b"on two of three")).transaction_id
         await client.close()

@@ -135,7 +135,7 @@ def test_a_tail_that_is_being_written_is_cut_at_a_record_border() -> None:
         disk.replace(path, whole)
 
 
-def test_space_taken_beforehand_is_not_copied() -> None:
+def test_space_taken_in_advance_is_not_copied() -> None:
     disk = SimulatedDisk()
     ControlFiles.create(disk, FixedClock(), KEY, 1)
     log = SegmentLog.open(disk, FixedClock(), KEY, 0, 1 << 20, -1, preallocate_bytes=1 << 16)
@@ -306,7 +306,7 @@ def flip(disk: SimulatedDisk, path: str, offset: int) -> None:
     disk.replace(path, bytes(content))
 
 
-def test_rot_is_not_backed_up() -> None:
+def test_corruption_is_not_backed_up() -> None:
     disk = SimulatedDisk()
     write(disk)
     segment = sorted(name for name in disk.list("0") if name.endswith(".seg"))[1]
@@ -439,7 +439,7 @@ def test_an_empty_directory_is_taken_and_one_with_anything_in_it_never(tmp_path:
     assert [path.name for path in other.iterdir()] == ["somebody's"]
 
 
-def test_what_a_killed_process_left_is_made_anew(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_made_again(tmp_path: Path) -> None:
     left = tmp_path / "target.incomplete"
     (left / "partitions" / "0").mkdir(parents=True)
     (left / "partitions" / "0" / "half").write_text("half")

@@ -57,7 +57,7 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
 
 @BOUNDED
 @given(st.lists(damaged(), min_size=1, max_size=3))
-def test_a_damaged_directory_is_looked_at_without_a_defect(changes: list[tuple[str, bytes]]) -> None:
+def test_a_damaged_directory_is_checked_without_a_defect(changes: list[tuple[str, bytes]]) -> None:
     disk = directory()
     for path, content in changes:
         disk.replace(path, content)

@@ -139,7 +139,7 @@ async def test_a_disk_that_is_full_at_any_operation_costs_nothing_that_was_recei
         await node.close()
 
 
-async def test_a_sync_that_fails_is_final_and_everybody_is_told() -> None:
+async def test_a_sync_that_fails_is_final_and_every_waiter_gets_the_error() -> None:
     disk = SimulatedDisk()
     node = await opened(disk)
     store = await node.partition(0)
@@ -188,7 +188,7 @@ async def _streams_on_a_slow_disk() -> tuple[int, int]:
         for number in range(12):
             await store.append(appender, block_of(store.partition, number, [BLOCK], salt=1))
             highest = max(highest, store.statistics().writer_bytes)
-            await appender.room()
+            await appender.wait_for_capacity()
         while appender.acknowledged != 11:
             await appender.changed()
 
@@ -207,7 +207,7 @@ def test_what_waits_to_be_written_is_bounded_for_each_partition_and_in_all() -> 
     assert TOTAL < together <= TOTAL + PARTITIONS * record
 
 
-def test_a_bound_that_nobody_keeps_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WriterMemory, "full", False)
     together, _ = run_in_virtual_time(_streams_on_a_slow_disk())
     assert together > TOTAL + PARTITIONS * (BLOCK + 40)

@@ -32,7 +32,9 @@ steps = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([0, 0, 1, 7])), ma
 
 @given(steps, st.sets(st.integers(0, 400), max_size=40), st.integers(0, 1700), st.integers(0, 60), st.integers(0, 30), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_times_tell_what_a_plain_list_tells(gaps: list[tuple[int, int]], torn: set[int], first: int, span: int, cut: int, many_torn: bool) -> None:
+def test_times_report_what_a_plain_list_reports(
+    gaps: list[tuple[int, int]], torn: set[int], first: int, span: int, cut: int, many_torn: bool
+) -> None:
     entries, next_id, time_ms = [], 0, 1000
     for count, later in gaps:
         entries.append((next_id, time_ms))

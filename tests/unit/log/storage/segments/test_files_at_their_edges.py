@@ -156,7 +156,7 @@ async def test_the_beginning_of_a_header_behind_the_last_record_is_cut_away(left
 
 
 @pytest.mark.parametrize("zeros", [0, 500])
-async def test_a_bad_record_before_acknowledged_ones_is_told_and_nothing_is_touched(zeros: int) -> None:
+async def test_a_bad_record_before_acknowledged_ones_is_reported_and_nothing_is_touched(zeros: int) -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     for number in range(3):

@@ -101,7 +101,7 @@ def test_a_file_without_unsynced_bytes_is_closed_rather_than_one_with() -> None:
     assert disk.operations[done:] == []
 
 
-def test_a_sync_that_fails_while_room_is_made_is_told_to_the_files_next_user_and_never_tried_again() -> None:
+def test_a_sync_that_fails_before_a_file_is_closed_is_raised_at_its_next_use_and_never_tried_again() -> None:
     disk = CountingDisk()
     put(disk, ["a", "b"])
     files = OpenFiles(disk, 1)
@@ -124,7 +124,7 @@ def test_a_sync_that_fails_while_room_is_made_is_told_to_the_files_next_user_and
     assert disk.operations[done:] == []
 
 
-def test_a_path_that_means_another_file_is_opened_anew() -> None:
+def test_a_path_that_means_another_file_is_opened_again() -> None:
     disk = CountingDisk()
     put(disk, ["a", "b"])
     files = OpenFiles(disk, 9)
@@ -180,7 +180,7 @@ def test_many_threads_share_few_files(tmp_path: Path) -> None:
     assert files.count == 0
 
 
-def test_an_owner_can_write_although_somebody_opens_the_file_to_read_at_that_moment(tmp_path: Path) -> None:
+def test_an_owner_can_write_while_a_reader_opens_the_file(tmp_path: Path) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     class SlowDisk(FileSystemDisk):

@@ -119,7 +119,7 @@ def test_what_lies_behind_a_hole_of_a_torn_write_does_not_come_back() -> None:
     assert open_log(disk.crash()).tail.last_id <= 1
 
 
-def test_acknowledged_records_that_turned_to_zeros_or_rotted_are_corruption_not_space() -> None:
+def test_acknowledged_records_that_turned_to_zeros_or_were_corrupted_are_corruption_not_space() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     log.append([block(0, [b"abc", b"", b"defg"])])
@@ -153,7 +153,7 @@ def test_a_reader_of_a_closed_segment_does_not_run_into_what_is_behind_its_recor
     assert read_all(open_log(disk, step=0, segment_bytes=4096)) == b"".join(each.records for each in blocks)
 
 
-def test_truncation_gives_taken_space_back_and_appends_take_it_anew() -> None:
+def test_truncation_gives_taken_space_back_and_appends_take_it_again() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     for n in range(10):

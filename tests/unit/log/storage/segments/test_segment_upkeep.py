@@ -84,7 +84,7 @@ def test_trimming_removes_whole_segments_below_the_id_and_keeps_the_last() -> No
     assert (again.first_id, again.tail.last_id) == (40, 50)
 
 
-def test_where_nothing_is_kept_an_empty_segment_tells_where_ids_go_on() -> None:
+def test_where_nothing_is_kept_an_empty_segment_reports_where_ids_go_on() -> None:
     disk = SimulatedDisk()
     log, _ = filled(disk)
     log.trim(50)
@@ -96,7 +96,7 @@ def test_where_nothing_is_kept_an_empty_segment_tells_where_ids_go_on() -> None:
     assert again.tail.last_id == 50
 
 
-def test_a_log_begins_anew_beyond_its_end_and_readers_learn_that_theirs_is_gone() -> None:
+def test_a_log_begins_again_beyond_its_end_and_readers_learn_that_theirs_is_gone() -> None:
     disk = SimulatedDisk()
     log, _ = filled(disk)
     with pytest.raises(OutOfRange):
@@ -111,7 +111,7 @@ def test_a_log_begins_anew_beyond_its_end_and_readers_learn_that_theirs_is_gone(
     assert (again.first_id, again.tail.last_id) == (90, 90)
 
 
-def test_what_a_replica_holds_is_told_segment_by_segment() -> None:
+def test_what_a_replica_holds_is_reported_segment_by_segment() -> None:
     log, records = filled(SimulatedDisk())
     facts = Holdings(log).segments()
     assert [(each.first, each.last) for each in facts] == [(first, first + 9) for first in range(0, 50, 10)]
@@ -185,7 +185,7 @@ def copied(log: SegmentLog, records: dict[int, bytes], first: int) -> Replacemen
     return replacement
 
 
-def test_a_rotten_segment_is_replaced_beside_readers_and_appends() -> None:
+def test_a_corrupt_segment_is_replaced_beside_readers_and_appends() -> None:
     disk = SimulatedDisk()
     log, records = filled(disk)
     reader = log.reader(10)
@@ -348,7 +348,7 @@ def test_a_wrong_index_of_a_closed_segment_is_made_again_when_it_is_read() -> No
     assert read(open_log(disk), 10, 19) == joined(records, 10, 19)
 
 
-def test_rot_in_a_closed_segment_is_told_by_its_place_and_the_rest_is_served() -> None:
+def test_corruption_in_a_closed_segment_is_reported_by_its_place_and_the_rest_is_served() -> None:
     disk = SimulatedDisk()
     log, records = filled(disk)
     spoiled(disk, "3/0000000000000000010.seg", FILE_HEADER_BYTES + 390 * 4 + 100)
@@ -363,7 +363,7 @@ def test_rot_in_a_closed_segment_is_told_by_its_place_and_the_rest_is_served() -
         assert read(log, 10, 13) + read(log, 15, 49) == joined(records, 10, 13) + joined(records, 15, 49)
 
 
-def test_opening_takes_no_memory_for_what_the_log_holds(tmp_path: Path) -> None:
+def test_opening_needs_no_memory_for_what_the_log_holds(tmp_path: Path) -> None:
     disk = FileSystemDisk(tmp_path)
     disk.make_directory("3")
     count = 200_000

@@ -131,7 +131,7 @@ async def test_verify_knows_views_and_names_what_is_wrong_in_them(tmp_path: Path
     assert next(verify_views(FileSystemDisk(tmp_path))).findings == ()
 
 
-def test_rot_beyond_the_first_megabyte_of_a_view_is_told_with_its_place(tmp_path: Path) -> None:
+def test_corruption_beyond_the_first_megabyte_of_a_view_is_reported_with_its_place(tmp_path: Path) -> None:
     records = [WalRecord(number, 5, 0, b"%d" % number, bytes(1000)) for number in range(2500)]
     disk = FileSystemDisk(tmp_path)
     view = CompactedView.open(disk, OF.topic, 0, start=0, now_ms=1, properties={}, log_partition=0)
@@ -243,7 +243,7 @@ def rot(path: Path) -> None:
     path.write_bytes(whole)
 
 
-async def test_a_scrub_makes_indexes_and_metadata_again_and_tells_rotten_or_lost_records_until_another_view_is_taken_over(tmp_path: Path) -> None:
+async def test_a_scrub_makes_indexes_and_metadata_again_and_reports_corrupt_or_lost_records_until_another_view_is_taken_over(tmp_path: Path) -> None:
     node, source = await compacted(tmp_path / "one"), await compacted(tmp_path / "other")
     folder, read = tmp_path / "one" / FOLDER, 0
 

@@ -13,7 +13,7 @@ import pytest
 from waltz_log import testing
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster, pytest_plugin
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "testing.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "testing.md").read_text()
 
 PROGRAMS: list[str] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 

@@ -14,7 +14,7 @@ from waltz_log.client import Lock, LockConflict, WaltzClient
 from waltz_log.client.transactions.follow import Follower
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.metadata import handed_locks_path
-from waltz_log.server.ordering.handed_locks import HandedLocks, take
+from waltz_log.server.ordering.handed_locks import HandedLocks, read_handed_locks
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 
@@ -100,14 +100,14 @@ def test_locks_that_were_left_count_for_their_session_and_mark_alone() -> None:
     async def scenario() -> None:
         cluster = MemoryCluster()
         session = cluster.ensemble.session()
-        assert await take(session, 0, 3, 7) is None
+        assert await read_handed_locks(session, 0, 3, 7) is None
         left = HandedLocks(3, 7, 2, {-5: 4, 9: 7})
         await session.create(handed_locks_path(0), left.to_bytes())
-        assert await take(session, 0, 3, 7) == left
-        assert await take(session, 0, 4, 7) is None
-        assert await take(session, 0, 3, 8) is None
+        assert await read_handed_locks(session, 0, 3, 7) == left
+        assert await read_handed_locks(session, 0, 4, 7) is None
+        assert await read_handed_locks(session, 0, 3, 8) is None
         await session.set(handed_locks_path(0), left.to_bytes()[:-1], -1)
-        assert await take(session, 0, 3, 7) is None
+        assert await read_handed_locks(session, 0, 3, 7) is None
 
     run_in_virtual_time(scenario())
 

@@ -167,7 +167,7 @@ def test_progress_outlasts_a_change_of_owner_and_a_crash_of_the_replica(killed: 
     _refilled(scenario, servers=2)
 
 
-def test_a_fill_tells_how_far_it_is_and_how_long_it_will_take() -> None:
+def test_a_fill_reports_how_far_it_is_and_how_long_it_will_take() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         told: list[dict[str, Any]] = []
 

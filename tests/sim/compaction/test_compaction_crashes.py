@@ -16,7 +16,7 @@ from waltz_log.compaction.manifest import METADATA, Manifest
 from waltz_log.core.formats.wal_records import WalRecord
 from waltz_log.testing.disk import SimulatedDisk
 
-EFFORT = Effort("pytest tests/unit/log/compaction/test_compaction_crashes.py", subsets_of=4, drawn=4, torn_every=97, recovery_every=40)
+EFFORT = Effort("pytest tests/sim/compaction/test_compaction_crashes.py", subsets_of=4, drawn=4, torn_every=97, recovery_every=40)
 BOUNDS = (60, 61, 120, 170)
 LOG = drawn_log(Random(5), 220, 40)
 RULES = CompactionSettings(key_cache_bytes=1 << 12, segment_bytes=1 << 12, tombstone_retention_s=100)

@@ -46,7 +46,7 @@ async def test_what_is_called_padding_is_what_nothing_looks_at() -> None:
                 assert (outcome == "padding") == PADDING[kind](offset), f"byte {offset} of {path}: {outcome}"
 
 
-async def test_a_bit_that_nobody_notices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unnoticed_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PADDING, "seg", lambda offset: False)
     with silent_logs(), pytest.raises(RotFound, match="no check noticed"):
         before = await sound()

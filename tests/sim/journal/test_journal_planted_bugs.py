@@ -33,7 +33,7 @@ from waltz_log.journal import codec, compaction, directory, ledger, loading, ope
 from waltz_log.journal.codec import Record
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
-EFFORT = Effort("pytest tests/unit/log/journal/test_journal_planted_bugs.py", subsets_of=3, drawn=3, torn_every=97, recovery_every=0)
+EFFORT = Effort("pytest tests/sim/journal/test_journal_planted_bugs.py", subsets_of=3, drawn=3, torn_every=97, recovery_every=0)
 
 
 async def caught(*lives: Life, **values: Any) -> bool:
@@ -148,13 +148,13 @@ async def test_a_compaction_that_forgets_updates(monkeypatch: pytest.MonkeyPatch
     assert await caught(compaction_moves_what_lives)
 
 
-async def test_an_opening_that_tells_what_is_not_on_the_medium(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_opening_that_reports_what_is_not_on_the_medium(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "_repair", lambda *rest: None)
     assert await caught(what_was_never_synced)
 
 
 async def test_a_prepared_transaction_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading._Loader, "_told", lambda self, transaction: loading.PreparedTransaction(transaction.id, [], []))
+    monkeypatch.setattr(loading._Loader, "_prepared_transaction", lambda self, transaction: loading.PreparedTransaction(transaction.id, [], []))
     assert await caught(prepared_and_decided)
 
 

@@ -231,7 +231,7 @@ async def test_claiming_what_is_not_synced_to_be_clean_is_caught(monkeypatch: py
         await crash("memory", SHORT)
 
 
-async def test_not_telling_that_something_may_be_lacking_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_not_reporting_that_something_may_be_lacking_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgets(mark: UnsyncedMark, log: SegmentLog) -> None:
         mark.there = True
 

@@ -67,7 +67,7 @@ async def test_a_port_that_is_none_is_refused_and_not_taken_for_another(listen: 
         await GrpcNetwork().serve(listen, [])
 
 
-def test_an_address_that_somebody_listens_at_is_refused() -> None:
+def test_an_address_with_a_listener_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="cannot listen on"):
         NodeAddresses(f"127.0.0.1:{taken.getsockname()[1]}", 2)
 

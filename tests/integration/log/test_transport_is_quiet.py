@@ -14,7 +14,7 @@ import pytest
 from waltz_log.transport.addresses import ReservedAddress, listen_error
 from waltz_log.transport.grpc import GrpcNetwork
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 SEEN = """
 import importlib, os, sys
 
@@ -56,7 +56,7 @@ def test_a_value_of_the_users_own_stays() -> None:
     assert run(SEEN, "waltz_log.client", GRPC_VERBOSITY="DEBUG")[0] == "DEBUG"
 
 
-def test_a_port_that_is_taken_is_one_sentence_with_what_to_do() -> None:
+def test_a_port_that_is_in_use_is_one_sentence_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         told, printed = run(TAKEN, address)

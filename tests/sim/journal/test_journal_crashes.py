@@ -10,7 +10,7 @@ import pytest
 from tests.unit.log.journal.scenarios import LIVES, JournalScenario, Life, check_survivor, updates_replace_each_other
 from verification.crashes.crashes import Effort, enumerate_crashes
 
-REPLAY = "pytest tests/unit/log/journal/test_journal_crashes.py"
+REPLAY = "pytest tests/sim/journal/test_journal_crashes.py"
 EVERYTHING = Effort(f"{REPLAY} -m slow", subsets_of=7, drawn=24, torn_every=1, recovery_every=200)
 QUICK = Effort(REPLAY, subsets_of=3, drawn=3, torn_every=67, recovery_every=150)
 
