@@ -15,22 +15,24 @@ SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-export SPARK_CONF_DIR := $(CURDIR)/conf
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # A Spark or a Python path of the caller would be mixed with ours.
-unexport SPARK_HOME PYTHONPATH PYTHONHOME VIRTUAL_ENV
+unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Without byte code on disk, each of the hundreds of processes that tests start compiles the platform again.
+unexport PYTHONDONTWRITEBYTECODE
 
 INSTALLED := .venv/installed
 JARS := .cache/delta-jars/COORDINATES
+PREPARED := .cache/spark-start
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(INSTALLED) $(JARS) ## environment, packages, Delta's jars; looks for Java 17 or 21
+setup: $(INSTALLED) $(JARS) $(PREPARED) ## environment, packages, Delta's jars; looks for Java 17 or 21
 	@PYTHONPATH=platform/log $(BIN)/python -S -m waltz_log.cli.checks
 	@$(if $(filter setup,$(MAKECMDGOALS)),echo "$(NEXT_STEP)",true)
 
@@ -52,7 +54,11 @@ $(JARS): $(INSTALLED)
 	@test -f $@ || echo "setup: fetching Delta's jars (once, 90 MB)"
 	@$(BIN)/python tools/fetch_jars.py && touch $@
 
-check: lint typecheck ## lint and typecheck: what must pass before a change is reviewed
+$(PREPARED): $(JARS) conf/spark-defaults.conf tools/spark_start.py tools/spark_start_program.py
+	@echo "setup: preparing Spark for a faster start (once, half a minute)"
+	@$(BIN)/python tools/spark_start.py && touch $@
+
+check: lint typecheck ratchets ## lint, typecheck and ratchets: what must pass before a change is reviewed
 
 lint: setup ## style, format, and imports that cross a boundary
 	$(BIN)/ruff check
@@ -61,6 +67,9 @@ lint: setup ## style, format, and imports that cross a boundary
 
 typecheck: setup ## types, with mypy
 	$(BIN)/mypy
+
+ratchets: setup ## counts that may only fall, in .ci/ratchets.json: what pyright finds in the product
+	$(BIN)/python tools/ratchets.py
 
 format: setup ## let ruff fix what it can
 	$(BIN)/ruff check --fix
@@ -72,7 +81,7 @@ test: setup ## all tests but those marked long, slow or install
 test-unit: setup ## the unit tests alone
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/unit
 
-test-sim: setup ## the tests in the simulator: clusters under faults, planted bugs, checkers
+test-sim: setup ## clusters under faults, disks that crash, planted bugs, checkers: all on simulated machines
 	$(BIN)/pytest -q -m $(QUICK) $(SPREAD) tests/sim
 
 test-long: setup ## the tests marked long: drivers killed by the dozen, a standalone Spark cluster, hundreds of seeds
