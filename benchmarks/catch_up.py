@@ -30,7 +30,7 @@ __all__ = ["run"]
 WINDOW = 8_000
 NODE = "storage-2"
 CACHE_BYTES = 16 * 1024 * 1024
-LOOK_EVERY_S = 0.01
+POLL_EVERY_S = 0.01
 TIMEOUT_S = 240.0
 
 
@@ -71,5 +71,5 @@ async def _when_at(channel: Channel, mark: int) -> tuple[float, int]:
         held = json.loads(answer.json)["partitions"]["0"].get("replicas", {}).get(NODE, {}).get("holds", -1)
         if held >= mark:
             return time.perf_counter(), held
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_EVERY_S)
     raise RuntimeError(f"the replica did not catch up: held={held} mark={mark}")

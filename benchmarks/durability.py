@@ -94,7 +94,7 @@ async def _through_node(directory: Path, workload: Workload, conditions: Mapping
             began_s = time.perf_counter()
             for block in part:
                 await store.append(appender, block)
-                await appender.room()
+                await appender.wait_for_capacity()
             while last not in (appender.acknowledged, appender.received):
                 await appender.changed()
             took_s[partition].append(time.perf_counter() - began_s)

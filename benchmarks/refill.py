@@ -111,7 +111,7 @@ async def _fill_beside_appends(cluster: LocalCluster, coordinator: Coordinator, 
 async def _change(cluster: LocalCluster, coordinator: Coordinator, change: ReplicaChange, tell: Callable[[str], None] = lambda _: None) -> None:
     for _ in range(TRIES):
         try:
-            return await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, change, wait_s=TIMEOUT_S, tell=tell)
+            return await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, change, wait_s=TIMEOUT_S, report=tell)
         except Unavailable:
             await asyncio.sleep(RETRY_S)  # a replica was behind for a moment
     raise RuntimeError(f"the replicas could not be changed: {change}")

@@ -1,7 +1,8 @@
 """The driver of the soak: `spark-submit benchmarks/soak_session.py --cluster … --directory … --batches N --seconds S`.
 
-One streaming query from the log into Delta tables, one after the other, at the shortest trigger, until so many batches or seconds. Every `--every`
-batches the heap that is in use right after a full collection, and the resident memory of the JVM and of this process, are added to `memory.jsonl`.
+Streaming queries from the log into Delta tables, one after the other, at the shortest trigger, until so many batches or seconds. Each query begins
+where the table before it ends. Every `--every` batches the heap that is in use right after a full collection, and the resident memory of the JVM and
+of this process, are added to `memory.jsonl`.
 
 Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from waltz_delta import DeltaAppend
+from waltz_delta import DeltaAppend, starting_transaction_ids
 from waltz_log.client.inspection.inspect import ClusterInspector
 
 
@@ -31,25 +32,25 @@ def resident_bytes(pid: int) -> int:
 
 
 TABLE_BATCHES = 250
-"""Then comes the next table. Delta lists the log's folder for each commit, and a local file system looks at every file in it: with three thousand
-commits of one day that is a third of a batch's time. (Expired logs are removed by whole days.)"""
+"""Then comes the next table, with a query of its own, because a table without marks accepts no query that goes on. Delta lists the log's folder for
+each commit, and a local file system looks at every file in it: with three thousand commits of one day that is a third of a batch's time. (Expired
+logs are removed by whole days.)"""
 
 
 class Weighed:
     """A sink that looks at the driver's memory every so many batches."""
 
-    def __init__(self, spark: SparkSession, tables: Path, cluster_key: str, out: Path, every: int) -> None:
+    def __init__(self, spark: SparkSession, out: Path, every: int) -> None:
         jvm: Any = spark._jvm
-        self._tables, self._cluster_key, self._out, self._every = tables, cluster_key, out, every
-        self._sink: DeltaAppend | None = None
+        self._out, self._every = out, every
         self._system, self._runtime = jvm.System, jvm.Runtime.getRuntime()
         self._jvm = int(jvm.java.lang.ProcessHandle.current().pid())
+        self.sink: DeltaAppend | None = None
         self.batches = 0
 
     def __call__(self, batch: Any, batch_id: int) -> None:
-        if self._sink is None or self.batches % TABLE_BATCHES == 0:
-            self._sink = DeltaAppend(str(self._tables / str(self.batches // TABLE_BATCHES)), self._cluster_key)
-        self._sink(batch, batch_id)
+        assert self.sink is not None
+        self.sink(batch, batch_id)
         self.batches += 1
         if self.batches % self._every == 0:
             self.weigh()
@@ -81,14 +82,19 @@ def main() -> None:
         key = str(inspector.parameters.key)
     folder: Path = arguments.directory
     spark = SparkSession.builder.appName("soak").getOrCreate()
-    sink = Weighed(spark, folder / "tables", key, folder / "memory.jsonl", arguments.every)
-    rows = spark.readStream.format("waltz").option("cluster", arguments.cluster).load()
-    writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.trigger(processingTime="0 seconds").start()
+    sink = Weighed(spark, folder / "memory.jsonl", arguments.every)
     deadline = time.monotonic() + arguments.seconds
-    while sink.batches < arguments.batches and time.monotonic() < deadline and not query.awaitTermination(1):
-        pass
-    query.stop()
+    start = "earliest"
+    for end in [*range(TABLE_BATCHES, arguments.batches, TABLE_BATCHES), arguments.batches]:
+        table = folder / "tables" / str(end)
+        sink.sink = DeltaAppend(str(table), key)
+        rows = spark.readStream.format("waltz").option("cluster", arguments.cluster).option("startingTransactionIds", start).load()
+        writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoints" / str(end)))
+        query = writer.trigger(processingTime="0 seconds").start()
+        while sink.batches < end and time.monotonic() < deadline and not query.awaitTermination(1):
+            pass
+        query.stop()
+        start = starting_transaction_ids(spark, str(table), key)
     spark.stop()
 
 

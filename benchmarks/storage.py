@@ -74,7 +74,7 @@ async def _append(directory: Path, disk: FileSystemDisk, blocks: Sequence[Block]
         began_s = time.perf_counter()
         for block in part:
             await store.append(appender, block)
-            await appender.room()
+            await appender.wait_for_capacity()
         while appender.acknowledged != part[-1].last_transaction_id:
             await appender.changed()
         between_s = time.perf_counter()

@@ -12,6 +12,7 @@ MEANINGS: dict[str, str] = {
     "coordinator session ended, starting over": (
         "The process lost its ZooKeeper session. It starts again with a new one; its partitions may move meanwhile."
     ),
+    "http request failed": "A request to the endpoint of metrics and health failed because of a defect; the log has the trace. The node goes on.",
     "no coordinator, retrying": "ZooKeeper does not answer. The process tries again until it does.",
     "storage node closed": "The storage node has stopped in order.",
     "no replica is assigned to this storage node": (

@@ -15,7 +15,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["digests"]
 
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 READ_BYTES = 1 << 20
 
 
@@ -28,7 +28,7 @@ async def digests(coordinator: Coordinator, network: Network, marks: Mapping[int
             held = await _partition(coordinator, network, partition, mark)
             if len(set(held.values())) == 1 or time.monotonic() > deadline:
                 break
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
         found[partition] = held
     return found
 

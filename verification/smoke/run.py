@@ -30,7 +30,7 @@ from waltz_log.transport.grpc import GrpcNetwork
 
 __all__ = ["Report", "run"]
 
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 TELL_EVERY_S = 5.0
 
 
@@ -178,7 +178,7 @@ def _load(plan: SmokePlan, clients: _Clients, nemesis: Nemesis, tell: Callable[[
             away = f", away: {' '.join(nemesis.away)}" if nemesis.away else ""
             tell(f"{now_s:4.0f} s  {committed:>9,}{of} committed, {rate:7,.0f} a second, {attempts:,} attempts, {nemesis.done.total()} outages{away}")
             told_s, told_committed = now_s, committed
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
 
 
 def _wait_settled(plan: SmokePlan, clients: _Clients) -> None:
@@ -189,7 +189,7 @@ def _wait_settled(plan: SmokePlan, clients: _Clients) -> None:
         clients.expect_alive()
         if time.monotonic() > deadline:
             raise Unavailable(reason=f"12: clients are not at rest {bound_s:g} s after the last outage")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
 
 
 async def _read(cluster: str, plan: SmokePlan) -> dict[int, PartitionLog]:

@@ -82,7 +82,7 @@ class _OpenFile:
 
 
 class FileSystemDisk:
-    """`root` is made, with its parents, where it does not exist."""
+    """`root` is made, with its parents, if it does not exist."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -100,7 +100,8 @@ class FileSystemDisk:
             self._separate(path)
             descriptor = os.open(self._at(path), flags | os.O_CLOEXEC, 0o644)
         if mode == "write":
-            # After a failed sync the page cache may hold bytes that the medium does not. Who opens a file to go on writing must see the medium.
+            # After a failed sync the page cache may hold bytes that the medium does not. A process that opens a file to continue writing must see the
+            # medium.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         return _OpenFile(path, descriptor)
 
@@ -156,6 +157,9 @@ class FileSystemDisk:
         found = os.statvfs(self._root)
         return found.f_blocks * found.f_frsize
 
+    def writable(self) -> bool:
+        return not os.statvfs(self._root).f_flag & os.ST_RDONLY and os.access(self._root, os.W_OK)
+
     def lock(self) -> None:
         descriptor = os.open(self._at(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -178,8 +182,8 @@ class FileSystemDisk:
 
 
 class ReadOnlyFileSystemDisk(FileSystemDisk):
-    """Looks and never touches: `root` must exist, nothing below it is made or changed. `lock` is shared with others that look and refused where a
-    process writes; where no process ever took the lock there is no file to hold it by, and none is made."""
+    """A read-only disk: `root` must exist, nothing below it is created or changed. `lock` is shared with other readers, and refused while a process
+    writes. If no process ever held the lock there is no lock file, and none is created."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
@@ -224,17 +228,17 @@ class ReadOnlyFileSystemDisk(FileSystemDisk):
 
 
 class ThreadOffload:
-    """Blocking calls on threads of their own, so that a slow disk never takes the threads that something else waits for.
+    """Runs blocking calls on dedicated threads, so that a slow disk never occupies threads that other work needs.
 
-    A call wakes one thread, the one that was idle last. Threads that share a queue wake each other to find it empty, and an executor's own futures
-    and locks cost as much as the rest of the hop: a storage node makes a call for each write round. A call that was begun is carried out; one that
-    nobody waits for any more is not begun."""
+    A call wakes one thread, the one that became idle last. Threads that share a queue wake each other to find it empty, and the futures and locks of
+    an executor cost as much as the rest of the hop. That matters because a storage node makes a call for each write round. A call that has begun is
+    completed. A call whose caller was cancelled is not begun."""
 
     def __init__(self, threads: int) -> None:
         self._turn = Lock()
         self._waiting: deque[_Call | None] = deque()
         self._idle: list[SimpleQueue[_Call | None]] = []
-        """One for each thread that waits, which alone takes from it. None ends it."""
+        """One queue for each idle thread, its only consumer. None ends the thread."""
         self._threads = [Thread(target=self._work, args=(SimpleQueue(),), name=f"waltz-disk-{number}", daemon=True) for number in range(threads)]
         self._started = self._closed = False
 
@@ -258,8 +262,8 @@ class ThreadOffload:
             idle = self._idle.pop()
         idle.put(work)
 
-    def _take(self, own: SimpleQueue[_Call | None]) -> None:
-        """What waits longest; the thread is idle where nothing does."""
+    def _next_call(self, own: SimpleQueue[_Call | None]) -> None:
+        """Gives the oldest waiting call to the thread, or marks the thread idle."""
         with self._turn:
             if self._waiting:
                 own.put(self._waiting.popleft())
@@ -267,12 +271,12 @@ class ThreadOffload:
                 self._idle.append(own)
 
     def _work(self, own: SimpleQueue[_Call | None]) -> None:
-        self._take(own)
+        self._next_call(own)
         while (work := own.get()) is not None:
-            tell = work.run()
-            self._take(own)  # before anybody is told: who asks again at once finds this thread, which is warm
-            tell()
-            del work, tell  # what they hold must not live until the next one comes
+            deliver = work.run()
+            self._next_call(own)  # before the outcome is delivered: a caller that calls again at once gets this thread, whose caches are warm
+            deliver()
+            del work, deliver  # what they hold must not live until the next one comes
 
     def close(self) -> None:
         """Returns when all that was asked for is done."""
@@ -291,7 +295,7 @@ class _Call(NamedTuple):
     arguments: tuple[Any, ...]
 
     def run(self) -> Callable[[], None]:
-        """Carries it out, and gives what tells who waits for it."""
+        """Runs the call. Returns the function that delivers its outcome to the caller."""
         outcome: Any = None
         error: BaseException | None = None
         if not self.done.cancelled():
@@ -299,13 +303,13 @@ class _Call(NamedTuple):
                 outcome = self.call(*self.arguments)
             except BaseException as raised:
                 error = raised
-        return partial(self._told, outcome, error)
+        return partial(self._delivery, outcome, error)
 
-    def _told(self, outcome: Any, error: BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
-            self.loop.call_soon_threadsafe(self.tell, outcome, error)
+    def _delivery(self, outcome: Any, error: BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: there is no caller any more
+            self.loop.call_soon_threadsafe(self.deliver, outcome, error)
 
-    def tell(self, outcome: Any, error: BaseException | None) -> None:
+    def deliver(self, outcome: Any, error: BaseException | None) -> None:
         if self.done.done():
             return
         if error is None:

@@ -4,7 +4,7 @@ Each component declares its own model beside its code (`storage/base/settings.py
 says how to choose it; units stand last in its name.
 
 Every field can be given by the environment, whatever its type. A sequence is its elements separated by commas (`0,1,2`), or YAML (`[0, 1, 2]`); a
-mapping or a nested model is YAML, of which JSON is a part (`{a: 1}`). An empty value is None where the field may be None, and an empty sequence.
+mapping or a nested model is YAML, of which JSON is a part (`{a: 1}`). An empty value is None if the field may be None, and an empty sequence.
 """
 
 from __future__ import annotations
@@ -81,21 +81,21 @@ class Settings(BaseModel):
             raise InvalidSetting(name=variables[field] + (f".{rest}" if rest else ""), reason=error.reason, nearest=error.nearest) from None
 
 
-def _reason(told: str, given: Any) -> str:
-    shown = isinstance(given, str | int | float) and "got" not in told and told != "Field required"
-    return validation_reason(told) + (f", not {repr(given)[:SHOWN_MAX]}" if shown else "")
+def _reason(message: str, given: Any) -> str:
+    shown = isinstance(given, str | int | float) and "got" not in message and message != "Field required"
+    return validation_reason(message) + (f", not {repr(given)[:SHOWN_MAX]}" if shown else "")
 
 
-def validation_reason(told: str) -> str:
+def validation_reason(message: str) -> str:
     """Of pydantic's message: what the setting must be, with the setting as its subject."""
-    if told == "Field required":
+    if message == "Field required":
         return "is required"
-    told = re.sub(r"^\w+ should ", "must ", told.removeprefix("Value error, "))
-    return told[:1].lower() + told[1:]
+    message = re.sub(r"^\w+ should ", "must ", message.removeprefix("Value error, "))
+    return message[:1].lower() + message[1:]
 
 
 def _parse_variable(name: str, text: str, annotation: Any) -> Any:
-    """The text of a variable as what the field's validation takes. Raises `InvalidSetting` naming the variable where it is not YAML."""
+    """Parses the text of a variable for the field's validation. Raises `InvalidSetting` with the variable's name if it is not YAML."""
     kinds, optional = _kinds(annotation)
     if optional and not text:
         return None
@@ -112,7 +112,7 @@ def _parse_variable(name: str, text: str, annotation: Any) -> Any:
 
 
 def _kinds(annotation: Any) -> tuple[list[Any], bool]:
-    """The types that a field takes, without their parameters, and whether None is one of them."""
+    """The types that a field accepts, without their parameters, and whether None is one of them."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)

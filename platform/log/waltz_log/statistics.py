@@ -174,7 +174,7 @@ def rules_of(cls: type) -> dict[str, Rule]:
 
 
 def merge(parts: Iterable[T]) -> T:
-    """One of several, in their order. Raises `TypeError` where there is none, or where they are of several classes."""
+    """One of several, in their order. Raises `TypeError` if there is none, or where they are of several classes."""
     return reduce(_merged, parts)
 
 
@@ -193,7 +193,7 @@ class _Reading(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    """Of one type. `encode`, `decode`: None where the value is the same in JSON. `empty`: makes what a reader assumes where the field is missing."""
+    """Of one type. `encode`, `decode`: None if the value is the same in JSON. `empty`: makes what a reader assumes where the field is missing."""
 
     encode: Callable[[Any], Any] | None
     decode: Callable[[Any, _Reading], Any] | None
@@ -273,7 +273,7 @@ def _codec(hint: Any) -> _Codec:
 
 
 def _union(members: list[Any], *, optional: bool) -> _Codec:
-    """Of None and one type, or of statistics that a literal field tells apart."""
+    """A union of None and one type, or of statistics that a literal field distinguishes."""
     if len(members) == 1:
         codec = _codec(members[0])
         return codec._replace(empty=lambda: None) if optional else codec

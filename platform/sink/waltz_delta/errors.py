@@ -45,7 +45,7 @@ class SchemaMismatch(WaltzError):
 
 
 class GapInTable(WaltzError):
-    """The batch begins after the last transaction that the table holds: writing it would leave out transactions for good. Nothing was written. The
+    """The batch begins after the last transaction that the table holds: writing it would leave out transactions permanently. Nothing was written. The
     checkpoint is ahead of the table, because the table was removed, restored or replaced.
 
     To do: start with a new checkpoint. The query then continues where the table ends."""
@@ -61,7 +61,7 @@ class GapInTable(WaltzError):
 
 class TableReplaced(WaltzError):
     """The table at the path is not the one that this checkpoint filled: it was removed, recreated or restored from elsewhere. Nothing was written.
-    `expected` and `found` are Delta's table ids; `found` is empty where there is no table.
+    `expected` and `found` are Delta's table ids; `found` is empty if there is no table.
 
     To do: start with a new checkpoint. The query then continues where the table ends; a table without marks is filled from the configured start."""
 

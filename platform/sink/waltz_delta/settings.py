@@ -136,7 +136,8 @@ class DecodeSettings(Settings):
 
     def unit_of(self, path: str) -> TimestampUnit | None:
         """The unit of numbers in a TIMESTAMP column, or in a field within one."""
-        return self.timestamp_units.get(path, self.timestamp_unit)
+        unit = self.timestamp_units.get(path)
+        return self.timestamp_unit if unit is None else unit
 
 
 class RouteSettings(Settings):

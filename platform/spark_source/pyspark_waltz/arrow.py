@@ -82,7 +82,7 @@ def record_batch(
         keys, data = _split(records, starts[:-1], headers, topic)
     else:
         wide = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(starts), pa.py_buffer(records)])
-        data = pc.binary_slice(wide, 0, -RECORD_OVERHEAD_BYTES)
+        data = pc.binary_slice(wide, 0, -RECORD_OVERHEAD_BYTES)  # pyright: ignore[reportAttributeAccessIssue]  # generated at import
     columns = [
         pa.array(headers["partition"].astype(np.int32)),
         pa.array(headers["transaction_id"].astype(np.int64)),

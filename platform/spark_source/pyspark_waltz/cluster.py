@@ -221,8 +221,9 @@ class LogView:
     def _open(self) -> Inspector:
         if self._inspector is None:
             self._manager = self._connect(self._options.cluster, self._connect_timeout_s)
-            self._inspector = self._manager.__enter__()
-            parameters = self._inspector.parameters
+            inspector: Inspector = self._manager.__enter__()
+            self._inspector = inspector
+            parameters = inspector.parameters
             if self._key is not None and parameters.key != self._key:
                 raise InvalidSetting(name="cluster", reason=f"has become another one at the same address, {self._options.cluster}", nearest=None)
             chosen = self._options.partitions
@@ -234,6 +235,7 @@ class LogView:
             if self._wanted is None:
                 self._partitions = chosen
             self._connected_before = True
+            return inspector
         return self._inspector
 
     def _ask(self, question: Callable[[Inspector], Any]) -> Any:

@@ -44,10 +44,10 @@ class Wanted:
     def partitions(self, catalogue: Catalogue, known: Mapping[int, TopicOf]) -> dict[int, TopicPartition]:
         """For each selected log partition, the topic that it belongs to. `known`: partitions that were read before. Raises `NoSuchTopic` for a named
         topic that does not exist."""
+        matches = re.compile(self.pattern or "").fullmatch
         if self.topics is not None:
             found = [catalogue.find(TopicName.parse(name)) for name in self.topics]
         else:
-            matches = re.compile(self.pattern or "").fullmatch
             found = [topic for name, topic in sorted(catalogue.topics.items()) if matches(str(name))]
         wanted = {
             each: TopicPartition(TopicOf(str(topic.name), topic.keyed), topic.type == "compaction", number, topic.begin_of(number))

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pyspark_waltz import catalog_tables, filters
+from pyspark_waltz import catalog_tables
 from pyspark_waltz.cluster import LogView
-from pyspark_waltz.filters import Pushed
+from pyspark_waltz.filters import Pushed, asked_for, push
 from pyspark_waltz.intervals import Intervals
 from pyspark_waltz.metadata import MetadataReader
 from pyspark_waltz.naming import TopicOf
@@ -44,7 +44,8 @@ def _connect(cluster: str, timeout_s: float) -> AbstractContextManager[Any]:
 
 
 class DefaultSource(DataSource):
-    """PySpark finds it by the package's name (`pyspark_…`), without registration, wherever the package is installed."""
+    """The data source of `format("waltz")`. PySpark finds it by the package's name (`pyspark_…`), without registration, if the package is
+    installed. Spark calls its methods; queries set its options (docs/reference/spark.md)."""
 
     connect = staticmethod(_connect)
     """How the driver reaches the cluster. A subclass may replace it (tests do), with its own form of address (`check_address`)."""
@@ -60,11 +61,13 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name of the format: `waltz`."""
         return "waltz"
 
     @property
     def parsed(self) -> SourceOptions:
-        """Raises `InvalidSetting` if the address of the cluster is missing: for a query of a table, Spark creates the source without it."""
+        """The options. Raises `InvalidSetting` if the address of the cluster is missing: for a query of a table, Spark creates the source without
+        it."""
         if self._parsed is None:
             self._parsed = self._parse(self._given)
         return self._parsed
@@ -75,6 +78,7 @@ class DefaultSource(DataSource):
         return found
 
     def schema(self) -> StructType:
+        """The columns of a read: `SCHEMA`, with the columns that `includeMetadata` or topics add, or `METADATA_SCHEMA` with `mode=metadata`."""
         return catalog_tables.remember(self._columns(), self._given) if self._table else self._columns()
 
     def _columns(self) -> StructType:
@@ -87,14 +91,16 @@ class DefaultSource(DataSource):
         self._parsed = self._parse(catalog_tables.options_of(schema, self._given))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads the log once, or the metadata of its partitions. Raises `InvalidSetting` for options of streams."""
         self._adopt(schema)
         self.parsed.check_use("batch")
         if self.parsed.metadata_mode:
             return MetadataReader(self.parsed, self.connect)
         # Spark 4.2 reuses the tasks planned with one query's filters for later queries of the DataFrame, which then miss rows: off by default.
-        return _FilteringReader(self) if self.parsed.filter_pushdown and filters.asked_for() else _BatchReader(self)
+        return _FilteringReader(self) if self.parsed.filter_pushdown and asked_for() else _BatchReader(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Reads the log as a stream. Raises `InvalidSetting` for options of batch reads."""
         self._adopt(schema)
         self.parsed.check_use("stream")
         return _StreamReader(self)
@@ -247,8 +253,8 @@ class _BatchReader(DataSourceReader):
 class _FilteringReader(_BatchReader):
     """For the process in which Spark pushes filters."""
 
-    def pushFilters(self, asked: list[Filter]) -> Iterable[Filter]:
-        self._pushed, left = filters.push(asked, self._source.schema().names)
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._pushed, left = push(filters, self._source.schema().names)
         return left
 
 

@@ -1,6 +1,5 @@
-"""What this machine must offer, each check as one value: found, or one sentence that says what to do.
-
-Runs before anything is installed (`python3 -m waltz_log.cli.checks`, the log's folder on the path): the standard library must do. Only looks.
+"""Checks what this machine must offer. Each check is one value: what was found, or one sentence that says what to do. Changes nothing. Runs before
+anything is installed (`python3 -m waltz_log.cli.checks`, with the log's folder on the path), so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from waltz_log.errors import WaltzError
 __all__ = [
     "DELTA_COORDINATES",
     "DELTA_JARS",
+    "DELTA_JARS_MARKER",
     "Check",
     "check_delta_jars",
     "check_disk",
@@ -36,7 +36,7 @@ __all__ = [
 
 DELTA_COORDINATES = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DELTA_JARS = Path(".cache/delta-jars")
-"""Where `make setup` keeps Delta's jars and `conf/spark-defaults.conf` looks for them, below the project's folder."""
+"""Where `make setup` keeps Delta's jars and `conf/spark-defaults.conf` expects them, below the project's folder."""
 
 DISK_BYTES_MIN = 1_000_000_000
 """Below this much free space a run of the demo or the tests may fail half-way."""
@@ -46,10 +46,13 @@ MEMORY_BYTES_MIN = 6_000_000_000
 
 PINNED = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
 
+DELTA_JARS_MARKER = f"{DELTA_COORDINATES} without the jars of pyspark {PINNED['pyspark']}"
+"""What the folder's file COORDINATES holds."""
+
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. `advice` says what to do where it is not well; `needed`: without it nothing works here."""
+    """The result of one check. `advice` says what to do if it failed; `needed`: nothing works without it."""
 
     name: str
     ok: bool
@@ -62,9 +65,9 @@ class Check:
         return f"{self.name}: {self.found}" + (f"; {self.advice}" if self.advice and not self.ok else "")
 
 
-def _guarded(name: str, advice: str, look: Callable[[], str], *expected: type[WaltzError]) -> Check:
+def _guarded(name: str, advice: str, find: Callable[[], str], *expected: type[WaltzError]) -> Check:
     try:
-        return Check(name, True, look())
+        return Check(name, True, find())
     except expected as error:
         return Check(name, False, f"{error.text}, {error.facts['reason']}", advice)
 
@@ -75,11 +78,11 @@ def check_python() -> Check:
 
 
 def check_java(environment: Mapping[str, str] = os.environ) -> Check:
-    def look() -> str:
+    def find() -> str:
         program, version = find_java(environment)
         return f"{version} at {program}"
 
-    return _guarded("java", JavaMissing.advice, look, JavaMissing)
+    return _guarded("java", JavaMissing.advice, find, JavaMissing)
 
 
 def check_disk(directory: Path, needed_bytes: int = DISK_BYTES_MIN) -> Check:
@@ -119,28 +122,28 @@ def check_packages() -> Check:
         wrong.append(f"grpcio packages of versions {', '.join(sorted(grpc))}")
     if "grpcio" not in installed:
         wrong.append("grpcio is not installed")
-    told = ", ".join(f"{name} {version}" for name, version in sorted(installed.items()))
-    return Check("packages", not wrong, "; ".join(wrong) or told, "run make setup, or pip install with constraints.txt")
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(installed.items()))
+    return Check("packages", not wrong, "; ".join(wrong) or listed, "run make setup, or pip install with constraints.txt")
 
 
 def check_zookeeper_jars() -> Check:
-    def look() -> str:
+    def find() -> str:
         return next(jar.stem for jar in find_jars() if jar.name.startswith("zookeeper-"))
 
-    return _guarded("zookeeper", ZooKeeperJarsMissing.advice, look, ZooKeeperJarsMissing)
+    return _guarded("zookeeper", ZooKeeperJarsMissing.advice, find, ZooKeeperJarsMissing)
 
 
-def jars_complete(folder: Path, coordinates: str) -> bool:
+def jars_complete(folder: Path, marker: str) -> bool:
     """The marker is written last, before the folder gets its name, and holds what it was made for."""
     try:
-        return (folder / "COORDINATES").read_text().strip() == coordinates
+        return (folder / "COORDINATES").read_text().strip() == marker
     except OSError:
         return False
 
 
 def check_delta_jars(project: Path) -> Check:
     folder = project / DELTA_JARS
-    if not jars_complete(folder, DELTA_COORDINATES):
+    if not jars_complete(folder, DELTA_JARS_MARKER):
         return Check("delta jars", False, f"none of {DELTA_COORDINATES} in {folder}", "run make setup once with a network")
     return Check("delta jars", True, f"{len(list(folder.glob('*.jar')))} in {folder}")
 

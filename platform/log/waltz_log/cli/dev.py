@@ -1,6 +1,6 @@
 """`waltz dev`: ZooKeeper, storage nodes and log servers on this machine, under one directory, until Ctrl-C.
 
-Restarts nothing by itself: a process that ends is told and stays down, so that what happens to a cluster can be watched.
+It restarts nothing: a process that ends is reported and stays down, so that the effect on the cluster can be watched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 class _Asked(BaseException):
-    """A signal asked to stop. No `Exception`, so that nothing on the way takes it for a failure."""
+    """A signal asked to stop. Not an `Exception`, so that no handler treats it as a failure."""
 
 
 def run(directory: Path, *, partitions: int | None, servers: int | None, storages: int | None, session_timeout_s: float) -> None:

@@ -1,8 +1,8 @@
 """Commands of `waltz` that other packages bring: an entry point in the group `waltz.cli` names each,
 `pipeline = "waltz_delta.pipelines.pipeline_app:pipeline_app"`.
 
-The log knows nothing of who brings what. A package is imported only when its command runs or its help is shown; like `main`, it imports its component
-when it runs. One that cannot be imported (an extra that is not installed) is told when it is asked for, and takes no other command with it.
+The log does not know these packages. A package is imported only when its command runs or its help is shown; like `main`, it imports its component
+when it runs. If a package cannot be imported because an extra is not installed, only its own command reports that. All other commands work.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class PluginGroup(TyperGroup):
         return command
 
 
-def _missing(told: str) -> typer.Typer:
+def _missing(message: str) -> typer.Typer:
     """A command that can be listed, and says why it cannot run."""
     app = typer.Typer(add_completion=False)
 
-    @app.command(help=told, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    @app.command(help=message, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
     def missing() -> None:
-        raise CommandMissing(told)
+        raise CommandMissing(message)
 
     return app

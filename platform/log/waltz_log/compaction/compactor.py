@@ -67,8 +67,8 @@ class Compactor:
         self._settings = settings
 
     def fold(self, read: ReadLog, until: int, now_ms: int) -> Folded:
-        """Brings the view to `until`, which must be committed, in as many steps as it takes. Raises `StorageFailed`, and `CorruptData` where the log
-        is not whole; what the steps before did stays."""
+        """Brings the view to `until`, which must be committed, in as many steps as needed. Raises `StorageFailed`, and `CorruptData` if the log is
+        damaged. Completed steps stay."""
         begun = self._view.bound
         kept = written = copied = 0
         while self._view.bound < until:
@@ -126,7 +126,7 @@ class Compactor:
         return latest, bound, not_keyed
 
     def _superseded(self, files: Sequence[ViewFile], latest: dict[bytes, int]) -> list[ViewFile]:
-        """The files, with what newer values took the place of marked dead. One with nothing alive is left out."""
+        """The files, with replaced values marked dead. A file without live values is left out."""
         if not latest:
             return list(files)
         hashes = np.sort(np.fromiter(map(xxh64_intdigest, latest), np.uint64, len(latest)))

@@ -30,8 +30,8 @@ ENTRY_BYTES: Final = 160
 """What a key that is held costs beside its bytes: two objects and a place in a table."""
 
 CHUNK_BYTES: Final = 1 << 22
-"""A chunk ends when its keys, with what each costs to hold, reach this: an eighth of the 32 MiB of keys that the layout allows. Who writes a file
-holds one chunk of its index, who reads an index too, however large the file is."""
+"""A chunk ends when its keys, with what each costs to hold, reach this: an eighth of the 32 MiB of keys that the layout allows. A writer of a file
+holds one chunk of its index in memory, and so does a reader, however large the file is."""
 
 _HEAD: Final = Struct("<qqi")
 
@@ -53,7 +53,7 @@ class IndexChunk:
 
 
 class IndexWriter:
-    """Takes the key and place of each record of a file, in order; gives a chunk of the index whenever one is full, and the `rest`."""
+    """Collects the key and place of each record of a file, in order. Returns a chunk of the index whenever one is full, and the `rest`."""
 
     def __init__(self, time_ms: int) -> None:
         self._time_ms = time_ms
@@ -93,7 +93,7 @@ def _encode_chunk(keys: Sequence[bytes], offsets: Sequence[int], time_ms: int) -
 
 
 def decode_index(data: bytes, *, where: str) -> Iterator[IndexChunk]:
-    """Raises `CorruptData` where a record's checksum or its numbers do not match."""
+    """Raises `CorruptData` if a record's checksum or its numbers do not match."""
     for offset, record, _ in walk_wal_records(data, where=where):
         value = record.value
         if len(value) < _HEAD.size:

@@ -1,7 +1,7 @@
-"""Makes a view what another replica's is: its records one after the other, then all of them at once in place of what was there.
+"""Replaces a view by a copy of another replica's: receives its records one after the other, then replaces the old ones at once.
 
-A crash before the last step leaves the view as it was. What is loaded is not compared with a log: whoever sends it says that it is the fold of all
-transactions below its bound. Blocks; one thread at a time, and nobody else changes the view meanwhile.
+A crash before the last step leaves the view as it was. The loaded view is not compared with a log: its sender states that it is the fold of all
+transactions below its bound. Blocks; one thread at a time, and no other code may change the view meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ViewLoad:
         self._last = start - 1
 
     def put(self, records: Iterable[WalRecord]) -> None:
-        """In the order of their ids, below the bound; raises `ProtocolViolation` otherwise, `StorageFailed` where the disk does not do it."""
+        """In the order of their ids, below the bound; raises `ProtocolViolation` otherwise, `StorageFailed` if the disk does not do it."""
         try:
             for record in records:
                 if not self._last < record.transaction_id < self._new.bound:

@@ -1,5 +1,5 @@
-"""The `metadata` file of a view: what the view is at this moment. One file that is replaced as a whole, and so the only place where a change of the
-view takes effect; what stands in the folder and is not named here is a leftover of a change that did not.
+"""The `metadata` file of a view: its current contents. The file is replaced as a whole, which is the moment a change of the view takes effect. A file
+in the folder that is not named here is a leftover of a change that did not take effect.
 
 One record (`core.formats.wal_records`): its key `created: <time ms>`, its value JSON. Pure.
 """
@@ -28,7 +28,7 @@ LAYOUT: Final = 1
 @dataclass(frozen=True, slots=True)
 class ViewFile:
     """`first`: the transaction id of its first record, and its name. `commit`: the change of the view that made it. `dead`: whether a newer value
-    took the place of its n-th record. `live_bytes`: of the others. `tombstones`: how many of its records end a key, the oldest of them at
+    replaced its n-th record. `live_bytes`: of the others. `tombstones`: how many of its records end a key, the oldest of them at
     `oldest_tombstone_ms`."""
 
     first: int

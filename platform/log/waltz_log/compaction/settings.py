@@ -1,4 +1,4 @@
-"""Settings of compaction. Read by whoever runs a compactor; each says how to choose it."""
+"""Settings of compaction, for a node that runs a compactor. Each says how to choose it."""
 
 from __future__ import annotations
 

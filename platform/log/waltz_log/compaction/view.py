@@ -4,13 +4,13 @@
                                    /N.wal             live and dead values, by transaction id, from N on
                                    /N.wal.index       their keys
 
-A change writes its files under names of its own (`N.wal.<commit>`), syncs them and their names, and replaces `metadata`: that is the moment it
-takes effect. Then its files get their names and what they replaced goes. A crash before that leaves leftovers, after it names that are not given
-yet; opening removes the one and gives the other. Never a mix.
+A change writes its files under names of its own (`N.wal.<commit>`), syncs them and their names, and replaces `metadata`: that is the moment it takes
+effect. Then its files get their names and the replaced files are removed. A crash before that moment leaves leftovers, which opening removes. A crash
+after it leaves files without their names, which opening renames. There is never a mix.
 
-Decides what is on the disk, never what is folded (`compactor`). A reader works on a snapshot: it has its files open, whatever takes their names
-meanwhile. Every record is checked when it is read. Blocks; any thread, one writer. After a failed write or sync nothing more is written: the
-view is opened anew, and has what took effect.
+Decides what is on the disk, never what is folded (`compactor`). A reader works on a snapshot: it keeps its files open, even if other files get their
+names meanwhile. Every record is checked when it is read. Blocks; any thread, one writer. After a failed write or sync nothing more is written: the
+view must be opened again, and then holds what took effect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RECORD_BYTES_MAX: Final = 17 << 20
 
 
 class CompactedView:
-    """`open` makes the view where there is none."""
+    """`open` makes the view if there is none."""
 
     def __init__(self, disk: Disk, folder: str, manifest: Manifest) -> None:
         self._disk = disk
@@ -47,8 +47,8 @@ class CompactedView:
     def open(
         cls, disk: Disk, topic: TopicName, partition: int, *, start: int, now_ms: int, properties: Mapping[str, str], log_partition: int = -1
     ) -> CompactedView:
-        """`start`: where the log begins for a view that is made now; `log_partition`: whose fold it is then. Raises `InvalidRequest` where the folder
-        is another topic's or has other properties, `CorruptData` where what took effect is not readable, `StorageFailed` where the disk does not do
+        """`start`: where the log begins for a view that is made now; `log_partition`: whose fold it is then. Raises `InvalidRequest` if the folder
+        is another topic's or has other properties, `CorruptData` if what took effect is not readable, `StorageFailed` if the disk does not do
         it."""
         folder = f"{topic.namespace}/{topic.topic}/{partition}"
         path = f"{folder}/{METADATA}"
@@ -99,7 +99,7 @@ class CompactedView:
         return self._folder
 
     def open_file(self, file: ViewFile) -> tuple[DiskFile, DiskFile] | None:
-        """A file's records and its index, to be closed by who asked; None where another took its place. `OSError` where one is not there."""
+        """A file's records and its index, which the caller closes; None if another file replaced it. `OSError` if one is missing."""
         with self._lock:
             if all((each.first, each.commit) != (file.first, file.commit) for each in self._manifest.files):
                 return None
@@ -111,7 +111,7 @@ class CompactedView:
                 raise
 
     def expect_metadata(self) -> None:
-        """Raises `CorruptData` where `metadata` does not say any more what the view is."""
+        """Raises `CorruptData` if `metadata` does not say any more what the view is."""
         path = self._path(METADATA)
         with self._lock:
             told, wanted = _whole(self._disk, path), self._manifest.to_bytes()
@@ -119,7 +119,7 @@ class CompactedView:
             raise CorruptData(where=path, offset=0, transaction_id=-1, reason="does not say what the view is")
 
     def index_of(self, file: ViewFile) -> Iterator[IndexChunk]:
-        """The keys of a file, a chunk at a time. Raises `CorruptData` where the index is damaged or not there; what it gave before is right."""
+        """The keys of a file, a chunk at a time. Raises `CorruptData` if the index is damaged or not there; what it gave before is right."""
         path = self._path(file.index_name)
         try:
             handle = self._disk.open(path, "read")
@@ -152,9 +152,10 @@ class CompactedView:
         return self._disk.open(path, "create")
 
     def change(self, manifest: Manifest) -> None:
-        """Takes effect, whole. The files it adds are written and synced. Raises `StorageFailed`; the view is to be opened anew then."""
+        """Makes the change take effect as a whole. The files that it adds are written and synced. Raises `StorageFailed`; the view must be opened
+        again then."""
         if self._failed is not None:
-            raise self._told(f"failed before: {self._failed}")
+            raise self._storage_failed(f"failed before: {self._failed}")
         try:
             with self._lock:
                 if any(file.commit == manifest.commit for file in manifest.files):
@@ -164,14 +165,14 @@ class CompactedView:
                 self._tidy()
         except OSError as error:
             self._failed = error
-            raise self._told(str(error)) from error
+            raise self._storage_failed(str(error)) from error
 
     def fail(self, error: OSError) -> StorageFailed:
         """What a writer of a change met. Nothing took effect."""
         self._failed = error
-        return self._told(str(error))
+        return self._storage_failed(str(error))
 
-    def _told(self, reason: str) -> StorageFailed:
+    def _storage_failed(self, reason: str) -> StorageFailed:
         return StorageFailed(partition=self._manifest.partition, reason=f"{self._folder}: {reason}")
 
     def _path(self, name: str) -> str:
@@ -212,7 +213,7 @@ class CompactedView:
 
 
 class ViewSnapshot:
-    """The latest value of each key as of `bound`, by transaction id. A tombstone is told until its time is over; then the key is not."""
+    """The latest value of each key as of `bound`, by transaction id. A tombstone is included until its retention ends; then the key is left out."""
 
     def __init__(self, folder: str, manifest: Manifest, handles: Sequence[DiskFile]) -> None:
         self._folder = folder
@@ -257,7 +258,7 @@ class ViewSnapshot:
 
 def walk_live(handle: DiskFile, file: ViewFile, *, where: str) -> Iterator[tuple[WalRecord, bytes]]:
     """The live records of a file with their bytes, in order. Raises `CorruptData`."""
-    dead = file.dead.tobytes()  # a byte each, and looked at in a tenth of the time
+    dead = file.dead.tobytes()  # one byte each, which is ten times faster to scan
     for number, (_, record, whole) in enumerate(walk_records(handle, file, where=where)):
         if not dead[number]:
             yield record, whole

@@ -67,7 +67,7 @@ class ZooKeeperCoordinator:
         self._connected = asyncio.Event()
         self._ended = asyncio.Event()
         self._over = threading.Event()  # the same as `_ended`, seen at once by all threads
-        self._client = KazooClient(
+        self._client: Any = KazooClient(  # kazoo has no types
             hosts=hosts,
             timeout=session_timeout_s,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.5},

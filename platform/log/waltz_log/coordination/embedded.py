@@ -79,7 +79,7 @@ def find_jars() -> list[Path]:
 def prepare(directory: Path, port: int, host: str = "127.0.0.1") -> list[str]:
     """Writes the configuration and gives the command that serves the directory's data at the address.
 
-    Raises `JavaMissing`, `ZooKeeperJarsMissing`, and `OSError` where the directory cannot be written.
+    Raises `JavaMissing`, `ZooKeeperJarsMissing`, and `OSError` if the directory cannot be written.
     """
     java, _ = find_java()
     classpath = ":".join(str(jar) for jar in find_jars())

@@ -41,7 +41,7 @@ async def register_subscriber(coordinator: Coordinator, wanted: Subscriber) -> S
     while True:
         node = await coordinator.get(path)
         before = None if node is None else Subscriber.from_bytes(node.data)
-        after = wanted if before is None else before.registered(wanted.marks, wanted.told, wanted.seen_ms)
+        after = wanted if before is None else before.registered(wanted.marks, wanted.labels, wanted.seen_ms)
         version = await _put(coordinator, path, after.to_bytes(), None if node is None else node.version)
         if version is None:
             continue

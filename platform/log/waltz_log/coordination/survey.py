@@ -17,7 +17,7 @@ import structlog
 from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import Assignment, ClusterParameters, PartitionMetadata, ReplicaAssignment, ServerEntry, StorageNodeEntry
 from waltz_log.core.ports import CallMethod, Coordinator, Network, Request, Response
-from waltz_log.core.replica_status import ReplicaStatus, surveyed_status, takes_appends
+from waltz_log.core.replica_status import ReplicaStatus, can_commit, surveyed_status
 from waltz_log.core.status.server_statistics import OpenPartitionStatistics, ReplicaStatistics, ServerStatistics
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.status.worker_statistics import WorkerStatistics
@@ -43,7 +43,7 @@ class Ask(Protocol):
 
 @dataclass(frozen=True)
 class SurveyedReplica:
-    """`status`: one word (`core.replica_status`). `acknowledged`: the last transaction that counts; None where no owner reports it. `error`: the last
+    """`status`: one word (`core.replica_status`). `acknowledged`: the last transaction that counts; None if no owner reports it. `error`: the last
     one of the owner with this replica, or why the storage node serves nothing of the partition."""
 
     name: str
@@ -151,7 +151,7 @@ def _silent(workers: Iterable[WorkerStatistics]) -> list[int]:
 
 
 async def survey(coordinator: Coordinator, network: Network, address: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> Survey:
-    """A node that takes longer than `call_timeout_s` counts as one that does not answer. Raises `ClusterUnavailable` where no cluster is there."""
+    """A node that takes longer than `call_timeout_s` counts as one that does not answer. Raises `ClusterUnavailable` if no cluster is there."""
     ask = partial(_ask, network, call_timeout_s)
     node = await coordinator.get(paths.CLUSTER)
     if node is None:
@@ -195,7 +195,7 @@ async def survey(coordinator: Coordinator, network: Network, address: str, *, ca
                 kept.session if kept else -1,
                 bounds.get(partition),
                 shown,
-                takes_appends(served=partition in bounds, replicas=deciding),
+                can_commit(served=partition in bounds, replicas=deciding),
             )
         )
     return Survey(cluster.name, str(cluster.key), tuple(states), tuple(servers), tuple(storages))

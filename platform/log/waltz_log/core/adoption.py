@@ -56,9 +56,9 @@ class DirectoryFacts:
 
     @classmethod
     def from_json(cls, text: str) -> DirectoryFacts:
-        """Raises `ValueError`, `KeyError` or `TypeError` where it is not what `to_json` gave."""
-        told = json.loads(text)
-        return cls(UUID(told["key"]), tuple(PartitionFacts(**each) for each in told["partitions"]))
+        """Raises `ValueError`, `KeyError` or `TypeError` if it is not what `to_json` gave."""
+        fields = json.loads(text)
+        return cls(UUID(fields["key"]), tuple(PartitionFacts(**each) for each in fields["partitions"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class Adoption:
 
 
 def adopt(nodes: Mapping[str, DirectoryFacts], missing: Sequence[str] = ()) -> Adoption:
-    """`missing`: nodes that held every partition and whose directories are not here. Raises `ClusterKeyMismatch` where the directories are of
-    different clusters, `InvalidRequest` where they do not fit together."""
+    """`missing`: nodes that held every partition and whose directories are not here. Raises `ClusterKeyMismatch` if the directories are of
+    different clusters, `InvalidRequest` if they do not fit together."""
     if not nodes:
         raise InvalidRequest(reason="no storage directory was named")
     names = list(nodes)
@@ -82,8 +82,8 @@ def adopt(nodes: Mapping[str, DirectoryFacts], missing: Sequence[str] = ()) -> A
         if facts.key != first.key:
             raise ClusterKeyMismatch(expected=f"{first.key}, of {names[0]}", got=f"{facts.key}, of {name}")
         if len(facts.partitions) != len(first.partitions):
-            told = f"{names[0]} has {len(first.partitions)}, {name} has {len(facts.partitions)}"
-            raise InvalidRequest(reason=f"directories of different numbers of partitions: {told}")
+            counts = f"{names[0]} has {len(first.partitions)}, {name} has {len(facts.partitions)}"
+            raise InvalidRequest(reason=f"directories of different numbers of partitions: {counts}")
     if both := sorted(set(missing) & set(names)):
         raise InvalidRequest(reason=f"named with a directory and as missing: {', '.join(both)}")
     replicas: dict[int, tuple[str, ...]] = {}

@@ -1,7 +1,7 @@
-"""Which server owns which partition: a pure function of what was, who is there, and what they prefer (Client-Server Communication,
-Generation Number; facts of the original: preferred first, keep what is balanced, hand out the rest).
+"""Assigns partitions to servers: a pure function of the previous assignment, the live servers and their preferences (Client-Server Communication,
+Generation Number). As in the original, preferred servers come first, a balanced assignment stays, and the remaining partitions are distributed.
 
-The generation of a partition rises whenever its owner changes, also to nobody, and never otherwise.
+The generation of a partition rises whenever its owner changes, also when it loses its owner, and never otherwise.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ __all__ = ["assign"]
 
 
 def assign(previous: Assignment, servers: Sequence[ServerEntry], partitions: int) -> Assignment:
-    """Every partition gets one of `servers`: the first that prefers it, else its owner while that one is within its share, else the least loaded.
+    """Assigns every partition to one of `servers`: the first that prefers it, else its current owner while that server is within its share, else the
+    least loaded server.
 
-    A partition that was handed over for want of a majority (`core.hand_over`) stays at its owner, and goes to no server that it avoids while another
-    lives. A server that any partition avoids keeps what it has and gets nothing new, because it may not reach the replicas of that either.
+    A partition that was handed over for lack of a majority (`core.hand_over`) stays with its owner. It is not assigned to a server that it avoids
+    while another server is alive. A server that any partition avoids keeps its partitions and gets no new ones, because it may not reach their
+    replicas either.
 
-    `partitions`: how many the caller knows of. What `previous` assigns beyond them is assigned as well: partitions are only ever added, and a manager
-    that has not heard of the newest must not drop them, with their generations, from the assignment."""
+    `partitions`: how many the caller knows of. Partitions that `previous` assigns beyond them are assigned too. Partitions are only ever added, and a
+    manager that does not know the newest ones yet must not drop them and their generations from the assignment."""
     partitions = max((partitions, *(partition + 1 for partition in previous.partitions)))
     alive = sorted(servers, key=lambda server: server.server_id)
     ids = [server.server_id for server in alive]
@@ -42,7 +44,7 @@ def assign(previous: Assignment, servers: Sequence[ServerEntry], partitions: int
 
 
 def _living(handed_over: Mapping[int, HandedOver], ids: Sequence[int]) -> dict[int, HandedOver]:
-    """Without servers that are gone: they come back under other ids."""
+    """Without servers that are gone. A server that returns has another id."""
     return {p: HandedOver(tuple(server for server in each.avoids if server in ids), each.moves) for p, each in handed_over.items()}
 
 

@@ -1,12 +1,12 @@
-"""When a partition goes from an owner that reaches no majority of its replicas to a server that does. Pure.
+"""Decides when a partition moves from an owner that reaches no majority of its replicas to a server that does. Pure.
 
-An owner that has had no majority for a while publishes it (`Stranded`); while it does, all servers publish which of the partition's replicas answer
-them. The manager hands the partition over only where the owner's own pings confirm that it reaches no majority and another server's show that it
-does: where storage nodes are down, nobody could do better, and the partition stays.
+An owner that has had no majority for a while publishes `Stranded`. Meanwhile all servers publish which of the partition's replicas answer their
+pings. The manager hands the partition over only if the owner's pings confirm that it reaches no majority and another server's pings show that it
+reaches one. If storage nodes are down, no server reaches a majority, and the partition stays.
 
-Against flapping: a server that lost a partition so is not assigned it again (`HandedOver.avoids`, which `core.assignment` respects) before it has
-reached a majority without a break for a pause that doubles with each hand-over of the partition, and no partition is handed over again within that
-pause. Safety does not depend on any of this: generations and fences hold.
+A pause prevents flapping. It doubles with each hand-over of the partition. No partition is handed over again within its pause. A server that lost a
+partition is not assigned it again (`HandedOver.avoids`, which `core.assignment` respects) until it has reached a majority for the whole pause without
+a break. Safety depends on generations and fences, not on this.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 Reach = Mapping[int, Mapping[int, Collection[str]]]
-"""By server and partition, the replicas that answer the server; a partition that is not there was not asked for yet."""
+"""By server and partition, the replicas that answer the server. A missing partition has not been pinged yet."""
 
 DOUBLINGS_MAX = 6
 
 CALM_PAUSES = 8
-"""A partition that nobody had to avoid for so many pauses begins anew with the shortest one."""
+"""If no server was avoided for so many pauses, the next hand-over of the partition starts with the shortest pause again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """What an owner publishes of a partition that has no majority of `replicas`."""
+    """What an owner publishes about a partition for which it reaches no majority of `replicas`."""
 
     server_id: int
     generation: int
@@ -55,13 +55,13 @@ def majority_of(reached: Collection[str], replicas: Collection[str]) -> bool:
 
 
 def pause_s(moves: int, after_s: float) -> float:
-    """After so many hand-overs. `after_s`: the setting `hand_over_after_s`."""
+    """The pause after so many hand-overs. `after_s`: the setting `hand_over_after_s`."""
     return after_s * 2.0 ** min(max(moves - 1, 0), DOUBLINGS_MAX) if moves else 0.0
 
 
 def hand_over(assignment: Assignment, stranded: Mapping[int, Stranded], reach: Reach, resting: Collection[int] = ()) -> Assignment:
-    """The assignment with every stranded partition at a server that reaches a majority of its replicas, where the owner does not and another does.
-    `resting`: partitions that were handed over too short a time ago."""
+    """Moves each stranded partition to a server that reaches a majority of its replicas, if its owner does not and another server does. `resting`:
+    partitions whose pause after the last hand-over is not over."""
     partitions, handed = dict(assignment.partitions), dict(assignment.handed_over)
     load = dict.fromkeys(assignment.addresses, 0)
     for owned in partitions.values():
@@ -90,8 +90,8 @@ def hand_over(assignment: Assignment, stranded: Mapping[int, Stranded], reach: R
 
 
 def readmit(assignment: Assignment, steady_s: Mapping[tuple[int, int], float], calm_s: Mapping[int, float], after_s: float) -> Assignment:
-    """The assignment without what is over. `steady_s`: by partition and server, how long the server has reached a majority without a break; `calm_s`:
-    by partition, how long nobody has had to avoid it."""
+    """Removes avoided servers and hand-over counts whose pause is over. `steady_s`: by partition and server, how long the server has reached a
+    majority without a break; `calm_s`: by partition, how long no server has been avoided for it."""
     handed: dict[int, HandedOver] = {}
     for partition, each in assignment.handed_over.items():
         pause = pause_s(each.moves, after_s)
@@ -122,7 +122,7 @@ def parse_reach(data: bytes) -> tuple[int, dict[int, tuple[str, ...]]]:
 
 
 def merge_reach(found: Sequence[tuple[int, Mapping[int, Sequence[str]]]]) -> dict[int, dict[int, Collection[str]]]:
-    """Of all workers of all servers."""
+    """The reports of all workers of all servers as one map."""
     merged: dict[int, dict[int, Collection[str]]] = {}
     for server_id, reached in found:
         merged.setdefault(server_id, {}).update(reached)

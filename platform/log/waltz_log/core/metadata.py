@@ -13,7 +13,7 @@
 | `/stranded/<server>-<worker>` | `Stranded` by partition (`core.hand_over`), ephemeral; there while one has no majority | the log server |
 | `/reach/<server>-<worker>` | by partition the replicas that answer, ephemeral; there while a partition needs it | the log server |
 | `/ids/client`, `/ids/server` | a decimal counter | compare-and-set |
-| `/topics` | `Catalogue` (`core.topics.catalogue`) | whoever makes or changes a topic, by compare-and-set |
+| `/topics` | `Catalogue` (`core.topics.catalogue`) | a client or command that creates or changes a topic, by compare-and-set |
 | `/store/retained/<id>` | `Retained` (`core.retention`): the first retained transaction | the owner, by compare-and-set |
 | `/subscribers/<name>` | `Subscriber` (`core.topics.subscribers`) | the subscriber, by compare-and-set |
 | `/outboxes/<client id>` | epoch, nonce, partitions used | the outbox, by compare-and-set |
@@ -73,7 +73,8 @@ PARTITIONS_MAX = 4096
 """The assignment of all partitions is one ZooKeeper node, which holds 1 MB."""
 
 NODE_BYTES_MAX = 1_000_000
-"""Of one node's value. ZooKeeper takes 1 MiB with all that goes around it, and answers more by hanging up, which nobody could tell from an outage."""
+"""The size of one node's value. ZooKeeper accepts 1 MiB for a whole request. It closes the connection on a larger one, which a client cannot
+distinguish from an outage."""
 
 
 def expect_fits(path: str, data: bytes) -> None:
@@ -128,19 +129,20 @@ class ReplicaAssignment:
 
 
 def _owners_address(address: str, workers: tuple[str, ...], partition: int) -> str:
-    """Where a node answers for a partition: at its worker's own address where it has workers that can be reached so, at its one address otherwise.
-    Both are right; at the one address a call may have to be passed on."""
+    """Where a node answers for a partition: at the address of the worker if the node published its workers' addresses, else at the node's address.
+    Both work; at the node's address a call may have to be forwarded."""
     return workers[worker_of(partition, len(workers))] if workers else address
 
 
-def _with_workers(told: dict[str, object], workers: object) -> bytes:
-    """A node of one process tells nothing of workers, as ever."""
-    return _dump(told | ({"workers": workers} if workers else {}))
+def _with_workers(fields: dict[str, object], workers: object) -> bytes:
+    """A node of one process publishes no workers."""
+    return _dump(fields | ({"workers": workers} if workers else {}))
 
 
 @dataclass(frozen=True, slots=True)
 class StorageNodeEntry:
-    """`start` counts the starts of the node's directory; a directory behind it was restored from a copy. `workers`: their own addresses, in order."""
+    """`start`: how often the node's directory was started; a directory with a smaller count was restored from a copy. `workers`: their addresses, in
+    order."""
 
     address: str
     start: int
@@ -176,7 +178,7 @@ class ServerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """`server_id` None: nobody owns the partition just now. The generation rises with every change of owner."""
+    """`server_id` None: the partition has no owner now. The generation rises with every change of owner."""
 
     server_id: int | None
     generation: int
@@ -184,8 +186,8 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A partition that its owner could not serve for want of a majority of its replicas (`core.hand_over`). `avoids`: living servers that it is not
-    assigned to, because they reached no majority; `moves`: how often it was handed over since it was calm."""
+    """A partition that its owner could not serve for lack of a majority of its replicas (`core.hand_over`). `avoids`: live servers that it is not
+    assigned to, because they reached no majority; `moves`: how often it was handed over since the count was last reset."""
 
     avoids: tuple[int, ...]
     moves: int
@@ -193,7 +195,7 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who owns which partition, and at which address the owners answer; `workers`: the own addresses of a server's workers, where it has any."""
+    """Which server owns which partition, and the addresses of the servers. `workers`: the addresses of a server's workers, if it has any."""
 
     partitions: dict[int, Ownership] = field(default_factory=dict)
     addresses: dict[int, str] = field(default_factory=dict)
@@ -211,13 +213,13 @@ class Assignment:
         return set(self.addresses.values()).union(*self.workers.values())
 
     def to_bytes(self) -> bytes:
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "partitions": {str(p): [o.server_id, o.generation] for p, o in self.partitions.items()},
             "addresses": {str(server): address for server, address in self.addresses.items()},
         }
         if self.handed_over:
-            told["handed_over"] = {str(p): [list(each.avoids), each.moves] for p, each in self.handed_over.items()}
-        return _with_workers(told, {str(server): addresses for server, addresses in self.workers.items()})
+            fields["handed_over"] = {str(p): [list(each.avoids), each.moves] for p, each in self.handed_over.items()}
+        return _with_workers(fields, {str(server): addresses for server, addresses in self.workers.items()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Assignment:
@@ -240,8 +242,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """`newer_session`: a replica was found in this session, which this metadata never knew, so that it is older than the replicas. Nobody opens the
-    partition while that stands here."""
+    """`newer_session`: the session of a replica that this metadata does not know, which shows that the metadata is older than the replicas. No server
+    opens the partition while this is set."""
 
     generation: int
     session: int

@@ -86,12 +86,12 @@ class Disk(Protocol):
     """A directory tree. Paths are relative to its root, separated by `/`."""
 
     def open(self, path: str, mode: Literal["read", "write", "create"]) -> DiskFile:
-        """`read`: must exist; `write`: must exist, read and write; `create`: must not exist, read and write. `OSError` otherwise. A file that has
-        other names (`link`) is never changed by who opens one of them to `write`: that name gets a copy of its own first, durably."""
+        """`read`: must exist; `write`: must exist, read and write; `create`: must not exist, read and write. `OSError` otherwise. Opening one name of
+        a file with several names (`link`) to `write` never changes the others: that name first gets its own copy, durably."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty where the directory does not exist."""
+        """Names in a directory, sorted; empty if the directory does not exist."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -111,6 +111,10 @@ class Disk(Protocol):
     def sync_directory(self, path: str) -> None: ...
     def free_bytes(self) -> int: ...
     def total_bytes(self) -> int: ...
+    def writable(self) -> bool:
+        """Whether the directory may be written to. False where it was mounted read-only, as after an error of the disk."""
+        ...
+
     def lock(self) -> None:
         """Locks the tree for this process until it ends or unlocks; `OSError` if another process holds it."""
         ...
@@ -147,16 +151,16 @@ class Coordinator(Protocol):
         ...
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
-        """Makes the node and its parents. False where it exists already."""
+        """Makes the node and its parents. False if it exists already."""
         ...
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:
-        """Compare-and-set: the new version, or None where the node has another version than `version` or does not exist. -1 skips the comparison."""
+        """Compare-and-set: the new version, or None if the node has another version than `version` or does not exist. -1 skips the comparison."""
         ...
 
     async def delete(self, path: str, version: int = -1) -> bool: ...
     async def children(self, path: str, *, latest: bool = False) -> list[str]:
-        """Names, sorted; empty where the node does not exist. `latest`: as for `get`."""
+        """Names, sorted; empty if the node does not exist. `latest`: as for `get`."""
         ...
 
     async def wait_changed(self, path: str, version: int | None) -> None:
@@ -203,7 +207,7 @@ class Receiver(Protocol[Received_co]):
     """The end of a message stream that receives."""
 
     async def receive(self) -> Received_co | None:
-        """The next message; None where the other end finished in good order; otherwise the peer's `WaltzError` or `ConnectionLost`."""
+        """The next message; None if the other end finished in good order; otherwise the peer's `WaltzError` or `ConnectionLost`."""
         ...
 
     async def cancel(self) -> None:

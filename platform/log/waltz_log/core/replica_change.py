@@ -103,5 +103,5 @@ def _expect_possible(
     # The owner fills a second replica before it counts; until then only the first one accepts appends, as before.
     needed = min(majority(len(wanted)), len(assigned))
     if len(able) < needed:
-        told = f"partition={change.partition} replicas={','.join(wanted)} able={','.join(able) or 'none'} needed={needed}"
-        raise Unavailable(reason=f"the partition would have no majority that accepts appends: {told}")
+        facts = f"partition={change.partition} replicas={','.join(wanted)} able={','.join(able) or 'none'} needed={needed}"
+        raise Unavailable(reason=f"the partition would have no majority that accepts appends: {facts}")

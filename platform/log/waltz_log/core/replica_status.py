@@ -12,7 +12,7 @@ from typing import Final
 
 from waltz_log.core.recovery import majority
 
-__all__ = ["ReplicaStatus", "surveyed_status", "takes_appends"]
+__all__ = ["ReplicaStatus", "can_commit", "surveyed_status"]
 
 
 class ReplicaStatus(StrEnum):
@@ -78,7 +78,7 @@ def surveyed_status(
     return ReplicaStatus.WAITING if owner is None else owner
 
 
-def takes_appends(*, served: bool, replicas: Collection[ReplicaStatus]) -> bool:
+def can_commit(*, served: bool, replicas: Collection[ReplicaStatus]) -> bool:
     """Whether an append to the partition can be committed now: an owner serves it, and a majority of its session's replicas is live. `replicas`: one
     word for each replica of the session."""
     return served and sum(status in (ReplicaStatus.LIVE, ReplicaStatus.REPAIRING) for status in replicas) >= majority(len(replicas))

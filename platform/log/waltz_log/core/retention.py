@@ -1,12 +1,12 @@
-"""Decides up to where the oldest transactions of a partition may go (docs/guides/topics.md, Retention).
+"""Decides which of the oldest transactions of a partition may be trimmed (docs/guides/topics.md, Retention).
 
-What goes are whole segments from the oldest end, by age or by size. However old or large they are, nothing goes
+Whole segments are trimmed from the oldest end, by age or by size. However old or large they are, no transaction is trimmed
 - above the session's low-water mark, which recovery goes back to, or above what a majority of the assigned replicas has,
 - that a registered subscriber has not read, unless the topic's policy says so,
 - that the compacted view of a majority does not hold yet, in a compaction topic.
 
-Ages count from the append times in the log to a date that the clocks of owner and replicas agree on. Pure: `server.upkeep` asks, decides with this
-and tells the replicas. The first retained id never falls.
+Ages count from the append times in the log to a date that the clocks of owner and replicas agree on. Pure: `server.upkeep` asks the replicas, decides
+with this module and sends them the decision. The first retained id never falls.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def retained_path(partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What the coordinator holds of a partition. `first`: the first retained transaction. `proposed`: up to where an owner is about to trim: nobody
-    may register below it while it stands. The first never falls."""
+    """What the coordinator holds for a partition. `first`: the first retained transaction; it never falls. `proposed`: up to where an owner is about
+    to trim; no subscriber may register below it while it is set."""
 
     first: int = 0
     proposed: int = 0
@@ -58,7 +58,7 @@ class SegmentFacts(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a replica that is clean in the session holds. `segments`: the oldest of them, in order; `whole`: they are all there are. `view_bound`: up
-    to where its compacted view goes, 0 where it has none."""
+    to where its compacted view goes, 0 if it has none."""
 
     last: int
     low_water_mark: int
@@ -69,7 +69,7 @@ class Holding:
 
 
 class Decision(NamedTuple):
-    """`first`: the first transaction to keep. `held_by`: what keeps more than the policies ask for, None where nothing does. `wants_checkpoint`: the
+    """`first`: the first transaction to keep. `held_by`: what keeps more than the policies ask for, None if nothing does. `wants_checkpoint`: the
     low-water mark alone keeps it: a new session raises that."""
 
     first: int
@@ -91,14 +91,14 @@ def decide(
     begins_at: int = 0,
     keeps_existing: bool = False,
 ) -> Decision:
-    """`holdings`: the replicas that told; `subscribers`: the last transaction that each is done with; `deleted`: the topic is no more, and all of it
-    may go. `retained`: the first id kept until now. `begins_at`: the topic's first id. What is below goes before anything of the topic does, whatever
-    its age, or, with `keeps_existing`, stays, and everything above it too."""
+    """`holdings`: the replicas that reported; `subscribers`: the last transaction that each has finished; `deleted`: the topic is deleted, and all of
+    it may be trimmed. `retained`: the first id kept until now. `begins_at`: the topic's first id. Transactions below it are trimmed before any of the
+    topic, whatever their age. With `keeps_existing` they stay, and everything above them too."""
     if len(holdings) < majority(assigned):
         return Decision(retained, "replicas that do not answer", wants_checkpoint=False)
     allowed = min(committed + 1, *(_expired_to(each, policies, now_ms, 1 << 62 if deleted else begins_at) for each in holdings.values()))
     on_majority = committed_mark({name: each.last for name, each in holdings.items()}, assigned)
-    assert on_majority is not None, "a majority told"
+    assert on_majority is not None, "a majority reported"
     bounds = [(on_majority + 1, "a majority")]
     if keeps_existing and retained < begins_at:
         bounds.append((retained, "data from before the topic, which it keeps"))
@@ -116,8 +116,7 @@ def decide(
 
 
 def _expired_to(holding: Holding, policies: Policies, now_ms: int, begins_at: int) -> int:
-    """The first id that the policies keep in this replica; beyond everything where they keep nothing of it. `begins_at`: what is below is no policy's
-    to keep."""
+    """The first id that the policies keep in this replica; `NOTHING_KEPT` if they keep none of it. `begins_at`: no policy keeps what is below."""
     left = holding.bytes
     first = holding.segments[0].first if holding.segments else holding.last + 1
     for place, segment in enumerate(holding.segments):
@@ -133,12 +132,12 @@ def _expired_to(holding: Holding, policies: Policies, now_ms: int, begins_at: in
 
 
 def _aligned(holdings: Iterable[Holding], bound: int) -> int:
-    """Down to where some replica has a segment begin, so that what is not served any more is gone there; 0 where none does."""
+    """Rounded down to an id where a segment of some replica begins, so that this replica really removes what is no longer served; 0 if none does."""
     starts = (start for each in holdings for segment in each.segments for start in (segment.first, segment.last + 1))
     return max((start for start in starts if start <= bound), default=0)
 
 
 def agreed_now_ms(clocks: Collection[int]) -> int:
-    """The date by which ages are told: at least half of the clocks show it or a later one. So no minority of clocks that are ahead makes anything
-    old, and one that is behind keeps nothing."""
+    """The date from which ages are counted: at least half of the clocks show it or a later one. So a minority of fast clocks cannot expire anything
+    early, and a single slow clock cannot keep anything."""
     return sorted(clocks)[(len(clocks) - 1) // 2]

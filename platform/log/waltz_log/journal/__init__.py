@@ -1,7 +1,7 @@
 """The circular journal: records on the local disk until they are deleted, in a bounded ring of files. Usable alone.
 
 `Journal` has one caller at a time and starts nothing; `GroupCommitJournal` is the shell for many threads. Importing it brings neither numpy nor an
-event loop. docs/internals/journal.md tells format and rules; the errors are in `waltz_log.errors`.
+event loop. docs/internals/journal.md documents format and rules; the errors are in `waltz_log.errors`.
 """
 
 from waltz_log.journal.group_commit import GroupCommitJournal

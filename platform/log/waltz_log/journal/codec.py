@@ -1,15 +1,15 @@
 """The records of a journal as bytes: what is written, and which bytes of a file are a healthy record.
 
-Pure. It never decides what a record means for others (loading.py) nor where it stands (files.py). Source: "JBoss Messaging Circular Journal Layout";
-layouts with vectors in docs/internals/journal.md.
+Pure. It never decides what a record means for other records (loading.py) or where it is stored (files.py). Source: "JBoss Messaging Circular Journal
+Layout"; layouts with vectors in docs/internals/journal.md.
 
 The last four bytes of a record are its check. `size`: the record's whole length, as the layout has it. `hash`: CRC-32 of all bytes before it, begun
-with a seed that is made of the journal's secret salt and the file's id. A length does not notice a torn body, and a payload can imitate it: whoever
-chooses a body could put a whole record into it, and it would be loaded where the record around it is not healthy. The seed is unknown to who
-writes payloads and another for each use of a file, so an imitation passes once in 2^32, and so does a record of an earlier use.
+with a seed that is made of the journal's secret salt and the file's id. A length does not detect a torn body, and a payload can imitate it: a client
+could put a whole record into a body, and that record would be loaded if the record around it is damaged. A client that writes payloads does not know
+the seed, which differs for each use of a file. So an imitation passes with a probability of 1 in 2^32, and so does a record of an earlier use.
 
 Invariants: `scan` yields only records whose type, file id, sizes and check are right, in the order of their places and never overlapping, and finds
-each healthy record that does not begin within another.
+each healthy record that does not begin inside another one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def check_seed(salt: bytes | None, file_id: int) -> int | None:
 
 
 def check_ids(record_id: int, user_type: int) -> None:
-    """Raises `InvalidRequest` where the fields have no room for them."""
+    """Raises `InvalidRequest` if the fields have no room for them."""
     if not 0 <= record_id <= ID_MAX:
         raise InvalidRequest(reason=f"record ids are 0 to 2^63 - 1, not {record_id}")
     if not 0 <= user_type <= USER_TYPE_MAX:
@@ -204,7 +204,7 @@ def scan_runs(data: bytes, file_id: int, seed: int | None, start: int = FILE_HEA
 
 def _equal_adds(data: bytes, view: memoryview, position: int, file_id: int, seed: int | None) -> AddRun | None:
     """The healthy adds of one length from a place on, judged by columns, as far as whole rows of them are: what does not fit is left to `_add_run`.
-    None where they are not worth it."""
+    None if they are not worth it."""
     if position + _BODY.size > len(data):
         return None
     size = _BODY.unpack_from(data, position)[3]

@@ -1,15 +1,16 @@
-"""Compaction: what lives in sparse files is written again at the end of the journal, so that those files can go. Also reads living records.
+"""Compaction: the live records of sparse files are written again at the end of the journal, so that those files can be freed. Also reads live
+records.
 
-Step by step: the files whose records and duties can be taken over by writing the fewest bytes; what lives in them is appended as ordinary records, in
-its old order; after a sync they are not needed and go like any other. A record that lives already and is added again is replaced, as a whole; so a
-crash at any point leaves each record in its old place or its new one, and no control file is needed to tell which. A record with updates is written
-as a small transaction, because its parts must not be separated.
+Each step chooses the files that can be freed by writing the fewest bytes. Their live records are appended as ordinary records in the old order. After
+a sync the files are not needed and are freed like any other. Adding a live record again replaces it as a whole. So a crash at any point leaves each
+record in its old place or its new one, and no control file is needed. A record with updates is written as a small transaction, because its parts must
+not be separated.
 
 (The original writes to files beside the journal, swaps them in under a control file, and gave up the per-file counts of transactions for
 it. Here a commit's counts stay true: the files it lists keep their records or vanish.)
 
-It never moves what an open transaction has its hands on, nor a file that such a transaction pins. One step copies at most one file and reads those it
-frees; that bounds how long an append that caused it waits.
+Compaction never moves a record that an open transaction uses, and never frees a file that such a transaction pins. One step copies at most one file
+and reads those that it frees, which bounds how long an append that caused it waits.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from waltz_log.journal.writer import Writer
 __all__ = ["Compactor"]
 
 HEAD_BYTES: Final = 30
-"""Enough of any record to tell how long it is."""
+"""The bytes of any record that determine its length."""
 STEP_FILES_MAX: Final = 8
 """Files read in one step: with the default size a quarter of a second."""
 ID_DISTANCE_MAX: Final = FILE_ID_MAX // 4
@@ -132,7 +133,7 @@ class Compactor:
         return self._settings.file_bytes - FILE_HEADER_BYTES
 
     def _choose(self, percent: int, before_serial: int, living_max: int) -> set[JournalFile]:
-        """Files that together hold at most that share of what they take, and not more than so many bytes of it; empty where there are none."""
+        """Files whose live bytes together are at most that share of their size, and at most so many bytes; empty if there are none."""
         chosen: set[JournalFile] = set()
         for file in sorted(self._ledger.files.values(), key=lambda each: (each.live_bytes, each.serial)):
             if file in chosen or file.serial >= before_serial:
@@ -153,7 +154,7 @@ class Compactor:
         """Writes again what lives in the files. How many files were freed."""
         files = {file.serial: file for file in group}
         needed = sum(file.live_bytes for file in group)
-        if not group or self._writer.room < needed + DELETE_TX_BYTES * len(self._ledger.places):
+        if not group or self._writer.free_bytes < needed + DELETE_TX_BYTES * len(self._ledger.places):
             return 0
         self._busy = True
         try:
@@ -231,7 +232,7 @@ class Compactor:
             self._count(file, TX_BODY_OVERHEAD_BYTES + len(record.body))
             if file not in transaction.counts:
                 file.pins += 1  # a change of the file within the transaction must not free what it has written
-            transaction.take(kind, record_id, record.user_type, file, offset)
+            transaction.record(kind, record_id, record.user_type, file, offset)
 
     def _roll_back(self, transaction: Transaction) -> None:
         """Nothing of it counts, and its files can go. Without room even for this record, the next opening reports the transaction as open."""
@@ -258,7 +259,7 @@ class Compactor:
             handle.close()
 
     def read(self, record_id: int, contents: Mapping[int, bytes] = MappingProxyType({})) -> list[Record]:
-        """The parts of a living record, in order; of those files whose contents are given, from there. Empty where a part is damaged, which is
+        """The parts of a living record, in order; of those files whose contents are given, from there. Empty if a part is damaged, which is
         logged. What was appended must be written. `OSError` passes through."""
         found = []
         for place in self._ledger.parts(record_id):

@@ -1,12 +1,10 @@
-"""What stands in a journal's directory: file names, the check they are sealed with, and the id of each file. Looks, never touches.
+"""The contents of a journal's directory: file names, the check with which they are sealed, and the id of each file. Read-only.
 
-    journal-<id>.jrh      sealed by hash; the name tells the id, and the header repeats it
-    journal-<id>.jrn      sealed by size; the header tells the id, as in the layout, and the name may be an older one
-    journal.salt          the secret of the hashes (salt.py)
-    *.tmp                 what a crash left half made; holds nothing
-    attic/                what was damaged, set aside and never deleted; `.lost` files were too short for a header
+    journal-<id>.jrh      sealed by hash; the name states the id, and the header repeats it journal-<id>.jrn      sealed by size; the header states
+    the id, as in the layout, and the name may be an older one journal.salt          the secret of the hashes (salt.py) *.tmp                 what a
+    crash left half made; holds nothing attic/                what was damaged, set aside and never deleted; `.lost` files were too short for a header
 
-With hashes the id in the name decides, because every record proves it; a damaged header costs nothing. With sizes only the header can.
+With hashes the id in the name decides, because every record proves it; a damaged header does no harm. With sizes only the header states the id.
 Source: the layout's "Header Id"; docs/internals/journal.md.
 """
 
@@ -66,7 +64,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """`check` and `salt` are None where there is no journal yet. `files` stand in no order."""
+    """`check` and `salt` are None if there is no journal yet. `files` stand in no order."""
 
     check: CheckKind | None
     salt: bytes | None
@@ -82,11 +80,11 @@ class Directory:
 
 
 def survey(disk: Disk, mode: Literal["read", "write"] = "read") -> Directory:
-    """Looks at the whole directory. Raises `CorruptData` where it cannot be one journal: both checks, hashes without their salt, impossible headers,
-    two files of one id."""
+    """Reads the whole directory. Raises `CorruptData` if it cannot be one journal: both checks, hashes without their salt, impossible headers, two
+    files of one id."""
     names = disk.list("")
     matches = {name: found for name in names if (found := _NAME.fullmatch(name))}
-    checks = sorted({_EXTENSIONS[found[2]] for found in matches.values()})
+    checks: list[CheckKind] = sorted({_EXTENSIONS[found[2]] for found in matches.values()})
     if len(checks) > 1:
         raise _corrupt(next(iter(matches)), "files of both checks stand in one directory")
     salted = SALT_FILE in names

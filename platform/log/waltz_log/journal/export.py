@@ -1,4 +1,4 @@
-"""A journal's living records and its transactions in doubt as lines of JSON, and a new journal from them.
+"""Exports a journal's live records and its transactions in doubt as lines of JSON, and creates a new journal from them.
 
     {"waltz": "journal", "version": 1, "transactions": [9]}           the transactions in doubt, lowest first
     {"record": 7, "type": 2, "body": "YWJj"}                          an add; bodies in base64
@@ -8,8 +8,8 @@
     {"transaction": 9, "prepared": true}
     {"end": true, "lines": 5}                                         the lines between the first and this one: a cut file is noticed
 
-Ids, types, bodies and the order of records are kept; files, offsets and what is dead are not. A record whose add a crash took begins with its first
-update, as an add. Reading goes line by line; writing keeps what loading keeps.
+Ids, types, bodies and the order of records are kept; files, offsets and dead records are not. If a crash lost the add of a record, its first update
+is exported as an add. Reading needs one line in memory; writing needs what loading keeps.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SYNC_EVERY: Final = 10_000
 
 
 def export_lines(disk: Disk, settings: JournalSettings) -> Iterator[str]:
-    """The lines, without their ends. Of the settings the replaceable types matter: of those the last update alone is told. Raises `CorruptData` where
-    the directory cannot be one journal, `InvalidRequest` where there is none."""
+    """The lines, without line ends. Of the settings only the replaceable types matter: only the last update of these is exported. Raises
+    `CorruptData` if the directory cannot be one journal, `InvalidRequest` if there is none."""
     directory = survey(disk)
     if directory.check is None:
         raise InvalidRequest(reason="there is no journal in the directory")
@@ -48,18 +48,18 @@ def export_lines(disk: Disk, settings: JournalSettings) -> Iterator[str]:
         yield _line(**_record(record))
         lines += 1
     for transaction in loaded.prepared:
-        told = (
+        fields = (
             [_record(record) for record in transaction.records] + [{"delete": record_id} for record_id in transaction.deletes] + [{"prepared": True}]
         )
-        for each in told:
+        for each in fields:
             yield _line(transaction=transaction.transaction_id, **each)
             lines += 1
     yield _line(end=True, lines=lines)
 
 
 def _record(record: LoadedRecord) -> dict[str, Any]:
-    told = {"record": record.record_id, "type": record.user_type, "body": b64encode(record.body).decode()}
-    return told | {"update": True} if record.is_update else told
+    fields = {"record": record.record_id, "type": record.user_type, "body": b64encode(record.body).decode()}
+    return fields | {"update": True} if record.is_update else fields
 
 
 def _line(**fields: Any) -> str:
@@ -67,7 +67,7 @@ def _line(**fields: Any) -> str:
 
 
 def import_lines(journal: Journal, lines: Iterable[str]) -> tuple[int, int]:
-    """Fills a journal that holds nothing, and syncs. How many records and transactions in doubt that gave. `InvalidRequest` where the journal holds
+    """Fills a journal that holds nothing, and syncs. How many records and transactions in doubt that gave. `InvalidRequest` if the journal holds
     something or has begun transactions of such ids, or where a line is not one of an export; the journal holds a part then, to be thrown away."""
     loaded = journal.loaded
     if loaded.records or loaded.prepared or len(journal):
@@ -95,7 +95,7 @@ class _Import:
                 elif "end" in fields:
                     ended = int(fields["lines"])
                 else:
-                    self._take(fields)
+                    self._import_line(fields)
             except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
                 raise InvalidRequest(reason=f"line {number} is not one of a journal's export: {type(error).__name__} {error}") from None
         if ended is None or ended != number - 2:
@@ -108,10 +108,10 @@ class _Import:
     def _head(self, fields: dict[str, Any]) -> None:
         if fields["waltz"] != "journal" or fields["version"] != VERSION:
             raise ValueError("not a journal's export, or one of a later version")
-        for transaction in fields["transactions"]:  # all at once, so that nothing that is done meanwhile takes an id of theirs
+        for transaction in fields["transactions"]:  # all at once, so that nothing else gets one of their ids meanwhile
             self._open.add(self._journal.begin(_number(transaction)))
 
-    def _take(self, fields: dict[str, Any]) -> None:
+    def _import_line(self, fields: dict[str, Any]) -> None:
         journal = self._journal
         transaction = fields.get("transaction")
         if transaction is None:
@@ -121,13 +121,13 @@ class _Import:
             else:
                 journal.add(record_id, user_type, body)
         else:
-            self._take_in(_number(transaction), fields)
+            self._import_in_transaction(_number(transaction), fields)
         self._waiting += 1
         if self._waiting >= SYNC_EVERY:
             journal.sync()
             self._waiting = 0
 
-    def _take_in(self, transaction: int, fields: dict[str, Any]) -> None:
+    def _import_in_transaction(self, transaction: int, fields: dict[str, Any]) -> None:
         journal = self._journal
         if transaction not in self._open:
             raise ValueError("a transaction that the first line does not name, or a finished one")

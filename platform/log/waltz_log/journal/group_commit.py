@@ -1,13 +1,13 @@
-"""A journal for many threads: they append under one lock and share their syncs.
+"""A journal for many threads, which append under one lock and share their syncs.
 
-Who waits for its record and finds no sync running leads one: takes all that was appended, writes and syncs it *outside* the lock while the others go
-on appending, and wakes who waited for it. So a single caller pays no change of thread, and many pay one sync together. A thread of its own syncs what
-nobody waits for within `flush_s` and calls the callbacks; another prepares the next file.
+A thread that waits for its record while no sync is running leads one. It writes and syncs all that was appended, *outside* the lock, while other
+threads go on appending. Then it wakes the threads whose records are synced. So a single caller needs no thread switch, and many callers share one
+sync. A background thread syncs records without a waiter within `flush_s` and calls the callbacks; another prepares the next file.
 
-Invariants: one sync at a time; while it runs nothing changes the file, and nothing else that syncs is begun; a call returns, or its callback is
-called without an error, only after a sync that began after its record was appended; after a failure everybody who waits is told so and nothing is
-synced again. `linger_s` counts from the beginning of the sync before, so the time that took is part of it. Callbacks are called in order, on the
-journal's thread, without the lock; they must be short and may append. Source: docs/internals/journal.md.
+Invariants: one sync at a time; while it runs, the file is not changed and no other operation that syncs begins; a call returns, or its callback is
+called without an error, only after a sync that began after its record was appended; after a failure every waiter gets the error and nothing is synced
+again. `linger_s` counts from the start of the previous sync, so it includes the duration of that sync. Callbacks are called in order, on the
+journal's thread, without the lock. They must be short and may append. Source: docs/internals/journal.md.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 
 
 class GroupCommitJournal:
-    """Owns the journal: nobody else calls it from here on, and `close` closes it. Each change either waits until it is on the medium (`sync=True`),
-    or returns at once and calls `on_done` then, or does neither (`sync=False`: it is there after `flush_s`)."""
+    """A journal for many threads, which share its syncs. It owns the journal: no other code may call that from now on, and `close` closes it. The
+    journal's own thread calls `on_done`, with None or with the error."""
 
     def __init__(self, journal: Journal, settings: GroupCommitSettings | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._journal = journal
@@ -77,38 +77,50 @@ class GroupCommitJournal:
     # ---- changes ---------------------------------------------------------------------------------------------------------------------------------
 
     def add(self, record_id: int, user_type: int, body: bytes, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        """As `Journal.add`. With `sync` the call returns when the record is on the medium. With `on_done` it returns at once, and `on_done` is
+        called then. With neither, the record is on the medium within `flush_s`. Waits while `unsynced_bytes_max` bytes are not synced."""
         self._change(lambda: self._journal.add(record_id, user_type, body), BODY_OVERHEAD_BYTES + len(body), 1, sync, on_done)
 
     def append_all(self, records: Sequence[tuple[int, int, bytes]], *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        """As `Journal.append_all`; `sync` and `on_done` as in `add`, for all of the records."""
         size = sum([len(record[2]) for record in records]) + BODY_OVERHEAD_BYTES * len(records)
         self._change(lambda: self._journal.append_all(records), size, len(records), sync, on_done)
 
     def update(self, record_id: int, user_type: int, body: bytes, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        """As `Journal.update`; `sync` and `on_done` as in `add`."""
         self._change(lambda: self._journal.update(record_id, user_type, body), BODY_OVERHEAD_BYTES + len(body), 1, sync, on_done)
 
     def delete(self, record_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        """As `Journal.delete`; `sync` and `on_done` as in `add`."""
         self._change(lambda: self._journal.delete(record_id), DELETE_TX_BYTES, 0, sync, on_done)
 
     def begin(self) -> int:
+        """As `Journal.begin`."""
         with self._lock:
             return self._journal.begin()
 
     def add_in(self, transaction_id: int, record_id: int, user_type: int, body: bytes) -> None:
+        """As `Journal.add_in`. It is on the medium when `prepare` or `commit` is."""
         self._change(lambda: self._journal.add_in(transaction_id, record_id, user_type, body), TX_BODY_OVERHEAD_BYTES + len(body), 1)
 
     def update_in(self, transaction_id: int, record_id: int, user_type: int, body: bytes) -> None:
+        """As `Journal.update_in`. It is on the medium when `prepare` or `commit` is."""
         self._change(lambda: self._journal.update_in(transaction_id, record_id, user_type, body), TX_BODY_OVERHEAD_BYTES + len(body), 1)
 
     def delete_in(self, transaction_id: int, record_id: int) -> None:
+        """As `Journal.delete_in`. It is on the medium when `prepare` or `commit` is."""
         self._change(lambda: self._journal.delete_in(transaction_id, record_id), DELETE_TX_BYTES, 0)
 
     def prepare(self, transaction_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        """As `Journal.prepare`; `sync` and `on_done` as in `add`."""
         self._end(self._journal.prepare, transaction_id, sync, on_done)
 
     def commit(self, transaction_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        """As `Journal.commit`; `sync` and `on_done` as in `add`."""
         self._end(self._journal.commit, transaction_id, sync, on_done)
 
     def rollback(self, transaction_id: int, *, sync: bool = True, on_done: OnDone | None = None) -> None:
+        """As `Journal.rollback`; `sync` and `on_done` as in `add`."""
         self._end(self._journal.rollback, transaction_id, sync, on_done)
 
     def _end(self, end: Callable[[int], None], transaction_id: int, sync: bool, on_done: OnDone | None) -> None:
@@ -117,31 +129,36 @@ class GroupCommitJournal:
         self._change(lambda: end(transaction_id), size, 0, sync, on_done)
 
     def sync(self) -> None:
-        """All that was appended before, by whomever, is on the medium when it returns."""
+        """Returns when everything that any thread appended before is on the medium."""
         with self._lock:
             self._writer.usable()
             self._wait_synced(self._writer.appended)
 
-    # ---- looking and tidying ---------------------------------------------------------------------------------------------------------------------
+    # ---- reading and compaction --------------------------------------------------------------------------------------------------------------------
 
     @property
     def loaded(self) -> Loaded:
+        """As `Journal.loaded`."""
         return self._journal.loaded
 
     def drop_loaded(self) -> None:
+        """As `Journal.drop_loaded`."""
         self._journal.drop_loaded()
 
     def read(self, record_id: int) -> list[LoadedRecord]:
+        """As `Journal.read`. Appends wait meanwhile."""
         return self._alone(lambda: self._journal.read(record_id))
 
     def reclaim(self) -> int:
+        """As `Journal.reclaim`. Appends wait meanwhile."""
         return self._alone(self._journal.reclaim)
 
     def compact(self) -> int:
-        """Appends wait meanwhile."""
+        """As `Journal.compact`. Appends wait meanwhile."""
         return self._alone(self._journal.compact)
 
     def statistics(self) -> JournalStatistics:
+        """As `Journal.statistics`."""
         with self._lock:
             return self._journal.statistics()
 
@@ -204,7 +221,7 @@ class GroupCommitJournal:
             self._await_synced(target)
 
     def _wake_all(self) -> None:
-        """Whoever waits looks again: at a failure, mostly."""
+        """Wakes every waiter to check its condition again, usually because of a failure."""
         self._notify()
         self._work.notify_all()
         self._wanted.notify_all()
@@ -243,8 +260,8 @@ class GroupCommitJournal:
         self._notify()
 
     def _notify(self) -> None:
-        """Something has ended: those who wait for the lock's work look again; of those who wait for their record, the ones it is true for, and one
-        that leads the next sync where none runs."""
+        """Wakes waiters after an operation ended: those that wait for the operation, those whose record is synced, and, if no sync is running, one
+        that leads the next sync."""
         self._done.notify_all()
         writer, lead = self._writer, not (self._syncing or self._waiting_alone)
         asleep = []
@@ -261,7 +278,7 @@ class GroupCommitJournal:
     # ---- syncing ---------------------------------------------------------------------------------------------------------------------------------
 
     def _wait_synced(self, target: int) -> None:
-        """With the lock held, which is let go meanwhile."""
+        """Waits. Called with the lock held, which is released meanwhile."""
         writer = self._writer
         while writer.synced < target:
             if writer.failed:
@@ -272,7 +289,7 @@ class GroupCommitJournal:
                 self._lead()
 
     def _await_synced(self, target: int) -> None:
-        """The same without the lock, for the many: who is woken because its record is on the medium need not take it again."""
+        """The same without the lock: a thread that is woken because its record is on the medium need not acquire it again."""
         writer = self._writer
         while writer.synced < target:
             with self._lock:
@@ -288,7 +305,7 @@ class GroupCommitJournal:
             sleeper.acquire()
 
     def _lead(self) -> None:
-        """One sync of all that was appended. With the lock held, which is let go meanwhile; failures are for those who wait."""
+        """Syncs all that was appended. Called with the lock held, which is released meanwhile. Waiters get a failure."""
         self._syncing = True
         try:
             self._linger()
@@ -316,7 +333,7 @@ class GroupCommitJournal:
                 self._work.notify()
 
     def _linger(self) -> None:
-        """Waits for company until `linger_s` after the sync before began; not for long, where that took long itself."""
+        """Waits for more records until `linger_s` after the previous sync began. After a slow sync the wait is short."""
         writer, settings = self._writer, self._settings
         due_s = self._sync_began_s + settings.linger_s
         while writer.appended - writer.synced < settings.group_bytes and not (self._closing or self._waiting_alone or writer.failed):
@@ -330,7 +347,7 @@ class GroupCommitJournal:
     # ---- the threads -----------------------------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Syncs what nobody waits for, and calls back."""
+        """Syncs records without a waiter, and calls the callbacks."""
         with self._lock:
             while not self._closing:
                 due = self._due_callbacks()
@@ -396,4 +413,4 @@ class GroupCommitJournal:
                     self._writer.record_failure(failure)
                     self._work.notify_all()
                 else:
-                    self._wanted.wait()  # no space: the next change of the file tells its caller
+                    self._wanted.wait()  # no space: the next change of the file raises it

@@ -1,10 +1,10 @@
-"""What stands in a journal's files, for whoever looks at them: each record with its place, each file with what lives in it, and what is wrong.
+"""Inspection of a journal's files: each record with its place, each file with its live records, and what is wrong.
 
-Reads and never writes; whoever calls holds the directory or knows that nobody writes. One file is in memory at a time, and for the findings and the
-living counts what loading keeps. It judges nothing anew: what is healthy says the codec, what lives says loading.
+Read-only. The caller holds the directory's lock or knows that no process writes. One file is in memory at a time, plus what loading keeps for the
+findings and the live counts. This module makes no judgment of its own: the codec decides what is healthy, loading what is live.
 
-What is found is either damage or a note. A note is what a crash leaves and the next opening takes care of: a torn end of the file written last, a
-transaction that was open, a file half made. Damage is everything that no crash alone explains.
+A finding is either damage or a note. A note is what a crash leaves and the next opening repairs: a torn end of the newest file, an open transaction,
+an incomplete file. Damage is everything that a crash alone cannot explain.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class FileFigures:
 
 @dataclass(frozen=True, slots=True)
 class JournalFigures:
-    """`check` is None where there is no journal yet."""
+    """`check` is None if there is no journal yet."""
 
     check: str | None
     living_records: int
@@ -145,7 +145,7 @@ class JournalFigures:
 
 def figures(disk: Disk, settings: JournalSettings) -> JournalFigures:
     """Counts what is there. Of the settings the replaceable types matter: without them updates that were replaced count as living. Raises
-    `CorruptData` where it cannot be one journal."""
+    `CorruptData` if it cannot be one journal."""
     directory = survey(disk)
     loading = load(disk, directory, settings)
     loaded = loading.loaded
@@ -249,5 +249,5 @@ def _odd_transactions(loaded: Loaded, broken: dict[tuple[str, int], bool]) -> It
         crash = "; a crash can have taken them before a sync" if newest else ""
         yield Finding(not newest, name, offset, f"a transaction lacks records and does not count{crash}")
     if loaded.failed_transactions:
-        told = ", ".join(map(str, loaded.failed_transactions[:10]))
-        yield Finding(False, "", -1, f"{len(loaded.failed_transactions)} transactions were open and count nothing: {told}")
+        ids = ", ".join(map(str, loaded.failed_transactions[:10]))
+        yield Finding(False, "", -1, f"{len(loaded.failed_transactions)} transactions were open and count nothing: {ids}")

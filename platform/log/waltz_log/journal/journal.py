@@ -34,6 +34,7 @@ from waltz_log.journal.codec import (
     TX_BODY_OVERHEAD_BYTES,
     UPDATE,
     UPDATE_TX,
+    CheckKind,
     check_ids,
     encode_adds,
     encode_body,
@@ -58,13 +59,14 @@ RESERVE_BYTES_MAX: Final = 64 * 1024
 
 
 class Journal:
-    """Made by `open`. Errors: `UnknownRecord` and other `InvalidRequest`s (the call was wrong), `TransactionTooLarge` (a record above a file),
-    `JournalFull` (delete first), `JournalFailed` (final)."""
+    """A journal on a disk, for one caller at a time, made by `open`. Appending only buffers; `sync` puts everything on the medium. Errors:
+    `UnknownRecord` and other `InvalidRequest`s (the call was wrong), `TransactionTooLarge` (a record larger than a file), `JournalFull` (delete
+    first), `JournalFailed` (final)."""
 
     def __init__(self, disk: Disk, settings: JournalSettings, opened: Opened) -> None:
         self._disk = disk
         self._settings = settings
-        self._check = opened.check
+        self._check: CheckKind = opened.check
         self._ring = opened.ring
         self._ledger = opened.loading.ledger
         self._places = self._ledger.places
@@ -80,8 +82,8 @@ class Journal:
 
     @classmethod
     def open(cls, disk: Disk, settings: JournalSettings | None = None, entropy: Callable[[int], bytes] = os.urandom) -> Self:
-        """Takes the disk's tree and loads what is there; makes the journal where there is none. `entropy` gives a new journal its secret.
-        `InvalidSetting` where another process has the tree, `CorruptData` where what stands there cannot be one journal."""
+        """Locks the disk's directory and loads the journal, or creates one. `entropy` provides the secret of a new journal. Raises `InvalidSetting`
+        if another process holds the directory, `CorruptData` if its files cannot be one journal."""
         settings = settings if settings is not None else JournalSettings()
         return cls(disk, settings, open_directory(disk, settings, entropy))
 
@@ -89,7 +91,7 @@ class Journal:
 
     @property
     def loaded(self) -> Loaded:
-        """What opening found, until `drop_loaded`."""
+        """The records and transactions that opening found, until `drop_loaded`."""
         if self._loaded is None:
             raise InvalidRequest(reason="what was loaded was dropped")
         return self._loaded
@@ -106,7 +108,7 @@ class Journal:
         return len(self._places)
 
     def read(self, record_id: int) -> list[LoadedRecord]:
-        """A living record as its files have it: its add and updates in order. `CorruptData` where it rotted there."""
+        """A live record as stored in its files: its add and its updates in order. Raises `CorruptData` if it is corrupt there."""
         self._writer.usable()
         if record_id not in self._places:
             raise UnknownRecord(what="record", id=record_id)
@@ -121,13 +123,14 @@ class Journal:
     # ---- records outside transactions ------------------------------------------------------------------------------------------------------------
 
     def add(self, record_id: int, user_type: int, body: bytes) -> None:
-        """A new record. Its id must not live: ids are the caller's, and may be used again after a delete."""
+        """Adds a record. No live record may have its id. The caller chooses ids, and may use one again after a delete. Raises `JournalFull` if the
+        rest is kept for deletes, and `TransactionTooLarge`."""
         writer = self._writer
         writer.usable()
         if record_id in self._places or record_id in self._owners:
             raise InvalidRequest(reason=f"record {record_id} is there already")
         size = BODY_OVERHEAD_BYTES + len(body)
-        self._keep_room(size, 1)
+        self._expect_free(size, 1)
         file, offset = self._put(ADD, record_id, user_type, body, size)
         self._ledger.add(record_id, file, offset)
         if writer.moved:
@@ -145,8 +148,8 @@ class Journal:
         return file, offset
 
     def append_all(self, records: Sequence[tuple[int, int, bytes]]) -> None:
-        """Adds of many new records (record id, user type, body), in one step: all of them or, where it raises, none. Not a transaction: a crash
-        before the next sync can take some of them."""
+        """Adds many new records (record id, user type, body) in one step: all of them or, if it raises, none. Not a transaction: a crash before the
+        next sync can lose some of them."""
         writer = self._writer
         writer.usable()
         ids = [record[0] for record in records]
@@ -163,7 +166,7 @@ class Journal:
             check_ids(pick(ids), pick(types))
         # Each file may leave a tail that the next record did not fit.
         files = 0 if writer.fits(ends[-1]) else 1 + ends[-1] // max(1, self._settings.file_bytes - FILE_HEADER_BYTES - largest)
-        self._keep_room(ends[-1] + files * largest, len(records))
+        self._expect_free(ends[-1] + files * largest, len(records))
         if files:
             writer.make_ready(files)
         done = 0
@@ -187,19 +190,19 @@ class Journal:
         return count
 
     def update(self, record_id: int, user_type: int, body: bytes) -> None:
-        """One more part of a living record; of a replaceable type it takes the place of the one before of that type."""
+        """Appends a part to a live record. A part of a replaceable type replaces the previous part of that type."""
         writer = self._writer
         writer.usable()
         self._check_changeable(record_id)
         size = BODY_OVERHEAD_BYTES + len(body)
-        self._keep_room(size, 0)
+        self._expect_free(size, 0)
         file, offset = self._put(UPDATE, record_id, user_type, body, size)
         self._ledger.update(record_id, user_type, file, offset)
         if writer.moved:
             self._after_move()
 
     def delete(self, record_id: int) -> None:
-        """The record ends. There is room for it whatever else is refused."""
+        """Deletes a record. There is always room for a delete, even if adds and updates are refused."""
         writer = self._writer
         writer.usable()
         self._check_changeable(record_id)
@@ -215,16 +218,17 @@ class Journal:
         if record_id in self._owners:
             raise InvalidRequest(reason=f"record {record_id} is in the hands of transaction {self._owners[record_id]}")
 
-    def _keep_room(self, size: int, adds: int) -> None:
+    def _expect_free(self, size: int, adds: int) -> None:
         """Refuses what would leave too little room to delete everything."""
         writer = self._writer
         kept = self._kept_bytes(adds)
-        if writer.room - size < kept:
+        if writer.free_bytes - size < kept:
             writer.reclaim()
-            if writer.room - size < kept:
+            if writer.free_bytes - size < kept:
                 self._compactor.run()
-            if writer.room - size < kept:
-                raise JournalFull(reason=f"{writer.room} of {self._settings.files_max * self._settings.file_bytes} bytes are left, kept for deletes")
+            if writer.free_bytes - size < kept:
+                limit = self._settings.files_max * self._settings.file_bytes
+                raise JournalFull(reason=f"{writer.free_bytes} of {limit} bytes are left, kept for deletes")
 
     def _kept_bytes(self, adds: int) -> int:
         return DELETE_TX_BYTES * (len(self._places) + len(self._owners) + adds) + (self._reserve_bytes if adds else 0)
@@ -232,8 +236,8 @@ class Journal:
     # ---- transactions ----------------------------------------------------------------------------------------------------------------------------
 
     def begin(self, transaction_id: int | None = None) -> int:
-        """A new transaction: what it does counts all or nothing, when it is committed. Its id is the next one, or the given one, which must be above
-        all before it: what is left of an older one of the same id would be counted to it."""
+        """Begins a transaction and returns its id. Its changes count together when it is committed, or not at all. The id is the next one, or the
+        given one, which must be above all earlier ids: otherwise remains of an older transaction of that id would count."""
         self._writer.usable()
         if transaction_id is not None:
             if not self._transaction_id < transaction_id <= ID_MAX:
@@ -248,12 +252,16 @@ class Journal:
         return self._transaction_id
 
     def add_in(self, transaction_id: int, record_id: int, user_type: int, body: bytes) -> None:
+        """Adds a record within a transaction. Raises as `add`; after an error the transaction can only be rolled back."""
         self._put_in(transaction_id, ADD_TX, record_id, user_type, body)
 
     def update_in(self, transaction_id: int, record_id: int, user_type: int, body: bytes) -> None:
+        """Appends a part to a record within a transaction. The record lives, or was added in the same transaction. After an error the transaction
+        can only be rolled back."""
         self._put_in(transaction_id, UPDATE_TX, record_id, user_type, body)
 
     def delete_in(self, transaction_id: int, record_id: int) -> None:
+        """Deletes a record within a transaction, at its commit. After an error the transaction can only be rolled back."""
         self._put_in(transaction_id, DELETE_TX, record_id)
 
     def _put_in(self, transaction_id: int, kind: int, record_id: int, user_type: int = 0, body: bytes = b"") -> None:
@@ -267,14 +275,14 @@ class Journal:
                 offset = writer.put(encode_delete(file.id, writer.seed, record_id, transaction_id))
             else:
                 size = TX_BODY_OVERHEAD_BYTES + len(body)
-                self._keep_room(size, 1 if kind == ADD_TX else 0)
+                self._expect_free(size, 1 if kind == ADD_TX else 0)
                 file, offset = self._put(kind, record_id, user_type, body, size, transaction_id)
         except WaltzError as error:
             transaction.failure = str(error)
             raise
         if transaction.touch(file):
             file.pins += 1
-        transaction.take(kind, record_id, user_type, file, offset)
+        transaction.record(kind, record_id, user_type, file, offset)
         self._owners[record_id] = transaction_id
         if writer.moved:
             self._after_move()
@@ -296,14 +304,14 @@ class Journal:
             raise InvalidRequest(reason=f"record {record_id} is in the hands of transaction {owner}")
         lives = transaction.lives.get(record_id)
         if kind == ADD_TX:
-            # A record that was deleted in the transaction could not be told from one that is deleted at its end.
+            # A record deleted in the transaction could not be distinguished from one that is deleted at its end.
             if lives is not None or record_id in self._places:
                 raise InvalidRequest(reason=f"record {record_id} is there already, or was within the transaction")
         elif not (record_id in self._places if lives is None else lives):
             raise UnknownRecord(what="record", id=record_id)
 
     def prepare(self, transaction_id: int) -> None:
-        """All of the transaction is said: once synced it survives a crash, and stays in doubt until it is committed or rolled back."""
+        """Completes a transaction: once synced it survives a crash, and stays in doubt until it is committed or rolled back."""
         transaction = self._open_transaction(transaction_id)
         writer = self._writer
         writer.reserve(summary_bytes(len(transaction.counts)))
@@ -315,7 +323,7 @@ class Journal:
             self._after_move()
 
     def commit(self, transaction_id: int) -> None:
-        """All that the transaction did counts from here on. One in which any call failed cannot be committed."""
+        """Makes all changes of the transaction count. If any of its calls failed, the transaction cannot be committed."""
         self._writer.usable()
         transaction = self._transactions.get(transaction_id)
         if transaction is None or not transaction.prepared:
@@ -334,7 +342,7 @@ class Journal:
         self._forget(transaction)
 
     def rollback(self, transaction_id: int) -> None:
-        """Nothing that the transaction did counts."""
+        """Ends a transaction without any of its changes."""
         self._writer.usable()
         transaction = self._transactions.get(transaction_id)
         if transaction is None:
@@ -359,29 +367,29 @@ class Journal:
 
     @property
     def writer(self) -> Writer:
-        """For the shell that syncs beside appending (group_commit.py)."""
+        """For `GroupCommitJournal`, which syncs beside appending."""
         return self._writer
 
     def only_appends(self, size: int, adds: int) -> bool:
-        """Whether a call that appends so many bytes and adds surely changes no file, frees none and syncs nothing."""
+        """Whether a call that appends so many bytes and adds certainly changes no file, frees none and syncs nothing. For `GroupCommitJournal`."""
         writer = self._writer
-        return writer.fits(size) and not writer.moved and writer.room - size >= self._kept_bytes(adds or 1)
+        return writer.fits(size) and not writer.moved and writer.free_bytes - size >= self._kept_bytes(adds or 1)
 
     def summary_bytes(self, transaction_id: int) -> int:
-        """What the record takes at most that ends a transaction."""
+        """The maximum size of the record that ends a transaction."""
         transaction = self._transactions.get(transaction_id)
         return summary_bytes(len(transaction.counts) + 1 if transaction is not None else 1)
 
     def sync(self) -> None:
-        """What was appended before is on the medium when it returns."""
+        """Returns when everything that was appended before is on the medium."""
         self._writer.sync()
 
     def reclaim(self) -> int:
-        """Syncs, and frees the files that are not needed. How many those are. Done at each change of the file by itself."""
+        """Syncs, and frees the files that are not needed. Returns how many. The journal also does so at each change of the file."""
         return self._writer.reclaim()
 
     def compact(self) -> int:
-        """Writes again what lives in sparse files, so that they can go, until that frees nothing more. How many files were freed."""
+        """Rewrites the live records of sparse files, so that these can be freed, until that frees nothing more. Returns how many files were freed."""
         self._writer.usable()
         return self._compactor.run()
 
@@ -390,10 +398,11 @@ class Journal:
         self._compactor.step_if_due()
 
     def statistics(self) -> JournalStatistics:
+        """A snapshot; its fields are documented at the class."""
         return gather(self._check, len(self._transactions), self._ledger, self._ring, self._writer, self._compactor.records)
 
     def close(self) -> None:
-        """Syncs, unless the journal failed, and gives the tree back. Transactions that are open count as failed; those prepared stay in doubt."""
+        """Syncs, unless the journal failed, and unlocks the directory. Open transactions count as failed; prepared ones stay in doubt."""
         try:
             self._writer.close()
         finally:

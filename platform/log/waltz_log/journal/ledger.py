@@ -36,7 +36,7 @@ class JournalFile:
         self.size = size
         self.serial = serial
         self.end = 0
-        """Behind the last record; 0 where there is none."""
+        """Behind the last record; 0 if there is none."""
         self.records = 0
         self.bytes = 0
         """Adds and updates written to it, and their bytes."""
@@ -102,7 +102,7 @@ class Ledger:
     # ---- what happened to a record ---------------------------------------------------------------------------------------------------------------
 
     def add(self, record_id: int, file: JournalFile, offset: int) -> None:
-        """The record begins here. Where it lived already, this takes its place: it was written again."""
+        """Records the first part of a record. If the record was live already, it was written again, and this part replaces it."""
         if record_id in self.places:
             self.delete(record_id, file)
         self.places[record_id] = file.base + offset
@@ -147,8 +147,8 @@ class Ledger:
     # ---- what can go -----------------------------------------------------------------------------------------------------------------------------
 
     def reclaim(self, current: JournalFile | None) -> list[JournalFile]:
-        """Takes the files that can go out of the books, in the order in which they must be overwritten. Never the current one. All that was appended
-        must be on the medium: a file is overwritten on the word of what cancels it."""
+        """Removes the files that can be freed from the ledger, in the order in which they must be overwritten. Never the current one. All that was
+        appended must be on the medium, because the records that cancel a file's contents allow it to be overwritten."""
         files = list(self.files.values())
         for file in files:
             file.outlives = {other: None for other in file.outlives if not other.gone}

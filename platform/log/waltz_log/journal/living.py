@@ -1,8 +1,8 @@
-"""The records that loading tells of, in columns: gathered in the order in which they count, without those that ended on the way.
+"""The records that loading returns, in columns, in the order in which they count, without those that were deleted later.
 
-A record becomes an object only when somebody looks at it, so a journal of a million records costs no million objects to load. Which of them live
-is the ledger's to say: a row lives while its place is one of its record's parts. Rows that died are dropped when they are half of what is held, so
-memory is bounded by what lives. Pure.
+A record becomes an object only when it is accessed, so loading a million records does not create a million objects. The ledger decides which records
+are live: a row is live while its place is one of its record's parts. Dead rows are dropped when they are half of all rows, so live records bound the
+memory. Pure.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from waltz_log.journal.ledger import Ledger
 __all__ = ["LivingRecords", "LoadedRecord", "Rows"]
 
 DEAD_ROWS_MIN: Final = 4096
-"""Fewer are not worth looking for."""
+"""Fewer dead rows are not dropped."""
 
 
 class LoadedRecord(NamedTuple):
+    """One part of a live record: its add, or an update. `user_type`: the number that the caller gave the part."""
+
     record_id: int
     user_type: int
     body: bytes

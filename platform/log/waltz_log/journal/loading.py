@@ -57,7 +57,8 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was there. A record that compaction wrote again counts as written then; who needs an order of its own keeps it in ids or bodies."""
+    """The loaded records and transactions. A record that compaction wrote again counts as written then. An application that needs its own order keeps
+    it in ids or bodies."""
 
     records: LivingRecords
     """The adds and updates of what lives, in the order of writing."""
@@ -67,7 +68,7 @@ class Loaded:
     broken_transactions: list[int]
     """Committed or prepared, but records of them are missing: not acknowledged before a crash, or damaged. Nothing of them counts."""
     record_id_max: int
-    """The highest seen, living or not; -1 where there is none. What was reclaimed is not seen: who must never use an id twice keeps its own count."""
+    """The highest seen, living or not; -1 if there is none. What was reclaimed is not seen: who must never use an id twice keeps its own count."""
     transaction_id_max: int
     unhealthy: int
     """Places that begin like a record and are none: a write that a crash tore, or damage."""
@@ -75,7 +76,8 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A commit or prepare of a broken transaction, to be struck out: when the file with the hole is reclaimed one day it would look complete."""
+    """A commit or prepare of a broken transaction, to be struck out: once the file with the hole is reclaimed, the transaction would appear
+    complete."""
 
     file: JournalFile
     offset: int
@@ -83,7 +85,7 @@ class Strike:
 
 @dataclass(slots=True)
 class Loading:
-    """`load` fills it: the journal's state as its files tell it."""
+    """The journal's state according to its files. `load` fills it."""
 
     ledger: Ledger
     data: list[JournalFile] = field(default_factory=list)
@@ -100,13 +102,13 @@ class Loading:
 
 def load(disk: Disk, directory: Directory, settings: JournalSettings, mode: Literal["read", "write"] = "read") -> Loading:
     """Reads all files. `mode`: `write` where the journal will be written to: what was perhaps not synced is then read as the medium has it.
-    Raises `CorruptData` where a header by size is not the file's."""
+    Raises `CorruptData` if a header by size is not the file's."""
     collecting = gc.isenabled()
     gc.disable()  # what is loaded lives: the collector would walk it again and again, and find nothing
     try:
         found = _Loader(disk, directory, settings, mode).run()
         if mode == "write" and found.loaded is not None and found.loaded.failed_transactions:
-            # One may have been struck out by an opening whose sync failed, and what it wrote be in memory alone: nothing is taken from there.
+            # An opening whose sync failed may have struck one out only in memory. Such memory is not trusted.
             found = _Loader(disk, directory, settings, mode, all_from_medium=True).run()
         return found
     finally:
@@ -120,7 +122,7 @@ class _Loader:
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self._mode = mode
+        self._mode: Literal["read", "write"] = mode
         self._all_from_medium = all_from_medium
         self._held: dict[int, bytes] = {}
         """What was read of files already."""
@@ -159,7 +161,7 @@ class _Loader:
         self._found.transactions = {each.id: each for each in prepared}
         self._found.loaded = Loaded(
             self._rows.living(),
-            [self._told(each) for each in prepared],
+            [self._prepared_transaction(each) for each in prepared],
             [each.id for each in self._open.values() if not each.prepared],
             self._broken,
             self._record_id_max,
@@ -179,7 +181,7 @@ class _Loader:
             if file in written or file in following[:1]:
                 file.damaged = False
 
-    def _told(self, transaction: Transaction) -> PreparedTransaction:
+    def _prepared_transaction(self, transaction: Transaction) -> PreparedTransaction:
         records = [self._bodies[element.place] for element in transaction.elements if element.kind != DELETE_TX]
         return PreparedTransaction(transaction.id, records, [element.record_id for element in transaction.elements if element.kind == DELETE_TX])
 
@@ -207,13 +209,13 @@ class _Loader:
         end, unhealthy, first_unhealthy = 0, 0, -1
         for found_record in scan_runs(data, file.id, self._directory.seed(file.id)):
             if isinstance(found_record, AddRun):
-                self._take_adds(found_record, file)
+                self._load_adds(found_record, file)
                 end = found_record.offsets[-1]
             elif found_record.kind == UNHEALTHY:
                 unhealthy += 1
                 first_unhealthy = found_record.offset if first_unhealthy < 0 else first_unhealthy
             else:
-                self._take(found_record, file)
+                self._load(found_record, file)
                 end = found_record.end
         file.end = end
         self._unhealthy += unhealthy
@@ -224,13 +226,13 @@ class _Loader:
             self._refuse_other_header(file, data)
 
     def _refuse_other_header(self, file: JournalFile, data: bytes) -> None:
-        """A header by size that is damaged makes a file look free. Where its name tells an id that its records have, it is not."""
+        """A file with a damaged header by size appears free. It is not if its name states the id of its records."""
         named = int(file.name.partition("-")[2].partition(".")[0])
         if named != file.id and any(record.kind != UNHEALTHY for record in scan(data, named, None)):
             reason = f"the header says {file.id} and the records say {named}; correct one of them, or move the file away"
             raise CorruptData(where=file.name, offset=0, transaction_id=-1, reason=reason)
 
-    def _take_adds(self, run: AddRun, file: JournalFile) -> None:
+    def _load_adds(self, run: AddRun, file: JournalFile) -> None:
         ids, offsets = run.record_ids, run.offsets
         file.records += len(ids)
         file.bytes += offsets[-1] - offsets[0]
@@ -251,7 +253,7 @@ class _Loader:
             for record_id, user_type, offset, body in zip(ids, run.user_types, offsets, run.bodies, strict=False):
                 self._apply(ADD, record_id, user_type, file, offset, body)
 
-    def _take(self, record: Record, file: JournalFile) -> None:
+    def _load(self, record: Record, file: JournalFile) -> None:
         kind = record.kind
         self._record_id_max = max(self._record_id_max, record.record_id)
         if kind in (ADD, UPDATE):
@@ -273,12 +275,12 @@ class _Loader:
         transaction = self._open.get(record.transaction_id)
         if transaction is None:
             transaction = self._open[record.transaction_id] = Transaction(record.transaction_id)
-        transaction.take(record.kind, record.record_id, record.user_type, file, record.offset)
+        transaction.record(record.kind, record.record_id, record.user_type, file, record.offset)
         if record.kind in (ADD_TX, UPDATE_TX):
             file.records += 1
             file.bytes += record.end - record.offset
-            told = LoadedRecord(record.record_id, record.user_type, record.body, record.kind == UPDATE_TX)
-            self._bodies[file.base + record.offset] = told
+            loaded = LoadedRecord(record.record_id, record.user_type, record.body, record.kind == UPDATE_TX)
+            self._bodies[file.base + record.offset] = loaded
 
     def _decide(self, record: Record, file: JournalFile) -> None:
         transaction = self._open.get(record.transaction_id) or Transaction(record.transaction_id)
@@ -298,8 +300,8 @@ class _Loader:
                 if kind == DELETE_TX:
                     self._ledger.delete(record_id, owner)
                 else:
-                    told = self._bodies[place]
-                    self._apply(ADD if kind == ADD_TX else UPDATE, record_id, user_type, owner, place - owner.base, told.body)
+                    loaded = self._bodies[place]
+                    self._apply(ADD if kind == ADD_TX else UPDATE, record_id, user_type, owner, place - owner.base, loaded.body)
             self._end(record.transaction_id, file)
 
     def _end(self, transaction_id: int, file: JournalFile) -> None:

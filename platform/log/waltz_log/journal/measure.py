@@ -1,8 +1,8 @@
-"""How fast a disk syncs, and what a group commit should wait for on it.
+"""Measures how fast a disk syncs, and suggests the bounds of a group commit on it.
 
-Writes blocks of growing size into one preallocated file, each followed by a sync, as a journal does, and looks at the median: up to some size a block
-costs what its sync costs, beyond it the bytes cost more. From that follow the two bounds (`suggest`). The file is removed at the end; nothing else in
-the directory is touched. Time is bounded by `budget_s`, but for one write that the disk does not answer.
+Writes blocks of growing size into one preallocated file, each followed by a sync, as a journal does, and computes the median duration. Up to some
+size the sync dominates the duration, beyond it the bytes do. The two bounds follow from that (`suggest`). The file is removed at the end; nothing
+else in the directory is changed. `budget_s` bounds the time, except for one write that the disk does not complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_BYTES = 16 << 20
 """Written round and round: large enough that no disk answers from a sector it has just written, small enough to be filled at once."""
 
 ROUNDS_MIN = 5
-"""Of each size, whatever they take: a median of fewer says nothing."""
+"""The minimum for each size, however long they are: a median of fewer is meaningless."""
 
 ROUNDS_MAX = 2000
 """Of each size: more would only say the same again."""
@@ -33,12 +33,12 @@ QUICK_SYNC_S = 0.0005
 """Below it waiting saves nothing: while one sync runs the next group gathers by itself, and a thread does not sleep that short."""
 
 LINGER_S_MAX = 0.02
-"""Beyond it those who wait for a record notice, whatever the disk takes."""
+"""A longer wait is noticeable for a caller, however slow the disk is."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockTiming:
-    """Of one size of block: how often it was written and synced, and how long that took, in the middle and at the slow end."""
+    """The timing of one block size: how often it was written and synced, and the median and the 99th percentile of the duration."""
 
     block_bytes: int
     rounds: int
@@ -74,8 +74,8 @@ def suggest(timings: tuple[BlockTiming, ...]) -> Bounds:
 def measure(
     disk: Disk, *, now: Callable[[], float], budget_s: float = 3.0, progress: Callable[[BlockTiming], None] = lambda timing: None
 ) -> tuple[BlockTiming, ...]:
-    """One timing a size, smallest first; each is told to `progress` as soon as it is known. `now`: a monotonic clock in seconds. A file that an
-    interrupted measurement left behind is replaced. `OSError` where the disk has no room for the file or fails."""
+    """One timing for each size, smallest first; each is passed to `progress` as soon as it is known. `now`: a monotonic clock in seconds. A file of
+    an interrupted measurement is replaced. Raises `OSError` if the disk is full or fails."""
     with suppress(FileNotFoundError):
         disk.remove(MEASURED_FILE)
     file = disk.open(MEASURED_FILE, "create")
@@ -97,13 +97,15 @@ def measure(
 
 def _time_block(file: DiskFile, block_bytes: int, now: Callable[[], float], budget_s: float) -> BlockTiming:
     block, offset = b"J" * block_bytes, 0
-    taken: list[float] = []
+    durations_s: list[float] = []
     deadline = now() + budget_s
-    while len(taken) < ROUNDS_MIN or (len(taken) < ROUNDS_MAX and now() < deadline):
+    while len(durations_s) < ROUNDS_MIN or (len(durations_s) < ROUNDS_MAX and now() < deadline):
         begun = now()
         file.write(offset, block)
         file.sync()
-        taken.append(max(now() - begun, 1e-9))
+        durations_s.append(max(now() - begun, 1e-9))
         offset = (offset + block_bytes) % FILE_BYTES
-    taken.sort()
-    return BlockTiming(block_bytes, len(taken), taken[len(taken) // 2], taken[min(len(taken) - 1, len(taken) * 99 // 100)])
+    durations_s.sort()
+    return BlockTiming(
+        block_bytes, len(durations_s), durations_s[len(durations_s) // 2], durations_s[min(len(durations_s) - 1, len(durations_s) * 99 // 100)]
+    )

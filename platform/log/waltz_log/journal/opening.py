@@ -1,8 +1,7 @@
-"""Opens a journal's directory: takes it, reads it, repairs what a crash or damage left, and says where to go on.
-
-What is told of the records is on the medium first. Repairs, each harmless when a crash cuts it short: half made files are removed; files too short
-for a header are set aside; a header sealed by hash is corrected from the name; the commit or prepare of a broken transaction is struck out (its first
-byte becomes the fill byte), so that it never looks complete once the file with the hole is gone.
+"""Opens a journal's directory: locks it, reads it, repairs what a crash or damage left, and determines where to continue. The records that it returns
+are on the medium first. Repairs, each harmless if a crash interrupts it: incomplete files are removed; files too short for a header are set aside; a
+header sealed by hash is corrected from the name; the commit or prepare of a broken transaction is struck out (its first byte becomes the fill byte),
+so that it never appears complete once the file with the hole is gone.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Opened:
 
 
 def open_directory(disk: Disk, settings: JournalSettings, entropy: Callable[[int], bytes]) -> Opened:
-    """The directory stays taken. `InvalidSetting` where another process has it, `CorruptData` where it cannot be a journal, `JournalFailed` where the
-    disk fails, `JournalFull` where there is no space for a first file."""
+    """The directory stays locked. Raises `InvalidSetting` if another process holds it, `CorruptData` if it cannot be a journal, `JournalFailed` if
+    the disk fails, `JournalFull` if there is no space for a first file."""
     try:
         disk.lock()
     except OSError as error:
@@ -68,10 +67,10 @@ def _open(disk: Disk, settings: JournalSettings, entropy: Callable[[int], bytes]
     writer = Writer(disk, settings, ring, loading.ledger, salt)
     current = loading.data[-1] if loading.data else None
     ring.release(loading.ledger.reclaim(current))
-    with suppress(JournalFull):  # what there is can be read and deleted; whoever needs a file is told then
+    with suppress(JournalFull):  # existing records can be read and deleted; a call that needs a file raises then
         ring.make_ready(settings.files_min - ring.in_use - ring.free)
     if current is None:
-        writer.start(ring.take(), FILE_HEADER_BYTES)
+        writer.start(ring.next_file(), FILE_HEADER_BYTES)
     else:
         writer.start(current, current.end)
     return Opened(check, salt, loading, ring, writer)

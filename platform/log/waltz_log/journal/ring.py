@@ -1,14 +1,13 @@
-"""The files of a journal as a ring: made, kept ready, reused under a new id, removed, set aside.
+"""The files of a journal as a ring: created, kept ready, reused under a new id, removed, set aside. It decides which file is written next and what
+happens to a file that is not needed. It never reads records.
 
-It decides which file is written next and what becomes of one that is not needed. It never looks at records.
+A file is created under a temporary name, filled with a byte that no record begins with, synced, renamed, and made durable by a sync of the directory.
+So an incomplete file is never visible, and a later write changes only bytes. A reused file gets the name of its new id, the directory is synced, and
+then its header is written and synced. From then on the rest of the old use is ignored, because each record repeats the id. A crash between the two
+leaves the old use or the new one. Both are correct, because the file was not needed.
 
-A file is made under a temporary name, filled with a byte that no record begins with, synced, renamed, and made sure by a sync of the directory: a
-half made file is never seen, and writing into a file later changes nothing but its bytes. To reuse one, it gets the name of its new id, the directory
-is synced, and then its header is written and synced: what is left of the old use is ignored from then on, because each record repeats the id. A crash
-between the two leaves the old use or the new one, and both are right: the file was not needed.
-
-Invariants: never more than `files_max` files; ids rise in the order in which files are written; a file that was set aside is never touched again;
-the free files are reused in the order in which they came. Source: the layout's "Header Id"; docs/internals/journal.md.
+Invariants: never more than `files_max` files; ids rise in the order in which files are written; a file that was set aside is never touched again; the
+free files are reused in the order in which they became free. Source: the layout's "Header Id"; docs/internals/journal.md.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class NextFile:
-    """A file to be prepared: made, or taken from `old`. Whoever took it prepares it and gives it back before another is taken, or drops it where
-    there was no space; its id stays unused then."""
+    """A file to be prepared: a new one, or `old` reused. The caller prepares it and returns it before it requests another, or drops it if there is no
+    space; its id stays unused then."""
 
     file: JournalFile
     old: JournalFile | None
@@ -47,7 +46,7 @@ class Ring:
     def __init__(self, disk: Disk, settings: JournalSettings, check: CheckKind) -> None:
         self._disk = disk
         self._settings = settings
-        self._check = check
+        self._check: CheckKind = check
         self._ready: deque[JournalFile] = deque()
         self._free: deque[JournalFile] = deque()
         self._last_id = 0
@@ -90,7 +89,7 @@ class Ring:
     # ---- the next file ---------------------------------------------------------------------------------------------------------------------------
 
     def plan(self) -> NextFile | None:
-        """The file that is to be prepared next, from a free one where there is one of the right size; None where there may be no more."""
+        """The file that is to be prepared next, from a free one if there is one of the right size; None if there may be no more."""
         old = self._free.popleft() if self._free else None
         if old is not None and (old.damaged or old.size != self._settings.file_bytes):
             self._dispose(old)
@@ -104,7 +103,7 @@ class Ring:
         return NextFile(JournalFile(journal_name(self._last_id, self._check), self._last_id, self._settings.file_bytes, self._serial), old)
 
     def prepare(self, planned: NextFile) -> None:
-        """Makes the file. Durable when it returns. `JournalFull` where the disk has no space for one more; other `OSError`s pass through."""
+        """Makes the file. Durable when it returns. `JournalFull` if the disk has no space for one more; other `OSError`s pass through."""
         if planned.old is None:
             try:
                 self._make(planned.file)
@@ -126,14 +125,14 @@ class Ring:
         self._ready.append(planned.file)
         self.reused += planned.old is not None
 
-    def take(self) -> JournalFile:
-        """The next file to be written, prepared where none is ready. `JournalFull` where there is none."""
+    def next_file(self) -> JournalFile:
+        """The next file to be written, prepared where none is ready. `JournalFull` if there is none."""
         self.make_ready(1)
         self.in_use += 1
         return self._ready.popleft()
 
     def make_ready(self, count: int) -> None:
-        """At least so many files are ready when it returns. `JournalFull` where there cannot be so many."""
+        """At least so many files are ready when it returns. `JournalFull` if there cannot be so many."""
         while len(self._ready) < count:
             planned = self.plan()
             if planned is None:
@@ -185,7 +184,7 @@ class Ring:
             self._disk.sync_directory("")
 
     def put_aside(self, name: str, kept_as: str) -> None:
-        """Into the attic, under a name that is not taken there."""
+        """Moves a file to the attic, under an unused name."""
         if not self._disk.exists(ATTIC):
             self._disk.make_directory(ATTIC)
             self._disk.sync_directory("")

@@ -1,7 +1,7 @@
 """The secret of a journal with checks by hash: sixteen random bytes, written once in two copies, verified at each opening.
 
-Without it no record of the journal can be told from an imitation, so it is never made anew beside files that were sealed with another.
-File `journal.salt`: twice, at 0 and 512, `"WALTZJNL" | int version = 1 | salt 16 | int crc32 of the 28 before`, zeros between.
+Without it no record of the journal can be distinguished from an imitation, so it is never created again beside files that were sealed with another
+one. File `journal.salt`: twice, at 0 and 512, `"WALTZJNL" | int version = 1 | salt 16 | int crc32 of the 28 before`, zeros between.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def create_salt(disk: Disk, entropy: Callable[[int], bytes]) -> bytes:
 
 
 def read_salt(disk: Disk) -> bytes:
-    """Raises `CorruptData` where neither copy is whole, or the version is one of later software."""
+    """Raises `CorruptData` if neither copy is whole, or the version is one of later software."""
     file = disk.open(SALT_FILE, "read")
     try:
         data = file.read(0, 2 * COPY_BYTES)

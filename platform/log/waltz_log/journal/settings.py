@@ -12,7 +12,7 @@ __all__ = ["GroupCommitSettings", "JournalSettings"]
 
 
 class JournalSettings(Settings):
-    """How a journal uses its disk. It takes at most `files_max` files of `file_bytes`, and what was set aside as damaged."""
+    """How a journal uses its disk. It uses at most `files_max` files of `file_bytes`, plus the files that were set aside as damaged."""
 
     file_bytes: int = Field(
         default=10 * 1024 * 1024,

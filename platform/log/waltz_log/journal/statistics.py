@@ -35,7 +35,7 @@ class JournalStatistics:
     files_free: Summed[int]
     """Reclaimed and kept."""
     files_set_aside: Summed[int]
-    """In the attic: damaged, to be looked at and removed by hand."""
+    """Damaged files in the attic, for an operator to inspect and remove."""
     room_bytes: Summed[int]
     """What can be written before a file has to be reclaimed."""
     appended_bytes: Summed[int]
@@ -60,7 +60,7 @@ def gather(check: CheckKind, open_transactions: int, ledger: Ledger, ring: Ring,
         files_ready=ring.ready,
         files_free=ring.free,
         files_set_aside=ring.set_aside,
-        room_bytes=writer.room,
+        room_bytes=writer.free_bytes,
         appended_bytes=writer.appended,
         syncs=writer.syncs,
         file_changes=writer.moves,

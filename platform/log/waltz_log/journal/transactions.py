@@ -22,7 +22,7 @@ class Element(NamedTuple):
 
 
 class Transaction:
-    """`counts`: its records in each file it touched, 0 where only its prepare stands; `lives`: whether a record it changed lives for it."""
+    """`counts`: its records in each file it touched, 0 if only its prepare stands; `lives`: whether a record it changed lives for it."""
 
     __slots__ = ("counts", "elements", "failure", "id", "lives", "prepared")
 
@@ -34,7 +34,7 @@ class Transaction:
         self.prepared = False
         self.failure: str | None = None
 
-    def take(self, kind: int, record_id: int, user_type: int, file: JournalFile, offset: int) -> None:
+    def record(self, kind: int, record_id: int, user_type: int, file: JournalFile, offset: int) -> None:
         self.elements.append(Element(kind, record_id, user_type, file, file.base + offset))
         self.counts[file] = self.counts.get(file, 0) + 1
         self.lives[record_id] = kind != DELETE_TX

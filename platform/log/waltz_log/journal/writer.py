@@ -1,9 +1,8 @@
-"""The end of the journal: the file that is written, the bytes that wait, and the change to the next file.
+"""The end of the journal: the current file, the buffered bytes, and the change to the next file. It decides when bytes are written and when the file
+changes, and makes every failure of the disk final. It never interprets records.
 
-It decides when bytes are written and when a file is changed, and makes every failure of the disk final. It never looks at what records say.
-
-Invariants: `position` is where the next byte goes; all of a file is on the medium before the next one is written; files are given back only after a
-sync, because what frees them must be sure; after a failed write or sync nothing is written or synced any more.
+Invariants: `position` is where the next byte goes; all of a file is on the medium before the next one is written; files are freed only after a sync,
+because the records that free them must be durable; after a failed write or sync nothing is written or synced any more.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from waltz_log.journal.settings import JournalSettings
 __all__ = ["PendingSync", "Writer"]
 
 READY_FILES: Final = 2
-"""Prepared beforehand: the next, and one that only deletes may come down to when the disk is full."""
+"""How many files are prepared in advance: the next one, and one that only deletes may use when the disk is full."""
 
 
 class PendingSync:
-    """Bytes on their way: `run` may be called beside everything else, and what came of it is told to `Writer.end_sync`."""
+    """A sync in progress: `run` may be called in parallel with everything else. Pass its result to `Writer.end_sync`."""
 
     __slots__ = ("_data", "_handle", "_offset", "appended")
 
@@ -62,7 +61,7 @@ class Writer:
         self.moves = 0
         self.reclaimed = 0
         self.moved = False
-        """A file was changed since somebody set this to False."""
+        """The file changed since a caller last set this to False."""
 
     def start(self, file: JournalFile, position: int) -> None:
         """Goes on at a place in a file of the ring."""
@@ -100,7 +99,7 @@ class Writer:
         raise self.record_failure(error) from error
 
     @property
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes that can be written before a file has to be reclaimed."""
         return self._ring.spare * (self._settings.file_bytes - FILE_HEADER_BYTES) + self.file.size - self.position
 
@@ -111,7 +110,7 @@ class Writer:
     # ---- appending -------------------------------------------------------------------------------------------------------------------------------
 
     def reserve(self, size: int, *, leaving_one: bool = False) -> None:
-        """There is room for a record of that size in the file, which may be another one then. `JournalFull` where there is none. `leaving_one`: also
+        """There is room for a record of that size in the file, which may be another one then. `JournalFull` if there is none. `leaving_one`: also
         where the disk has no space for one file more, so that deletes still find one."""
         if self.position + size > self.file.size:
             self.refuse_too_large(size)
@@ -156,7 +155,8 @@ class Writer:
             self.end_sync(pending)
 
     def begin_sync(self) -> PendingSync | None:
-        """Takes what waits. Whoever takes it runs it and tells `end_sync` or `fail`, and changes no file before. None where all is synced."""
+        """Returns the buffered bytes as a sync for the caller to run. The caller then calls `end_sync` or `fail`, and does not change the file before
+        that. None if all is synced."""
         self.usable()
         if self.synced == self.appended:
             return None
@@ -171,14 +171,14 @@ class Writer:
     # ---- files -----------------------------------------------------------------------------------------------------------------------------------
 
     def move(self, *, leaving_one: bool = False) -> None:
-        """Goes on in the next file. `JournalFull` where there is none; the current file stays the current one then."""
+        """Goes on in the next file. `JournalFull` if there is none; the current file stays the current one then."""
         self.sync()
         wanted = 2 if leaving_one else 1
         try:
             if self._ring.ready < wanted:
                 self._release()
             self._ring.make_ready(max(1, min(wanted, self._ring.spare)))
-            file = self._ring.take()
+            file = self._ring.next_file()
             self._handle.close()
             self.start(file, FILE_HEADER_BYTES)
             self._release()
@@ -213,7 +213,7 @@ class Writer:
         return len(going)
 
     def plan_next(self) -> NextFile | None:
-        """The file that is to be prepared beforehand, where too few are ready: prepared by `prepare_next`, then given to `next_prepared`."""
+        """The file to prepare in advance if too few are ready: `prepare_next` prepares it, then the caller passes it to `next_prepared`."""
         self.usable()
         if self._ring.ready >= READY_FILES:
             return None

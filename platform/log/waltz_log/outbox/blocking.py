@@ -27,7 +27,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class SyncIntentReceipt:
-    """The intent is on the local disk. Its outcome is waited for by blocking, or not at all."""
+    """The receipt of an intent, for code that blocks: the intent is on the local disk."""
 
     def __init__(self, receipt: IntentReceipt, background: Background) -> None:
         self.intent_id = receipt.intent_id
@@ -37,10 +37,11 @@ class SyncIntentReceipt:
 
     @property
     def known(self) -> Outcome | None:
+        """As `IntentReceipt.known`."""
         return self._receipt.known
 
     def outcome(self, timeout_s: float | None = None) -> Outcome:
-        """Raises `TimeoutError` where it is not known after `timeout_s`."""
+        """As `IntentReceipt.outcome`; raises `TimeoutError` if the outcome is not known after `timeout_s`."""
 
         async def wait() -> Outcome:
             async with asyncio.timeout(timeout_s):
@@ -50,7 +51,8 @@ class SyncIntentReceipt:
 
 
 class SyncOutbox:
-    """`with SyncOutbox(directory, "host:port/root") as outbox:`. May be used by several threads. Handlers are registered before `start`."""
+    """An outbox for code that blocks: `with SyncOutbox(directory, "host:port/root") as outbox:`. The methods are those of `Outbox`. All threads of
+    a process may use it. Register handlers before `start`."""
 
     def __init__(
         self, directory: Path | str, cluster: str, settings: OutboxSettings | None = None, client_settings: ClientSettings | None = None
@@ -65,12 +67,15 @@ class SyncOutbox:
             raise
 
     def handler(self, name: str) -> Callable[[H], H]:
+        """As `Outbox.handler`. The function runs in the client's thread."""
         return self.asynchronous.handler(name)
 
     def follow(self, partition: int, apply: Apply, after: int = -1) -> None:
+        """As `Outbox.follow`. `apply` runs in the client's thread, one at a time with handlers."""
         self.background.call_soon(lambda: self.asynchronous.follow(partition, apply, after))
 
     def start(self) -> None:
+        """As `Outbox.start`."""
         try:
             self.background.call(self.asynchronous.start())
         except BaseException:
@@ -79,6 +84,7 @@ class SyncOutbox:
             raise
 
     def close(self) -> None:
+        """As `Outbox.close`."""
         if self._closed:
             return
         self._closed = True
@@ -99,7 +105,7 @@ class SyncOutbox:
         return [SyncIntentReceipt(receipt, self.background) for receipt in receipts]
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when nothing is owed; raises `TimeoutError` after `timeout_s`."""
+        """As `Outbox.flush`; raises `TimeoutError` after `timeout_s`."""
 
         async def flush() -> None:
             async with asyncio.timeout(timeout_s):
@@ -108,12 +114,15 @@ class SyncOutbox:
         self.background.call(flush())
 
     def dead_letters(self) -> list[DeadLetter]:
+        """As `Outbox.dead_letters`."""
         return self.background.call_soon(self.asynchronous.dead_letters)
 
     def resubmit(self, dead_id: int, intent: Intent | None = None) -> SyncIntentReceipt:
+        """As `Outbox.resubmit`."""
         return SyncIntentReceipt(self.background.call(self.asynchronous.resubmit(dead_id, intent)), self.background)
 
     drop = blocking(Outbox.drop)
 
     def statistics(self) -> OutboxStatistics:
+        """As `Outbox.statistics`."""
         return self.background.call_soon(self.asynchronous.statistics)

@@ -1,8 +1,9 @@
-"""Runs the handlers of one lane: each run on the state that a follower built, appended under its locks, run again when somebody else was faster.
+"""Runs the handlers of one lane. A handler runs on the state that a follower built. Its result is appended under its locks. After a conflict it runs
+again.
 
-A handler must have no other effect than what it appends: it may run several times, also after a crash. Before each run its number is on disk, so that
-an intent that kills its process is given up like any other after `attempts_max`. What a handler raises counts as a failed run; `GiveUp` ends the
-intent at once. A lock conflict waits until the follower has applied the winner.
+A handler must have no other effect than what it appends: it may run several times, also after a crash. The number of each run is on disk before it
+starts, so that an intent that kills its process is also given up after `attempts_max`. Any error that a handler raises counts as a failed run;
+`GiveUp` ends the intent at once. After a lock conflict, the next run waits until the follower has applied the winner.
 """
 
 from __future__ import annotations
@@ -12,37 +13,52 @@ import inspect
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from waltz_log.client.append.packing import pack_append
+from waltz_log.client.append.pending_append import PendingAppend
+from waltz_log.client.append.producer import Producer
 from waltz_log.client.base.retry import pause_s
 from waltz_log.client.transactions.attempts import CONFLICT_BASE_S
 from waltz_log.client.transactions.follow import Follower
+from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.client.transactions.transactional import TransactionContext
 from waltz_log.errors import InvalidRequest, LockConflict, WaltzError
 from waltz_log.outbox.ledger import Entry, Ledger
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.writer import JournalWriter
 
-if TYPE_CHECKING:
-    from waltz_log.outbox.lane import Lane
-
 __all__ = ["Calls", "GiveUp", "Handler"]
 
 Handler: TypeAlias = Callable[[TransactionContext, Any], Awaitable[None] | None]
-"""`handler(tx, arguments)`, plain or a coroutine function: looks at the application's state, and calls `tx.append` at most once."""
+"""`handler(tx, arguments)`, plain or a coroutine function: reads the application's state, and calls `tx.append` at most once."""
 
 
 class GiveUp(Exception):
     """Raised by a handler: this intent will never succeed. It becomes a dead letter with this reason."""
 
 
+class CallingLane(Protocol):
+    """What the calls need of their lane."""
+
+    loop: asyncio.AbstractEventLoop
+    producer: Producer
+
+    async def mounted(self) -> None: ...
+    def outcome_of(self, entry: Entry) -> asyncio.Future[Receipt]: ...
+    async def send(self, append: PendingAppend) -> None: ...
+    def nothing_to_append(self, entry: Entry) -> None: ...
+    def again(self, entry: Entry) -> None: ...
+    def give_up(self, entry: Entry, reason: str) -> None: ...
+    def wake(self) -> None: ...
+
+
 class Calls:
-    """Of one lane. `run` ends only by an error that is nobody's handler's."""
+    """The calls of one lane. `run` ends only with an error that no handler raised."""
 
     def __init__(
         self,
-        lane: Lane,
+        lane: CallingLane,
         handlers: Mapping[str, Handler],
         follower: Callable[[], Awaitable[Follower | None]],
         settings: OutboxSettings,
@@ -63,13 +79,12 @@ class Calls:
         self._failed: asyncio.Future[None] = lane.loop.create_future()
 
     @property
-    def room(self) -> bool:
-        """For another one: a call runs until it is decided. Calls that meet in their locks take turns: each conflict halves how many run at once,
-        each success adds one."""
+    def has_capacity(self) -> bool:
+        """Whether another call may start. A call runs until it is decided. Each conflict halves how many calls run at once, each success adds one."""
         return self._running < self._limit
 
     def decided(self, conflict: bool) -> None:
-        """What became of one that was sent."""
+        """Records the outcome of a call that was sent."""
         self._running -= 1
         self._limit = max(1, self._limit // 2) if conflict else min(self._settings.calls_max, self._limit + 1)
 
@@ -101,10 +116,10 @@ class Calls:
     async def _call(self, entry: Entry) -> None:
         if not await self._run_handler(entry):
             self._running -= 1
-            self._lane.look()
+            self._lane.wake()
 
     async def _run_handler(self, entry: Entry) -> bool:
-        """Whether something was sent, and is to be decided."""
+        """Whether an append was sent whose outcome is pending."""
         handler = self._handlers.get(entry.intent.handler)
         if handler is None:
             self._lane.give_up(entry, f"no handler of this name: {entry.intent.handler}")
@@ -156,7 +171,7 @@ class Calls:
             self._failed_run(entry, str(error))
 
     def count(self, entry: Entry, error: WaltzError) -> bool:
-        """One sending of data was refused. Whether it is to be sent again."""
+        """Counts a refused sending of data. Whether it is to be sent again."""
         entry.tries += 1
         if entry.tries >= self._settings.attempts_max:
             self._lane.give_up(entry, f"after {entry.tries} attempts: {error}")

@@ -1,5 +1,5 @@
-"""What runs inside an outbox: one journal and one session with the cluster at a time, each made again when it fails: the session from the ledger, the
-ledger from the journal. Decides nothing about a single intent but that it is too old, or given up.
+"""What runs inside an outbox: one journal and one session with the cluster at a time. Each is recreated when it fails: the session from the ledger,
+the ledger from the journal. About a single intent the engine decides only whether it is too old or given up.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import structlog
 from waltz_log.client.base.retry import Backoff
 from waltz_log.core.ports import Clock, Disk, Offload
 from waltz_log.errors import InvalidRequest, JournalFailed, OutboxTaken, WaltzError
-from waltz_log.outbox.ballast import Ballast
+from waltz_log.outbox.admission import Admission
 from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
-from waltz_log.outbox.room import Room
-from waltz_log.outbox.session import Session, Surroundings
+from waltz_log.outbox.reserved_space import ReservedSpace
+from waltz_log.outbox.session import OutboxDependencies, Session
 from waltz_log.outbox.statistics import STATISTICS_FILE, OutboxStatistics
 from waltz_log.outbox.store import open_journal, write_statistics
 from waltz_log.outbox.writer import JournalWriter
@@ -26,12 +26,12 @@ log = structlog.get_logger(__name__)
 
 
 class Engine:
-    """`start`, then `close` or `abort`. `ledger` and `writer` are others after the journal failed: take them anew for each change."""
+    """`start`, then `close` or `abort`. A failure of the journal replaces `ledger` and `writer`: read them again for each change."""
 
-    def __init__(self, disk: Disk, offload: Offload, clock: Clock, given: Surroundings) -> None:
+    def __init__(self, disk: Disk, offload: Offload, clock: Clock, dependencies: OutboxDependencies) -> None:
         self.ledger = Ledger()
-        self.room = Room(given.settings, clock)
-        self.ballast = Ballast(disk, given.settings.file_bytes)
+        self.admission = Admission(dependencies.settings, clock)
+        self.reserved_space = ReservedSpace(disk, dependencies.settings.file_bytes)
         self.session: Session | None = None
         self.partitions: int | None = None
         """Of the cluster, once it is known."""
@@ -39,8 +39,8 @@ class Engine:
         self._disk = disk
         self._offload = offload
         self._clock = clock
-        self._given = given
-        self._settings = given.settings
+        self._dependencies = dependencies
+        self._settings = dependencies.settings
         self._writer: JournalWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: WaltzError | None = None
@@ -56,7 +56,7 @@ class Engine:
 
     @property
     def writer(self) -> JournalWriter:
-        """Where changes go now. Raises what keeps the outbox from taking any."""
+        """The current writer. Raises the error that keeps the outbox from accepting changes."""
         if self._closed or self._writer is None:
             raise InvalidRequest(reason="the outbox is closed" if self._closed else "the outbox is not started")
         if self._failure is not None:
@@ -90,20 +90,20 @@ class Engine:
             closing()
 
     async def abort(self) -> None:
-        """Ends as a killed process does: nothing more is written. The directory stays locked for this process."""
+        """Ends like a killed process: nothing more is written. The directory stays locked for this process."""
         await self._end()
         if self._writer is not None:
             await self._writer.abort()
 
     async def _end(self) -> None:
         self._closed = True
-        self.room.refuse_all(InvalidRequest(reason="the outbox is closed"))
+        self.admission.refuse_all(InvalidRequest(reason="the outbox is closed"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tell_all(InvalidRequest(reason="the outbox is closed; the intent stays on disk"))
+        self._fail_all(InvalidRequest(reason="the outbox is closed; the intent stays on disk"))
 
-    def _tell_all(self, error: WaltzError) -> None:
+    def _fail_all(self, error: WaltzError) -> None:
         for entry in self.ledger.entries.values():
             entry.ticket.fail(error)
 
@@ -130,7 +130,7 @@ class Engine:
             error=self._error,
         )
 
-    # ---- what sessions tell ----------------------------------------------------------------------------------------------------------------------
+    # ---- reports of sessions ----------------------------------------------------------------------------------------------------------------------
 
     def connected(self, partitions: int) -> None:
         self.partitions, self._connected = partitions, True
@@ -140,8 +140,8 @@ class Engine:
         for entry, outcome in entries:
             if outcome.transaction_id is not None:
                 self._forwarded += 1
-            entry.ticket.tell(outcome)
-        self.room.update(self.ledger)
+            entry.ticket.resolve(outcome)
+        self.admission.update(self.ledger)
 
     def give_up(self, entry: Entry, reason: str) -> None:
         if entry.place is Place.GONE or self._writer is None:
@@ -150,8 +150,8 @@ class Engine:
         ledger = self.ledger
         log.warning("intent given up", intent_id=entry.entry_id, partition=entry.intent.partition, handler=entry.intent.handler, reason=reason)
         self._writer.later(change, lambda: ledger.released(attempts))
-        entry.ticket.tell(Outcome(None, dead))
-        self.room.update(ledger)
+        entry.ticket.resolve(Outcome(None, dead))
+        self.admission.update(ledger)
         if self.session is not None:
             self.session.finished(entry)
 
@@ -168,22 +168,22 @@ class Engine:
     async def _open_journal(self) -> None:
         tickets = {entry.entry_id: entry.ticket for entry in self.ledger.entries.values()}
         self._journal, ledger, changes = await self._offload(
-            open_journal, self._disk, self._settings, self._clock.now_ms(), self._given.rng.randbytes
+            open_journal, self._disk, self._settings, self._clock.now_ms(), self._dependencies.rng.randbytes
         )
         for entry in ledger.entries.values():
             entry.ticket = tickets.get(entry.entry_id, entry.ticket)
         self.ledger = ledger
-        await self._offload(self.ballast.take)
-        self._writer = JournalWriter(self._journal, self._offload, self.ballast.drop)
+        await self._offload(self.reserved_space.reserve)
+        self._writer = JournalWriter(self._journal, self._offload, self.reserved_space.release)
         self._writer.start()
         for change in changes:
             self._writer.later(change, lambda: None)
-        self.room.update(ledger)
+        self.admission.update(ledger)
         self._failure = None
 
     async def _keep_journal(self) -> None:
-        """Forwards, and opens the journal again when it failed, from what is on disk."""
-        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._given.rng)
+        """Forwards. After a failure of the journal, opens it again from disk."""
+        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._dependencies.rng)
         while True:
             assert self._writer is not None
             forwarding = asyncio.create_task(self._forward())
@@ -205,27 +205,27 @@ class Engine:
         log.error("outbox journal failed", error=str(error))
         self._error = str(error)
         self._failure = error if isinstance(error, WaltzError) else JournalFailed(reason=str(error))
-        self.room.refuse_all(self._failure)
+        self.admission.refuse_all(self._failure)
 
     async def _forward(self) -> None:
-        """One session after the other, until another copy of the directory has taken over."""
-        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._given.rng)
+        """Runs one session after the other, until another copy of the directory forwards."""
+        backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._dependencies.rng)
         while True:
             assert self._writer is not None
             began = asyncio.get_running_loop().time()
-            self.session = Session(self._given, self.ledger, self._writer, self)
+            self.session = Session(self._dependencies, self.ledger, self._writer, self)
             try:
                 await self.session.run()
             except OutboxTaken as error:
                 log.error("outbox fenced by a newer epoch", client_id=error.client_id, mine=error.mine, newer=error.newer)
                 self._error, self._failure = str(error), error
-                self.room.refuse_all(error)
-                self._tell_all(error)
+                self.admission.refuse_all(error)
+                self._fail_all(error)
                 return
             except (WaltzError, OSError) as error:
                 self._error = str(error)
                 log.info("outbox session ended", error=str(error))
-            except Exception as error:  # a defect, ours: to be seen, and not to keep the intents for ever
+            except Exception as error:  # a defect of the outbox: report it, and keep forwarding
                 self._error = f"defect in the outbox: {type(error).__name__}: {error}"
                 log.error("outbox session failed", exc_info=error)
             finally:
@@ -235,18 +235,18 @@ class Engine:
             await asyncio.sleep(backoff.next_s())
 
     async def _tick(self) -> None:
-        """Ages and the statistics file."""
+        """Gives up intents that are too old, and writes the statistics file."""
         before = self._forwarded
         while True:
             await asyncio.sleep(self._settings.statistics_every_s)
             self._rate = (self._forwarded - before) / self._settings.statistics_every_s
             before = self._forwarded
             self._expire()
-            self.room.update(self.ledger)
+            self.admission.update(self.ledger)
             try:
                 await self._offload(write_statistics, self._disk, self.statistics())
-                if not self.ballast.there and self._failure is None:
-                    await self._offload(self.ballast.take)
+                if not self.reserved_space.held and self._failure is None:
+                    await self._offload(self.reserved_space.reserve)
             except OSError as error:
                 log.warning("statistics file not written", file=STATISTICS_FILE, error=str(error))
 

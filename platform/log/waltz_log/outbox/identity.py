@@ -1,13 +1,13 @@
-"""Which directory is the outbox: a client id for life, and an epoch that every start raises by compare-and-set in the coordinator.
+"""The identity of an outbox directory: a permanent client id, and an epoch that every start raises by compare-and-set in the coordinator.
 
 The epoch becomes the high part of the mount sequence, so the first mount of a start fences whatever an earlier process still has on the wire. The
-lock on the directory keeps two processes of one machine apart; this keeps apart two copies of a directory. A copy is refused
+lock on the directory excludes a second process on the machine; the identity excludes a second copy of the directory. A copy is refused
 
-- where its nonce is not the one in the coordinator: the other copy was started since;
-- where the coordinator knows of partitions that it never heard of: the other copy used them since;
-- where the log holds sequences that it never sent (the lane looks for them): the other copy sent them since.
+- if its nonce is not the one in the coordinator: the other copy was started since;
+- if the coordinator records partitions that it never used: the other copy used them since;
+- if the log holds sequences that it never sent (the lane searches for them): the other copy sent them since.
 
-A nonce is on disk before it is put into the coordinator, so a crash in between is not taken for a copy. No clock, no randomness of its own.
+A nonce is on disk before it is written to the coordinator, so a crash in between does not look like a copy. No clock, no randomness of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from waltz_log.outbox.writer import JournalWriter
 __all__ = ["MOUNTS_PER_EPOCH", "claim", "declare", "renew"]
 
 MOUNTS_PER_EPOCH = 1 << 41
-"""Mount sequences of one epoch: more than a process makes, and above where somebody who resolves for another client begins. 2^22 epochs fit."""
+"""Mount sequences of one epoch: more than a process uses, and above the first one of a client that resolves for another client. 2^22 epochs fit."""
 
 
 def _value(epoch: int, nonce: str, partitions: Iterable[int]) -> bytes:
@@ -40,11 +40,11 @@ def _coordinator(owners: Owners) -> Coordinator:
 
 
 async def claim(owners: Owners, ledger: Ledger, writer: JournalWriter, nonce: Callable[[], str]) -> Identity:
-    """Raises the epoch, or makes an identity where there is none. Raises `OutboxTaken`, `ClusterKeyMismatch`, `Unavailable`."""
+    """Raises the epoch, or creates the identity. Raises `OutboxTaken`, `ClusterKeyMismatch`, `Unavailable`."""
     key = str(owners.parameters.key)
     if ledger.identity is not None and ledger.identity.cluster_key != key:
         raise ClusterKeyMismatch(expected=ledger.identity.cluster_key, got=key)
-    identity = ledger.identity or await _born(owners, ledger, writer, key)
+    identity = ledger.identity or await _create_identity(owners, ledger, writer, key)
     mine = ""  # a claim found on disk may be known to a copy; only one made by this start is this start's alone
     while True:
         coordinator = _coordinator(owners)
@@ -74,21 +74,22 @@ def _read(data: bytes) -> tuple[int, str, list[int]]:
     return found["epoch"], found["nonce"], found["partitions"]
 
 
-async def _born(owners: Owners, ledger: Ledger, writer: JournalWriter, key: str) -> Identity:
+async def _create_identity(owners: Owners, ledger: Ledger, writer: JournalWriter, key: str) -> Identity:
     identity = Identity(key, await owners.next_client_id(), 0, "", "", ())
     await writer.write(ledger.identify(identity))
     return identity
 
 
 async def renew(owners: Owners, ledger: Ledger, writer: JournalWriter) -> None:
-    """Another client id, where a partition has used up the sequences of this one. Only where nothing is in doubt."""
+    """Assigns another client id after a partition has used up the sequences of this one. Only while nothing is in doubt."""
     if any(entry.attempt is not None for entry in ledger.entries.values()):
         raise AssertionError("an outbox changed its client id with intents in doubt")
-    await _born(owners, ledger, writer, str(owners.parameters.key))
+    await _create_identity(owners, ledger, writer, str(owners.parameters.key))
 
 
 async def declare(owners: Owners, ledger: Ledger, writer: JournalWriter, partition: int) -> None:
-    """The partition is used from now on, and every copy of this directory can know it. Raises `OutboxTaken`, `Unavailable`."""
+    """Records in the coordinator that the partition is used from now on, which every copy of this directory can read. Raises `OutboxTaken`,
+    `Unavailable`."""
     identity = ledger.identity
     assert identity is not None
     if partition not in identity.partitions:
@@ -102,6 +103,6 @@ async def declare(owners: Owners, ledger: Ledger, writer: JournalWriter, partiti
             raise OutboxTaken(client_id=identity.client_id, mine=identity.epoch, newer=epoch, reason="another copy of this directory was started")
         if partition in partitions:
             return
-        # Others are added only as they stand there: what another lane is about to declare may not be on disk yet.
+        # Keeps the recorded partitions and adds only this one: what another lane is about to declare may not be on disk yet.
         if await coordinator.set(outbox_path(identity.client_id), _value(epoch, held, {*partitions, partition}), node.version) is not None:
             return

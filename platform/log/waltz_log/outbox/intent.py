@@ -57,7 +57,7 @@ class Intent:
 
     @property
     def arguments(self) -> Any:
-        """Of a call. Raises `CorruptData` where they are not JSON."""
+        """Of a call. Raises `CorruptData` if they are not JSON."""
         try:
             return json.loads(self.payload)
         except ValueError:

@@ -1,10 +1,11 @@
-"""One partition's way out of an outbox: settles what is in doubt, then hands intents to the producer and takes down what became of them.
+"""Forwards the intents of one partition: settles what is in doubt, then passes intents to the producer and records their outcomes.
 
-Nothing is sent before the log has told what became of everything an earlier process, or an earlier session of this one, sent to the partition: the
-mount fences whatever that has on the wire, so what `Resolve` then does not find never will be there (design: protocol, rules 6 to 8).
+Before it sends anything, it resolves everything that an earlier process, or an earlier session of this one, sent to the partition. The mount fences
+what is still on the wire, so what `Resolve` does not find then is not in the log and never will be (docs/internals/protocol.md, rules 6 to 8).
 
-Data goes in blocks and makes no task; each call that runs has one. Intents of one key leave in the order in which they came: data follows data of the
-same key at once, for the producer keeps their order; a call waits until everything before it is decided, and everything after it waits for it.
+Data is sent in blocks without a task; each running call has a task. Intents of one key are sent in the order of submission. Data follows data of the
+same key at once, because the producer keeps their order. A call waits until everything before it is decided, and everything after it waits for the
+call.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Protocol
 
 import structlog
 
+from waltz_log.client.append.frame import Frame, SentAppends
 from waltz_log.client.append.packing import pack_checked
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.producer import SEQUENCE_MAX, Lasting, Producer
-from waltz_log.client.append.window import STORAGE_FULL, Frame
+from waltz_log.client.append.window import STORAGE_FULL
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
@@ -32,7 +34,7 @@ from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.settle import REFUSED_PAUSE_S, SettlingMount, settle
 from waltz_log.outbox.writer import JournalWriter
 
-__all__ = ["Lane", "OutboxOutcome", "Owing", "SequencesUsedUp", "sequences_left"]
+__all__ = ["IntentListener", "Lane", "OutboxOutcome", "SequencesUsedUp", "sequences_left"]
 
 log = structlog.get_logger(__name__)
 
@@ -40,23 +42,24 @@ MOUNT_WAIT_S = 60.0
 """How long to wait for a mount before waiting for it again."""
 
 SEQUENCES = SEQUENCE_MAX
-"""Of one client id in one partition."""
+"""The sequences of one client id in one partition."""
 
-ROOM_PAUSE_S = 0.005
-"""Between two looks of a handler for room in a window that data has filled."""
+WINDOW_FULL_PAUSE_S = 0.005
+"""How often a handler tries again to enqueue while data fills the window."""
 
 
 def sequences_left(client_settings: ClientSettings) -> int:
-    """So many a partition must have before something is sent to it: all that is pending, and all of it again after a broken connection."""
+    """How many sequences a partition needs before anything is sent to it: one for each pending append, twice, because a broken connection sends all
+    of them again."""
     return 2 * client_settings.max_pending
 
 
 class SequencesUsedUp(Exception):
-    """The partition needs another client id. It is given between two sessions, when nothing is in doubt."""
+    """The partition needs another client id. It is assigned between two sessions, when nothing is in doubt."""
 
 
-class Owing(Protocol):
-    """What a lane tells of its intents."""
+class IntentListener(Protocol):
+    """Receives the outcomes of a lane's intents."""
 
     def give_up(self, entry: Entry, reason: str) -> None: ...
     def expired(self, entry: Entry) -> bool: ...
@@ -64,7 +67,7 @@ class Owing(Protocol):
 
 
 class OutboxOutcome(asyncio.Future[Receipt]):
-    """Reports what became of an entry to its lane at once, without a callback of the loop. Only the lane reads its errors: nobody else awaits it."""
+    """Reports the outcome of an entry to its lane at once, without a callback of the loop. Only the lane reads its errors; it is never awaited."""
 
     __slots__ = ("entry", "lane")
 
@@ -81,7 +84,7 @@ class OutboxOutcome(asyncio.Future[Receipt]):
 
 
 class _Key:
-    """The intents of one key in order; the first `released` of them are on their way."""
+    """The intents of one key in order. The first `released` of them were passed on."""
 
     __slots__ = ("entries", "released")
 
@@ -91,7 +94,7 @@ class _Key:
 
 
 class Lane:
-    """Lives as long as a session; `run` ends with the error that ends the session for all."""
+    """Lives as long as a session. `run` ends with the error that ends the whole session."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Lane:
         settings: OutboxSettings,
         ledger: Ledger,
         writer: JournalWriter,
-        owing: Owing,
+        listener: IntentListener,
         calls: Callable[[Lane], Calls],
         rng: random.Random,
         entries: list[Entry],
@@ -118,7 +121,7 @@ class Lane:
         self._settings = settings
         self._ledger = ledger
         self._writer = writer
-        self._owing = owing
+        self._listener = listener
         lasting = Lasting(mount_sequence, ledger.next_sequence(partition, client_id), self._sending)
         self.producer = Producer(partition, client_id, owners, client_settings, rng, lasting)
         self._sequences_left = sequences_left(client_settings)
@@ -127,7 +130,7 @@ class Lane:
         self._data: deque[Entry] = deque()
         self._calls: deque[Entry] = deque()
         self._keys: dict[str, _Key] = {}
-        self._told: list[tuple[Entry, Receipt | BaseException | None]] = []
+        self._outcomes: list[tuple[Entry, Receipt | BaseException | None]] = []
         self._work = asyncio.Event()
         self._refused: list[Entry] = []
         self._pauses = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
@@ -141,7 +144,7 @@ class Lane:
     # ---- what comes in -------------------------------------------------------------------------------------------------------------------------
 
     def arrive(self, entry: Entry) -> None:
-        """An intent that is READY, in the order of submission. Before what is in doubt is settled it waits behind that."""
+        """Accepts an intent that is READY, in the order of submission. It waits until what is in doubt is settled."""
         if self._unsettled is not None:
             self._unsettled.append(entry)
             return
@@ -153,7 +156,7 @@ class Lane:
         self._advance(key)
 
     def again(self, entry: Entry) -> None:
-        """One that was released before and is READY again."""
+        """Accepts an intent that was released before and is READY again."""
         entry.place = Place.READY
         self._release(entry)
 
@@ -170,7 +173,7 @@ class Lane:
             self._release(entry)
 
     def finished(self, entry: Entry) -> None:
-        """Gone, one way or the other: who waits behind it in its key may go."""
+        """The intent is decided: the next ones of its key may be sent."""
         key = self._keys.get(entry.intent.key) if entry.intent.key else None
         if key is None or entry not in key.entries:
             return
@@ -185,7 +188,7 @@ class Lane:
     # ---- the lane's task -----------------------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Never returns in good order."""
+        """Ends only with an error."""
         self.producer.start()
         waits: list[asyncio.Future[None]] = [asyncio.ensure_future(work) for work in (self._forward(), self._running.run(), self._producer_ended())]
         try:
@@ -208,14 +211,14 @@ class Lane:
         raise await self.producer.ended()
 
     async def mounted(self) -> None:
-        """Returns while the owner is ready for appends, however long that takes."""
+        """Returns when the owner is ready for appends. Waits without a time limit."""
         while True:
             try:
                 await self.producer.mounted(self.loop.time() + MOUNT_WAIT_S)
                 return
             except Unavailable:
                 continue
-            except (BelongsToTopic, NotAllowed) as error:  # the intents are kept until whoever made the topic, or these settings, are right
+            except (BelongsToTopic, NotAllowed) as error:  # keep the intents until the topic's permissions or these settings are corrected
                 log.warning("outbox may not append", partition=self.partition, error=str(error))
                 await asyncio.sleep(REFUSED_PAUSE_S)
 
@@ -224,14 +227,14 @@ class Lane:
         if self._settle_only:
             await self.loop.create_future()
         while True:
-            self._take_down()
+            self._record_outcomes()
             self._offer()
             self._work.clear()
-            if not self._told:
+            if not self._outcomes:
                 await self._work.wait()
 
     async def _settle(self) -> None:
-        """What was sent before: found in the log, or free to be sent again, ahead of all that came later."""
+        """Resolves what was sent before: it is in the log, or is sent again, ahead of all later intents."""
         attempts = self._ledger.attempts(self.partition)
         if attempts:
             known: dict[int, Entry] = {}
@@ -253,7 +256,7 @@ class Lane:
             self._deliver([(entry, Outcome(found.committed[sequence], None)) for sequence, entry in known.items() if sequence in found.committed])
             for _, entry in absent:
                 if not found.final:
-                    self._owing.give_up(entry, "in doubt, and the log no longer reaches back to when it was sent: it may be in the log or not")
+                    self._listener.give_up(entry, "in doubt, and the log no longer reaches back to when it was sent: it may be in the log or not")
                     continue
                 self._ledger.absent(entry)
                 entry.place = Place.READY
@@ -269,24 +272,24 @@ class Lane:
             self._put_back()
         if self._refused or self._held is not None or (not data and not self._calls):
             return
-        if not self.producer.ready:  # what waits here can still grow too old
+        if not self.producer.ready:  # waiting intents can still become too old
             if self._mounting is None or self._mounting.done():
                 self._mounting = asyncio.ensure_future(self._mount())
             return
-        if data and not self._room():
+        if data and not self._has_sequences():
             return
         while data:
             entry = data[0]
-            if entry.place is Place.READY and not (ages and self._owing.expired(entry)):
+            if entry.place is Place.READY and not (ages and self._listener.expired(entry)):
                 append = pack_checked(self.outcome_of(entry), entry.intent.payload, entry.intent.header)
                 if not self.producer.try_enqueue(append):
                     break
                 entry.place = Place.BUSY
             data.popleft()
         calls = self._calls
-        while calls and self._running.room:
+        while calls and self._running.has_capacity:
             entry = calls.popleft()
-            if entry.place is Place.READY and not self._owing.expired(entry):
+            if entry.place is Place.READY and not self._listener.expired(entry):
                 entry.place = Place.BUSY
                 self._running.start(entry)
 
@@ -294,8 +297,8 @@ class Lane:
         await self.mounted()
         self._work.set()
 
-    def _room(self) -> bool:
-        """Whether there are sequences for everything that may be sent before this lane looks again."""
+    def _has_sequences(self) -> bool:
+        """Whether there are sequences for everything that may be sent before the next check."""
         if self.producer.window.next_sequence + self._sequences_left < SEQUENCES:
             return True
         if self.producer.window.pending:
@@ -306,19 +309,19 @@ class Lane:
 
     async def _sending(self, frames: list[Frame]) -> None:
         """The attempt is on disk before a byte of it is on the wire."""
-        appends = (append for frame in frames for append in frame.appends if append is not None)
-        entries = [append.future.entry for append in appends if isinstance(append.future, OutboxOutcome)]
+        appends = (append for frame in frames for part in frame.parts if isinstance(part, SentAppends) for append in part.appends)
+        entries = [append.future.entry for append in appends if append is not None and isinstance(append.future, OutboxOutcome)]
         change, older = self._ledger.sending(self._client_id, self.partition, frames[0].first_sequence, frames[0].since, entries)
         await self._writer.write(change, lambda: self._ledger.released(older))
 
-    def decided(self, entry: Entry, told: Receipt | BaseException | None) -> None:
-        self._told.append((entry, told))
+    def decided(self, entry: Entry, outcome: Receipt | BaseException | None) -> None:
+        self._outcomes.append((entry, outcome))
         self._work.set()
 
-    def _take_down(self) -> None:
-        told, self._told = self._told, []
+    def _record_outcomes(self) -> None:
+        outcomes, self._outcomes = self._outcomes, []
         committed: list[tuple[Entry, Outcome]] = []
-        for entry, what in told:
+        for entry, what in outcomes:
             if entry.intent.handler:
                 self._running.decided(isinstance(what, LockConflict))
             if isinstance(what, Receipt):
@@ -328,7 +331,7 @@ class Lane:
                 entry.place = Place.BUSY
                 self._refused_by_log(entry, what)
             elif isinstance(what, WaltzError):
-                raise what  # not decided, and the producer has ended: the next session asks the log
+                raise what  # not decided, and the producer has ended: the next session resolves it
         if committed:
             self._pauses.reset()
         self._deliver(committed)
@@ -344,7 +347,7 @@ class Lane:
             self._running.refused(entry, error)
 
     def _put_back(self) -> None:
-        """What the log would not take goes before everything that waits, in the order of submission: of its keys nothing later has been offered."""
+        """Puts refused intents before all waiting ones, in the order of submission. Nothing later of their keys has been offered."""
         refused, self._refused = sorted(self._refused, key=lambda entry: entry.entry_id, reverse=True), []
         for entry in refused:
             if entry.place is Place.BUSY:
@@ -361,29 +364,29 @@ class Lane:
             return
         change, attempts = self._ledger.decided([entry for entry, _ in outcomes])
         self._writer.later(change, lambda: self._ledger.released(attempts))
-        self._owing.done(outcomes)
+        self._listener.done(outcomes)
         for entry, _ in outcomes:
             if entry.intent.key:
                 self.finished(entry)
 
     def outcome_of(self, entry: Entry) -> OutboxOutcome:
-        """For one sending of the entry."""
+        """A new outcome for one sending of the entry."""
         outcome = OutboxOutcome(loop=self.loop)
         outcome.entry, outcome.lane = entry, self
         return outcome
 
     async def send(self, append: PendingAppend) -> None:
-        """What a handler computed. Its outcome is reported like that of data."""
-        while not self._room() or not self.producer.try_enqueue(append):
-            await asyncio.sleep(ROOM_PAUSE_S)
+        """Enqueues what a handler computed. Its outcome is reported like that of data."""
+        while not self._has_sequences() or not self.producer.try_enqueue(append):
+            await asyncio.sleep(WINDOW_FULL_PAUSE_S)
 
     def give_up(self, entry: Entry, reason: str) -> None:
-        self._owing.give_up(entry, reason)
+        self._listener.give_up(entry, reason)
 
-    def look(self) -> None:
-        """There may be room for another call."""
+    def wake(self) -> None:
+        """Wakes the lane: another call may start now."""
         self._work.set()
 
     def nothing_to_append(self, entry: Entry) -> None:
-        """A handler returned and wants nothing in the log."""
+        """A handler returned without an append."""
         self._deliver([(entry, Outcome(None, None))])

@@ -1,5 +1,5 @@
-"""What an outbox owes: the intents on disk, the attempts to send them, the dead letters. Decides what is written to the journal, and what a journal
-means when it is read. Touches no disk and no network.
+"""The state of an outbox: the intents on disk, the attempts to send them, the dead letters. Decides what is written to the journal, and what its
+records mean when they are read. Touches no disk and no network.
 
 An intent is in one of four places:
 
@@ -8,11 +8,11 @@ An intent is in one of four places:
       └──── retry, nothing sent ◄──── not in the log ─────┘
 
 SENT begins before the frame is sent: an attempt record (sequences, `since`, intents) is on disk first. A later process reads it as *in doubt*, and
-only the log says what became of it. The rules that keep this right whatever part of the last writes a crash leaves:
+only the log can resolve it. These rules keep the state correct, whichever of the last writes survive a crash:
 
 - An attempt record outlives its intents: it is deleted only after the deletes of all its intents are on disk, or a newer attempt of theirs is.
-- The newest attempt record of each partition stays, so that sequences go on where they were, and a copy of the directory is known as one.
-- An intent's place is told by its newest attempt: it was only sent again because the older one was known not to be in the log.
+- The newest attempt record of each partition stays, so that sequences continue from it, and a copy of the directory can be detected.
+- The newest attempt of an intent determines its place: it was sent again only because the older attempt was known not to be in the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from waltz_log.outbox.intent import Intent, decode_intent, encode_intent
 __all__ = ["ENTRY_OVERHEAD_BYTES", "Attempt", "Change", "DeadLetter", "Entry", "Identity", "Kind", "Ledger", "Outcome", "Place", "Ticket"]
 
 ENTRY_OVERHEAD_BYTES = 64
-"""What an intent takes beyond its own bytes, on disk and about as much in memory."""
+"""The bytes of an intent besides its own data, on disk and about as many in memory."""
 
 ATTEMPT_ENTRIES_MAX = 4096
 """In one record, so that it fits into the smallest journal file."""
@@ -63,7 +63,7 @@ class Place(Enum):
 
 
 class DeadLetter(NamedTuple):
-    """An intent that was given up. `intent` is None where its bytes cannot be read; `body` has them."""
+    """An intent that was given up. `intent` is None if its bytes cannot be read; `body` has them."""
 
     dead_id: int
     intent_id: int
@@ -82,7 +82,7 @@ class Outcome(NamedTuple):
 
 
 class Ticket:
-    """What a receipt holds on to: the outcome, and who waits for it."""
+    """The outcome that a receipt refers to, and the future that waits for it."""
 
     __slots__ = ("failed", "outcome", "waiter")
 
@@ -91,19 +91,19 @@ class Ticket:
         self.failed: WaltzError | None = None
         self.waiter: asyncio.Future[Outcome] | None = None
 
-    def tell(self, outcome: Outcome) -> None:
+    def resolve(self, outcome: Outcome) -> None:
         if self.outcome is None:
             self.outcome = outcome
             if self.waiter is not None and not self.waiter.done():
                 self.waiter.set_result(outcome)
 
     def fail(self, error: WaltzError) -> None:
-        """Nobody here will learn the outcome any more."""
+        """The outcome will not become known in this process."""
         if self.outcome is None:
             self.failed = error
             if self.waiter is not None and not self.waiter.done():
                 self.waiter.set_exception(error)
-                self.waiter.exception()  # a waiter who was cancelled meanwhile does not look
+                self.waiter.exception()  # marks the error as retrieved: the waiter may have been cancelled
 
 
 class Entry:
@@ -124,8 +124,8 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """A frame, or a part of one: `entry_ids` were sent under consecutive sequences. `owed`: those of which it is not on disk yet that they need it no
-    more."""
+    """A frame, or a part of one: `entry_ids` were sent under consecutive sequences. `owed`: how many of them still need the attempt, according to the
+    disk."""
 
     attempt_id: int
     client_id: int
@@ -151,14 +151,14 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Under which client id it appends, and what proves that this directory is the one that does (`identity`)."""
+    """The client id of the outbox, and what proves that this directory is not a copy (`identity`)."""
 
     cluster_key: str
     client_id: int
     epoch: int
     nonce: str
     claim: str
-    """A nonce that may already stand in the coordinator as the next one; empty where none is under way."""
+    """A nonce that the coordinator may already hold as the next one; empty if no claim is in progress."""
     partitions: tuple[int, ...]
 
     def encode(self) -> bytes:
@@ -179,7 +179,7 @@ class Change:
     updates: list[tuple[int, int, bytes]] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
     accepts: bool = False
-    """Whether it only takes more in. Everything else helps the outbox to get empty."""
+    """Whether it only accepts new intents. All other changes help to empty the outbox."""
 
     @property
     def count(self) -> int:
@@ -193,7 +193,7 @@ class Ledger:
         self.identity: Identity | None = None
         self.bytes = 0
         self.in_doubt = 0
-        """How many are SENT, or were and nobody has told what became of it."""
+        """How many intents are SENT, or were sent and are not resolved."""
         self._identity_id = 0
         self._last_id = 0
         self._attempts: dict[int, list[Attempt]] = {}
@@ -203,8 +203,8 @@ class Ledger:
 
     @classmethod
     def load(cls, records: Iterable[Any], record_id_max: int, now_ms: int) -> tuple[Ledger, list[Change]]:
-        """What the records mean; and what to write because of it: intents that cannot be read become dead letters. Raises `CorruptData` where any
-        other record cannot: the journal is not an outbox's."""
+        """The ledger from the records, and the changes to write: intents that cannot be read become dead letters. Raises `CorruptData` if any other
+        record cannot be read: the journal is not an outbox's."""
         self = cls()
         self._last_id = record_id_max
         tries: dict[int, int] = {}
@@ -226,7 +226,7 @@ class Ledger:
                 elif record.user_type == Kind.ATTEMPT:
                     attempts.append(Attempt.decode(record.record_id, body))
                 elif record.user_type == Kind.DEAD:
-                    self._bury(_decode_dead(record.record_id, body), len(body))
+                    self._add_dead(_decode_dead(record.record_id, body), len(body))
                 elif record.user_type == Kind.IDENTITY and (record.is_update or self.identity is None):
                     # Of the updates the journal keeps the last; it may come before the add it replaces.
                     self.identity, self._identity_id = Identity.decode(body), record.record_id
@@ -317,7 +317,8 @@ class Ledger:
         return change, older
 
     def released(self, attempts: Iterable[Attempt]) -> None:
-        """Each is needed by one intent less. Those that nobody needs are deleted with the next frame, but for the newest of the partition."""
+        """One intent less needs each of the attempts. Attempts that no intent needs are deleted with the next frame, except the newest of the
+        partition."""
         for attempt in attempts:
             attempt.owed -= 1
             of_partition = self._attempts.get(attempt.partition, [])
@@ -333,15 +334,15 @@ class Ledger:
 
     @property
     def partitions(self) -> list[int]:
-        """Those that something was ever sent to."""
+        """The partitions to which something was ever sent."""
         return sorted(self._attempts)
 
     # ---- dead letters --------------------------------------------------------------------------------------------------------------------------
 
     def give_up(self, entry: Entry, reason: str, now_ms: int) -> tuple[Change, list[Attempt], DeadLetter]:
         change, attempts = self.decided([entry])
-        told = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
-        dead = DeadLetter(self.next_id(), entry.entry_id, entry.intent, entry.tries, told, now_ms, encode_intent(entry.intent, entry.submitted_ms))
+        reason = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+        dead = DeadLetter(self.next_id(), entry.entry_id, entry.intent, entry.tries, reason, now_ms, encode_intent(entry.intent, entry.submitted_ms))
         self._dead_record(dead, change)
         return change, attempts, dead
 
@@ -354,18 +355,18 @@ class Ledger:
         reason = dead.reason.encode()
         body = _DEAD.pack(dead.at_ms, dead.intent_id, dead.tries, len(reason)) + reason + dead.body
         change.adds.append((dead.dead_id, Kind.DEAD, body))
-        self._bury(dead, len(body))
+        self._add_dead(dead, len(body))
 
-    def _bury(self, dead: DeadLetter, size: int) -> None:
+    def _add_dead(self, dead: DeadLetter, size: int) -> None:
         self.dead[dead.dead_id] = dead
         self.bytes += size + ENTRY_OVERHEAD_BYTES
 
     def restore(self, dead: DeadLetter) -> None:
-        """It was not forgotten after all: the change could not be written."""
-        self._bury(dead, _DEAD.size + len(dead.reason.encode()) + len(dead.body))
+        """Undoes `forget`: the change could not be written."""
+        self._add_dead(dead, _DEAD.size + len(dead.reason.encode()) + len(dead.body))
 
     def forget(self, dead: DeadLetter) -> Change:
-        """The dead letter is dropped, or takes another way."""
+        """The dead letter is dropped or resubmitted."""
         del self.dead[dead.dead_id]
         self.bytes -= _DEAD.size + len(dead.reason.encode()) + len(dead.body) + ENTRY_OVERHEAD_BYTES
         return Change(deletes=[dead.dead_id])

@@ -1,7 +1,6 @@
-"""The directory of an outbox that no service runs: what is owed, the dead letters, and what an operator decides about them.
+"""The directory of an outbox whose service is stopped: what is owed, the dead letters, and what an operator decides about them.
 
-Takes the directory, as a service does, so the two never meet; who only looks shares it with others that look. Forwards nothing. Blocking. What it
-changes is on disk when a call returns.
+Locks the directory, as a service does. Read-only users share the lock. Forwards nothing. All calls block. A change is on disk when its call returns.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ __all__ = ["OutboxDirectory"]
 
 
 class OutboxDirectory:
-    """`with OutboxDirectory(disk, now_ms) as outbox:`, or `look`. Raises `InvalidSetting` where a service holds the directory, `InvalidRequest` where
-    no outbox is in it: none is made."""
+    """`with OutboxDirectory(disk, now_ms) as outbox:`, or `read_only`. Raises `InvalidSetting` if a service holds the directory, `InvalidRequest` if
+    there is no outbox in it: none is created."""
 
     def __init__(self, disk: Disk, now_ms: int, settings: OutboxSettings | None = None) -> None:
         _expect_outbox(disk)
@@ -36,8 +35,8 @@ class OutboxDirectory:
             self._write(change)
 
     @classmethod
-    def look(cls, disk: Disk, now_ms: int) -> Self:
-        """To look only: nothing is changed. The disk's lock is held, shared where the disk only reads."""
+    def read_only(cls, disk: Disk, now_ms: int) -> Self:
+        """Opens the directory without changing it. Holds the disk's lock, shared if the disk is read-only."""
         self = cls.__new__(cls)
         try:
             disk.lock()
@@ -78,7 +77,7 @@ class OutboxDirectory:
         return list(self._ledger.dead.values())
 
     def retry(self, dead_id: int, intent: Intent | None = None) -> int:
-        """Makes the dead letter an intent again, or `intent` in its place; its new id. The next start of the service forwards it."""
+        """Resubmits the dead letter, or `intent` in its place. Returns the new id. The next start of the service forwards it."""
         dead = self._dead(dead_id)
         again = intent or dead.intent
         if again is None:
@@ -90,7 +89,7 @@ class OutboxDirectory:
         return entry.entry_id
 
     def drop(self, dead_id: int) -> None:
-        """Forgets the dead letter for good."""
+        """Removes the dead letter permanently."""
         self._write(self._ledger.forget(self._dead(dead_id)))
 
     def _dead(self, dead_id: int) -> DeadLetter:

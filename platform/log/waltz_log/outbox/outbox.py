@@ -1,4 +1,4 @@
-"""The outbox: `submit` returns when the intents are on the local disk; each is appended to the log exactly once, whenever the log is there.
+"""The outbox: `submit` returns when the intents are on the local disk; each is appended to the log exactly once, when the log is available.
 
 An intent is acknowledged only by a sync that succeeded, and leaves the journal only when the log has it or it became a dead letter.
 """
@@ -22,7 +22,7 @@ from waltz_log.outbox.engine import Engine
 from waltz_log.outbox.intent import Intent
 from waltz_log.outbox.ledger import ENTRY_OVERHEAD_BYTES, Change, DeadLetter, Entry, Ledger
 from waltz_log.outbox.receipt import IntentReceipt
-from waltz_log.outbox.session import Followed, Surroundings
+from waltz_log.outbox.session import Followed, OutboxDependencies
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.statistics import OutboxStatistics
 from waltz_log.outbox.writer import JournalWriter
@@ -33,11 +33,12 @@ H = TypeVar("H", bound=Handler)
 
 
 FILE_MARGIN_BYTES = 4096
-"""What an intent leaves free of a journal file: for its record, and for the reason when it becomes a dead letter."""
+"""The bytes of a journal file that an intent may not use: they are for its record, and for the reason when it becomes a dead letter."""
 
 
 class Outbox:
-    """`async with Outbox.open(directory, "host:port/root") as outbox:`. Belongs to one event loop; its directory to one process."""
+    """A durable outbox: accepts intents on the local disk, and forwards them to the log exactly once. `async with Outbox.open(directory,
+    "host:port/root") as outbox:`. It belongs to one event loop; its directory belongs to one process."""
 
     def __init__(
         self,
@@ -58,8 +59,8 @@ class Outbox:
         self._handlers: dict[str, Handler] = {}
         self._followed: dict[int, Followed] = {}
         chance = rng or random.Random()
-        given = Surroundings(connect, network, self._client_settings, self._settings, self._handlers, self._followed, chance)
-        self._engine = Engine(disk, offload, clock, given)
+        dependencies = OutboxDependencies(connect, network, self._client_settings, self._settings, self._handlers, self._followed, chance)
+        self._engine = Engine(disk, offload, clock, dependencies)
 
     # ---- making and closing ----------------------------------------------------------------------------------------------------------------------
 
@@ -74,8 +75,8 @@ class Outbox:
         *,
         prepare: Callable[[Self], None] | None = None,
     ) -> AsyncIterator[Self]:
-        """The outbox in a directory, which needs no cluster to start; `prepare` registers handlers and followers before anything runs. Raises
-        `InvalidRequest` where another process holds the directory."""
+        """Opens the outbox in a directory. It needs no cluster to start. `prepare` registers handlers and followers before anything runs. Raises
+        `InvalidRequest` if another process holds the directory."""
         self = cls.over(directory, cluster, settings, client_settings)
         if prepare is not None:
             prepare(self)
@@ -84,7 +85,7 @@ class Outbox:
 
     @classmethod
     def over(cls, directory: Path | str, cluster: str, settings: OutboxSettings | None = None, client_settings: ClientSettings | None = None) -> Self:
-        """Made, not started: for who registers handlers first. Use it as a context manager, or `start` and `close` it."""
+        """An outbox that is not started, so that handlers can be registered first. Use it as a context manager, or `start` and `close` it."""
         from waltz_log.coordination.coordinator import ZooKeeperCoordinator
         from waltz_log.filesystem import FileSystemDisk, ThreadOffload
         from waltz_log.transport.grpc import GrpcNetwork
@@ -108,7 +109,8 @@ class Outbox:
         return register
 
     def follow(self, partition: int, apply: Apply, after: int = -1) -> None:
-        """Feeds the partition to `apply` whenever the log is there. Handlers of the partition run on the state it built. Before `start`."""
+        """Feeds the partition to `apply` while the log is available. Handlers of the partition run on the state that `apply` builds. Call it before
+        `start`."""
         if self._engine.started:
             raise InvalidRequest(reason="followers are registered before the outbox starts")
         self._followed[partition] = Followed(partition, apply, after)
@@ -121,7 +123,7 @@ class Outbox:
         await self.close()
 
     async def start(self) -> None:
-        """Reads the journal. Returns without having met the cluster. Raises `InvalidSetting` where another process holds the directory."""
+        """Reads the journal. Does not wait for the cluster. Raises `InvalidSetting` if another process holds the directory."""
         await self._engine.start()
 
     async def close(self) -> None:
@@ -129,25 +131,26 @@ class Outbox:
         await self._engine.close()
 
     async def abort(self) -> None:
-        """Ends as a killed process does: nothing more is written. The directory stays locked for this process."""
+        """Ends like a killed process: nothing more is written. The directory stays locked for this process."""
         await self._engine.abort()
 
     # ---- submitting ------------------------------------------------------------------------------------------------------------------------------
 
     async def submit(self, intents: Intent | Sequence[Intent], timeout_s: float | None = None) -> list[IntentReceipt]:
-        """Returns when all of them are on the local disk, all or none whatever happens, for whatever partitions. Concurrent submits share a sync.
+        """Returns when all of them are on the local disk: all or none, also across partitions. Concurrent submits share a sync.
 
-        Raises `OutboxFull`: nothing was taken; `InvalidRequest`, `TransactionTooLarge`: nothing ever will be; `OutboxTaken`: another copy of the
-        directory forwards now; `JournalFailed`: not acknowledged, and only the next opening knows whether it is on disk."""
+        Raises `OutboxFull`: nothing was accepted; `InvalidRequest`, `TransactionTooLarge`: these intents can never be accepted; `OutboxTaken`:
+        another copy of the directory forwards now; `JournalFailed`: not acknowledged, and only the next opening finds out whether they are on
+        disk."""
         wanted = [intents] if isinstance(intents, Intent) else list(intents)
         if not wanted:
             return []
         engine = self._engine
         size = self._check(wanted)
-        await engine.room.reserve(size, self._settings.submit_timeout_s if timeout_s is None else timeout_s)
+        await engine.admission.reserve(size, self._settings.submit_timeout_s if timeout_s is None else timeout_s)
         try:
             writer, ledger = engine.writer, engine.ledger
-            if not engine.ballast.there:
+            if not engine.reserved_space.held:
                 raise OutboxFull(bytes=ledger.bytes, reason="the disk is full")
             entries, change = ledger.submit(wanted, self._clock.now_ms())
 
@@ -159,19 +162,19 @@ class Outbox:
         except JournalFull as error:
             raise OutboxFull(bytes=engine.ledger.bytes, reason=f"the disk is full: {error.reason}") from None
         finally:
-            engine.room.release(size)
+            engine.admission.release(size)
         return [IntentReceipt(entry.entry_id, entry.intent.partition, entry.ticket) for entry in entries]
 
     def _admit(self, ledger: Ledger, entries: list[Entry]) -> None:
-        """They are on disk, and owed."""
+        """The entries are on disk and are now owed."""
         for entry in entries:
             ledger.admit(entry)
-        self._engine.room.update(ledger)
+        self._engine.admission.update(ledger)
         if self._engine.session is not None:
             self._engine.session.arrive(entries)
 
     def _check(self, intents: list[Intent]) -> int:
-        _ = self._engine.writer  # raises where nothing is taken
+        _ = self._engine.writer  # raises if the outbox accepts nothing
         size, partitions = 0, self._engine.partitions
         limit, file_limit = self._client_settings.record_bytes_max, self._settings.file_bytes - FILE_MARGIN_BYTES
         for intent in intents:
@@ -200,7 +203,7 @@ class Outbox:
         return list(self._engine.ledger.dead.values())
 
     async def resubmit(self, dead_id: int, intent: Intent | None = None) -> IntentReceipt:
-        """Takes a dead letter back as a new intent, edited where `intent` is given; atomically."""
+        """Replaces a dead letter by a new intent, `intent` if it is given, atomically."""
         writer, ledger, dead = self._engine.writer, self._engine.ledger, self._dead(dead_id)
         again = intent or dead.intent
         if again is None:
@@ -213,18 +216,18 @@ class Outbox:
         return IntentReceipt(entry.entry_id, entry.intent.partition, entry.ticket)
 
     async def drop(self, dead_id: int) -> None:
-        """Forgets a dead letter for good."""
+        """Removes a dead letter permanently."""
         writer, dead = self._engine.writer, self._dead(dead_id)
         await self._forget(writer, self._engine.ledger.forget(dead), dead, None)
 
-    async def _forget(self, writer: JournalWriter, change: Change, dead: DeadLetter, told: Callable[[], None] | None) -> None:
+    async def _forget(self, writer: JournalWriter, change: Change, dead: DeadLetter, on_disk: Callable[[], None] | None) -> None:
         ledger = self._engine.ledger
         try:
-            await writer.write(change, told)
+            await writer.write(change, on_disk)
         except (WaltzError, OSError):
             ledger.restore(dead)
             raise
-        self._engine.room.update(ledger)
+        self._engine.admission.update(ledger)
 
     def _dead(self, dead_id: int) -> DeadLetter:
         dead = self._engine.ledger.dead.get(dead_id)

@@ -1,4 +1,4 @@
-"""What `submit` gives back for each intent: it is on the local disk, and its outcome can be awaited."""
+"""What `submit` returns for each intent: it is on the local disk, and its outcome can be awaited."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class IntentReceipt:
 
     @property
     def known(self) -> Outcome | None:
-        """The outcome, where it is known already."""
+        """The outcome, or None while it is not known."""
         return self._ticket.outcome
 
     async def outcome(self) -> Outcome:
-        """Waits for it, as long as the log is away. It need not be called. Raises `InvalidRequest` where the outbox is closed before it is known, and
-        `OutboxTaken` where another copy of the directory has taken over; the intent stays on disk."""
+        """Waits for the outcome, also while the log is unavailable. Calling it is optional. Raises `InvalidRequest` if the outbox is closed first,
+        and `OutboxTaken` if another copy of the directory forwards now; the intent stays on disk."""
         ticket = self._ticket
         if ticket.failed is not None:
             raise ticket.failed

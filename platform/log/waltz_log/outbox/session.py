@@ -1,5 +1,5 @@
-"""One connection of an outbox to its cluster: claims the outbox, makes a lane for each partition that something is owed to, and ends with the first
-error that is not a lane's own business. The next session starts from the ledger, as another process would.
+"""One connection of an outbox to its cluster. It claims the outbox, creates a lane for each partition with owed intents, and ends with the first
+error that a lane does not handle itself. The next session starts from the ledger, as another process would.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from waltz_log.core.ports import Network
 from waltz_log.outbox import lane as lanes
 from waltz_log.outbox.calls import Calls, Handler
 from waltz_log.outbox.identity import MOUNTS_PER_EPOCH, claim, declare, renew
-from waltz_log.outbox.lane import Lane, Owing, SequencesUsedUp, sequences_left
+from waltz_log.outbox.lane import IntentListener, Lane, SequencesUsedUp, sequences_left
 from waltz_log.outbox.ledger import Entry, Ledger, Place
 from waltz_log.outbox.settings import OutboxSettings
 from waltz_log.outbox.writer import JournalWriter
 
-__all__ = ["Followed", "Session", "Surroundings"]
+__all__ = ["Followed", "OutboxDependencies", "Session"]
 
 log = structlog.get_logger(__name__)
 
@@ -42,8 +42,8 @@ class Followed:
         self.running = asyncio.Event()
 
 
-class Surroundings(NamedTuple):
-    """What an outbox was given."""
+class OutboxDependencies(NamedTuple):
+    """The components and settings that an outbox uses."""
 
     connect: ConnectCoordinator
     network: Network
@@ -54,17 +54,17 @@ class Surroundings(NamedTuple):
     rng: random.Random
 
 
-class Telling(Owing, Protocol):
+class SessionListener(IntentListener, Protocol):
     def connected(self, partitions: int) -> None: ...
 
 
 class Session:
-    def __init__(self, given: Surroundings, ledger: Ledger, writer: JournalWriter, owing: Telling) -> None:
-        self._given = given
+    def __init__(self, dependencies: OutboxDependencies, ledger: Ledger, writer: JournalWriter, listener: SessionListener) -> None:
+        self._dependencies = dependencies
         self._ledger = ledger
         self._writer = writer
-        self._owing = owing
-        self._owners = Owners(given.connect, given.network, given.client_settings, given.rng)
+        self._listener = listener
+        self._owners = Owners(dependencies.connect, dependencies.network, dependencies.client_settings, dependencies.rng)
         self._lanes: dict[int, Lane] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,19 +74,19 @@ class Session:
         self._client: WaltzClient | None = None
 
     async def run(self) -> None:
-        """Until an error ends it; returns only where another client id is wanted or was taken."""
+        """Runs until an error. Returns only if another client id is needed or was assigned."""
         await self._owners.open()
-        self._client = WaltzClient(self._owners, 0, self._given.client_settings, self._given.rng)  # for feeds; it appends nothing
+        self._client = WaltzClient(self._owners, 0, self._dependencies.client_settings, self._dependencies.rng)  # for feeds; it appends nothing
         try:
-            identity = await claim(self._owners, self._ledger, self._writer, lambda: uuid.UUID(int=self._given.rng.getrandbits(128)).hex)
+            identity = await claim(self._owners, self._ledger, self._writer, lambda: uuid.UUID(int=self._dependencies.rng.getrandbits(128)).hex)
             self._client_id, self._mount_sequence = identity.client_id, identity.epoch * MOUNTS_PER_EPOCH
-            self._owing.connected(self._owners.parameters.partitions)
+            self._listener.connected(self._owners.parameters.partitions)
             for entry in self._ledger.entries.values():
                 entry.place = Place.READY if entry.attempt is None else Place.SENT
-            if self._worn():
+            if self._sequences_used_up():
                 await self._renew()
                 return
-            for followed in self._given.followed.values():
+            for followed in self._dependencies.followed.values():
                 self._start(self._follow(followed))
             self._forwarding = True
             for partition, entries in sorted(_by_partition(self._ledger.entries.values()).items()):
@@ -101,9 +101,9 @@ class Session:
             await self._client.close()
 
     def arrive(self, entries: list[Entry]) -> None:
-        """Intents that are owed from now on."""
+        """Forwards intents that are owed from now on."""
         if not self._forwarding:
-            return  # they stand in the ledger, and wait for the claim or for another client id
+            return  # the ledger keeps them until the claim or another client id
         for partition, of_partition in _by_partition(entries).items():
             lane = self._lanes.get(partition)
             if lane is None:
@@ -122,25 +122,25 @@ class Session:
     def _lane(self, partition: int, entries: list[Entry], *, settle_only: bool = False) -> None:
         if partition >= self._owners.parameters.partitions:
             for entry in entries:
-                self._owing.give_up(entry, f"no such partition: partition={partition} partitions={self._owners.parameters.partitions}")
+                self._listener.give_up(entry, f"no such partition: partition={partition} partitions={self._owners.parameters.partitions}")
             return
-        given = self._given
+        parts = self._dependencies
 
         def calls(lane: Lane) -> Calls:
-            return Calls(lane, given.handlers, lambda: self._follower(partition), given.settings, self._ledger, self._writer, given.rng)
+            return Calls(lane, parts.handlers, lambda: self._follower(partition), parts.settings, self._ledger, self._writer, parts.rng)
 
         lane = self._lanes[partition] = Lane(
             partition,
             self._client_id,
             self._mount_sequence,
             self._owners,
-            given.client_settings,
-            given.settings,
+            parts.client_settings,
+            parts.settings,
             self._ledger,
             self._writer,
-            self._owing,
+            self._listener,
             calls,
-            given.rng,
+            parts.rng,
             entries,
             settle_only=settle_only,
         )
@@ -159,12 +159,12 @@ class Session:
         if not task.cancelled() and (error := task.exception()) is not None and not self._ended.done():
             self._ended.set_exception(error)
 
-    def _worn(self) -> bool:
-        left = sequences_left(self._given.client_settings)
+    def _sequences_used_up(self) -> bool:
+        left = sequences_left(self._dependencies.client_settings)
         return any(self._ledger.next_sequence(each, self._client_id) + left >= lanes.SEQUENCES for each in self._ledger.partitions)
 
     async def _renew(self) -> None:
-        """Another client id, once every lane knows what became of all it sent under this one."""
+        """Assigns another client id once every lane has resolved all that it sent under this one."""
         in_doubt = _by_partition(entry for entry in self._ledger.entries.values() if entry.attempt is not None)
         for partition, entries in sorted(in_doubt.items()):
             self._lane(partition, entries, settle_only=True)
@@ -185,9 +185,9 @@ class Session:
     # ---- followers -----------------------------------------------------------------------------------------------------------------------------
 
     async def _follow(self, followed: Followed) -> None:
-        """Keeps one follower running. The application's errors end one, and another goes on where it stopped."""
+        """Keeps one follower running. An error of the application ends a follower, and another one continues where it stopped."""
         assert self._client is not None
-        backoff = Backoff(self._given.client_settings.retry_base_s, self._given.settings.retry_cap_s, self._given.rng)
+        backoff = Backoff(self._dependencies.client_settings.retry_base_s, self._dependencies.settings.retry_cap_s, self._dependencies.rng)
         follower: Follower | None = None
         try:
             while True:
@@ -196,7 +196,7 @@ class Session:
                 reached = followed.applied
                 try:
                     await follower.wait(0x7FFF_FFFF_FFFF_FFFF)
-                except Exception as error:  # whatever `apply` raised; it is reported, not ours to mend
+                except Exception as error:  # any error of `apply` is the application's: report it and start another follower
                     log.warning(
                         "outbox follower ended", partition=followed.partition, applied=follower.applied, error=f"{type(error).__name__}: {error}"
                     )
@@ -212,8 +212,8 @@ class Session:
                 followed.applied = follower.applied
 
     async def _follower(self, partition: int) -> Follower | None:
-        """The follower of a partition, once it runs; None where the application follows none."""
-        followed = self._given.followed.get(partition)
+        """The running follower of a partition; None if the application registered none."""
+        followed = self._dependencies.followed.get(partition)
         if followed is None:
             return None
         await followed.running.wait()

@@ -12,7 +12,7 @@ __all__ = ["OutboxSettings"]
 
 
 class OutboxSettings(Settings):
-    """How much it keeps, and how hard it tries."""
+    """Settings of an outbox: how much it stores, and how it retries."""
 
     bytes_max: int = Field(
         default=128 * 1024 * 1024,

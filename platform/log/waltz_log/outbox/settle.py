@@ -1,9 +1,9 @@
-"""Asks the log what became of the attempts of a partition.
+"""Resolves the attempts of a partition: asks the log for their outcomes.
 
 Each question is asked under a mount that appends nothing. Its mount sequence is above every earlier one, so it fences what an earlier process still
-has on the wire, and an owner accepts it whatever topic the partition belongs to (docs/decisions, 26). The answer is final where the owner says so:
-our mount is the newest and ready, and the log reaches back to when the oldest attempt was sent. After a long time away there is much to search; what
-was searched is not searched again, whatever breaks meanwhile.
+has on the wire, and an owner accepts it whatever topic the partition belongs to (docs/decisions, 26). The answer is final if the owner says so: this
+mount is the newest and ready, and the log reaches back to when the oldest attempt was sent. After a long absence there is much to search. What was
+searched is not searched again after an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REFUSED_PAUSE_S = 5.0
 """The pause before the next mount after an owner answered that this principal may not append."""
 
 PAUSE_S = 0.05
-"""Between two questions to an owner that is not ready to answer for good."""
+"""Between two questions to an owner that is not ready to answer permanently."""
 
 
 class Mounting(Protocol):
@@ -49,7 +49,7 @@ class Settled(NamedTuple):
 
 
 async def settle(lane: Mounting, owners: Owners, attempts: list[Attempt], client_id: int, timeout_s: float) -> Settled:
-    """Waits as long as it takes. Raises what no waiting mends."""
+    """Waits for the answer without a time limit. Raises errors that no retry can resolve."""
     first, since = min(each.first_sequence for each in attempts), min(each.since for each in attempts)
     search = Search(lane.partition, client_id, first, SEQUENCE_MAX, since, owners.parameters.key.bytes)
     while True:
@@ -83,8 +83,8 @@ class SettlingMount:
         self._stream: MountStream | None = None
 
     async def mounted(self) -> None:
-        """Mounts anew, above every earlier mount, and returns when an owner has decided everything that this client sent before. Raises `Fenced`
-        where another process mounted as this client later, `ClusterKeyMismatch`, `InvalidRequest`."""
+        """Mounts again, above every earlier mount, and returns when an owner has decided everything that this client sent before. Raises `Fenced` if
+        another process mounted as this client later, `ClusterKeyMismatch`, `InvalidRequest`."""
         await self.close()
         producer, timeout_s = self._producer, self._timeout_s
         while True:

@@ -1,4 +1,4 @@
-"""What an outbox tells about itself: a snapshot, and the file in its directory from which `waltz outbox status` reads it."""
+"""The statistics of an outbox: a snapshot, and the file in its directory from which `waltz outbox status` reads it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class OutboxStatistics:
     """A snapshot. Counts that begin with the process say so."""
 
     at_ms: Highest[int]
-    """When it was taken."""
+    """The time of the snapshot."""
     process_id: Newest[int]
     client_id: Newest[int | None]
-    """What the log knows this outbox by; None: it has not met its cluster yet."""
+    """The client id of this outbox in the log; None before the first connection to the cluster."""
     epoch: Highest[int]
     """Raised by every start and every connection."""
     connected: Newest[bool]
     depth: Summed[int]
     """Intents owed."""
     size_bytes: Summed[int]
-    """What they and the dead letters take of `bytes_max`."""
+    """How much of `bytes_max` the intents and the dead letters use."""
     oldest_age_s: Highest[float]
-    """Of the intent that waits longest; 0 where there is none."""
+    """The age of the oldest intent; 0 if there is none."""
     in_doubt: Summed[int]
-    """Sent, and the answer has not come."""
+    """Sent, without a response yet."""
     dead: Summed[int]
     submitted: Summed[int]
     """Since the process started."""
@@ -42,11 +42,13 @@ class OutboxStatistics:
     forward_rate: Summed[float]
     """In the log per second, over the last period between two writings of the file."""
     error: Newest[str]
-    """What the last connection, or the journal, ended with; empty where all is well."""
+    """The error that ended the last connection, or the journal's; empty if there is none."""
 
     def encode(self) -> bytes:
+        """The snapshot as JSON, as the file in the outbox's directory has it."""
         return json.dumps(to_json(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
+        """Reads what `encode` returned. Fields that this version does not know are ignored."""
         return from_json(cls, json.loads(data), unknown="ignore")

@@ -15,7 +15,7 @@ from waltz_log.outbox.statistics import STATISTICS_FILE, OutboxStatistics
 __all__ = ["open_journal", "read_ledger", "read_statistics", "write_statistics"]
 
 SCATTERED = 4
-"""How many times what lives the journal may take: it compacts files of which less than a third lives."""
+"""How much larger the journal may be than its live records. It compacts files of which less than a third is live."""
 
 SPARE_FILES = 16
 """For attempts and deletes, and for what is being reclaimed."""
@@ -27,8 +27,8 @@ def journal_settings(settings: OutboxSettings) -> JournalSettings:
 
 
 def open_journal(disk: Disk, settings: OutboxSettings, now_ms: int, entropy: Callable[[int], bytes]) -> tuple[Journal, Ledger, list[Change]]:
-    """Takes the directory for this process. Raises `InvalidSetting` where another holds it, `JournalFailed` where it cannot be read,
-    `CorruptData` where it is not an outbox's."""
+    """Locks the directory for this process. Raises `InvalidSetting` if another process holds it, `JournalFailed` if it cannot be read, `CorruptData`
+    if it is not an outbox's."""
     journal = Journal.open(disk, journal_settings(settings), entropy)
     try:
         ledger, changes = Ledger.load(journal.loaded.records, journal.loaded.record_id_max, now_ms)
@@ -40,14 +40,14 @@ def open_journal(disk: Disk, settings: OutboxSettings, now_ms: int, entropy: Cal
 
 
 def read_ledger(disk: Disk, settings: OutboxSettings, now_ms: int) -> Ledger:
-    """What lies there, for whoever only looks. Nothing is changed. Whoever calls holds the directory, if only together with others that look."""
+    """The ledger of a directory, without changing it. The caller holds the directory's lock, which may be shared with other readers."""
     loaded = load(disk, survey(disk), journal_settings(settings)).loaded
     assert loaded is not None
     return Ledger.load(loaded.records, loaded.record_id_max, now_ms)[0]
 
 
 def write_statistics(disk: Disk, statistics: OutboxStatistics) -> None:
-    """Replaces the file. Not synced: it tells of a running process, and a crash ends that."""
+    """Replaces the file. Not synced: it describes a running process, which a crash ends."""
     draft = f"{STATISTICS_FILE}.tmp"
     if disk.exists(draft):
         disk.remove(draft)
@@ -60,7 +60,7 @@ def write_statistics(disk: Disk, statistics: OutboxStatistics) -> None:
 
 
 def read_statistics(disk: Disk) -> OutboxStatistics | None:
-    """The last snapshot, or None where there is none that can be read."""
+    """The last snapshot, or None if there is none that can be read."""
     try:
         file = disk.open(STATISTICS_FILE, "read")
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Group commit of an outbox's journal: whatever changes come while the disk syncs go with the next sync.
+"""Group commit of an outbox's journal: changes that arrive while the disk syncs share the next sync.
 
-Every change is atomic, but for deletes alone, each of which says its own. `write` returns once its changes are on disk; `later` is for changes whose
-loss repeats work but breaks nothing, and tells when they are on disk. The journal is used by one call at a time, off the event loop. Its first
-failure is the last thing it does: nobody is acknowledged after it, and what is on disk is known only to the next opening.
+Every change is atomic, except that a change of deletes alone may be written in part. `write` returns once its change is on disk. `later` is for
+changes whose loss repeats work but breaks nothing; it calls back when they are on disk. The journal is used by one call at a time, off the event
+loop. Its first failure is final: no later change is acknowledged, and only the next opening finds out what is on disk.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from waltz_log.outbox.ledger import Change
 
 __all__ = ["JournalWriter", "apply"]
 
-Told: TypeAlias = Callable[[], None]
-_Urgent: TypeAlias = "tuple[Change, asyncio.Future[None], Told | None]"
+OnDisk: TypeAlias = Callable[[], None]
+_Urgent: TypeAlias = "tuple[Change, asyncio.Future[None], OnDisk | None]"
 
 LATER_DELAY_S = 0.05
-"""How long a change that nobody waits for may wait for one that somebody does."""
+"""How long a `later` change may wait for a `write` whose sync it can share."""
 
 ROUND_COUNT_MAX = 5_000
 """Records of one round: a round must not hold up those that come after it for long."""
 
 
 def apply(journal: Journal, change: Change) -> None:
-    """Buffers the change in the journal, all of it or nothing; deletes alone may come one by one."""
+    """Buffers the change in the journal, all of it or nothing; deletes alone may be buffered one by one."""
     if change.count == 1 or not (change.adds or change.updates):
         for record_id, kind, body in change.adds:
             journal.add(record_id, kind, body)
@@ -63,7 +63,7 @@ class JournalWriter:
         self._offload = offload
         self._make_space = make_space
         self._urgent: list[_Urgent] = []
-        self._later: list[tuple[Change, Told]] = []
+        self._later: list[tuple[Change, OnDisk]] = []
         self._work = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -71,19 +71,19 @@ class JournalWriter:
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="waltz outbox journal")
 
-    async def write(self, change: Change, told: Told | None = None) -> None:
-        """Returns when the change is on disk; `told` is called then even where the caller was cancelled meanwhile. Raises `JournalFull`: nothing was
-        written; or what the journal failed with: then it may be on disk or not."""
+    async def write(self, change: Change, on_disk: OnDisk | None = None) -> None:
+        """Returns when the change is on disk. `on_disk` is called then, even if the caller was cancelled meanwhile. Raises `JournalFull`: nothing was
+        written; or the error of the journal: then the change may be on disk or not."""
         if self.failed.done():
             raise self.failed.result()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._urgent.append((change, done, told))
+        self._urgent.append((change, done, on_disk))
         self._work.set()
         await done
 
-    def later(self, change: Change, told: Told) -> None:
-        """Takes a change along with the next; `told` is called once it is on disk."""
-        self._later.append((change, told))
+    def later(self, change: Change, on_disk: OnDisk) -> None:
+        """Writes the change with the next round; `on_disk` is called once it is on disk."""
+        self._later.append((change, on_disk))
         self._work.set()
 
     async def close(self) -> None:
@@ -94,7 +94,7 @@ class JournalWriter:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def abort(self) -> None:
-        """Ends at once; what was not written is as lost as after a crash. A call that runs on a thread is waited for."""
+        """Ends at once. What was not written is lost, as after a crash. Waits for a call that runs on a thread."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -109,7 +109,7 @@ class JournalWriter:
                 continue
             if not self._urgent and not self._closing:
                 await self._gather()
-            urgent, later = self._take()
+            urgent, later = self._next_round()
             try:
                 refused = await self._round([*(change for change, _ in later), *(change for change, _, _ in urgent)])
             except (WaltzError, OSError) as error:
@@ -119,13 +119,13 @@ class JournalWriter:
             if full is not None:  # what the ledger holds is not what the journal holds any more
                 self._fail(full, urgent)
                 return
-            for _, told in later:
-                told()
+            for _, on_disk in later:
+                on_disk()
             for each, why in zip(urgent, refused[len(later) :], strict=True):
-                _tell(each, why)
+                _complete(each, why)
 
     async def _gather(self) -> None:
-        """A moment for somebody to come whom the later changes can go along with."""
+        """Waits a moment for a `write` whose sync the `later` changes can share."""
         self._work.clear()
         try:
             async with asyncio.timeout(LATER_DELAY_S):
@@ -135,14 +135,14 @@ class JournalWriter:
         except TimeoutError:
             return
 
-    def _take(self) -> tuple[list[_Urgent], list[tuple[Change, Told]]]:
+    def _next_round(self) -> tuple[list[_Urgent], list[tuple[Change, OnDisk]]]:
         later, self._later = self._later, []
         count = sum(change.count for change, _ in later)
-        taken = 0
-        while taken < len(self._urgent) and (taken == 0 or count < ROUND_COUNT_MAX):
-            count += self._urgent[taken][0].count
-            taken += 1
-        urgent, self._urgent = self._urgent[:taken], self._urgent[taken:]
+        count_urgent = 0
+        while count_urgent < len(self._urgent) and (count_urgent == 0 or count < ROUND_COUNT_MAX):
+            count += self._urgent[count_urgent][0].count
+            count_urgent += 1
+        urgent, self._urgent = self._urgent[:count_urgent], self._urgent[count_urgent:]
         return urgent, later
 
     async def _round(self, changes: list[Change]) -> list[JournalFull | None]:
@@ -183,10 +183,10 @@ class JournalWriter:
         self._later.clear()
 
 
-def _tell(urgent: _Urgent, refused: JournalFull | None) -> None:
-    _, done, told = urgent
-    if refused is None and told is not None:
-        told()
+def _complete(urgent: _Urgent, refused: JournalFull | None) -> None:
+    _, done, on_disk = urgent
+    if refused is None and on_disk is not None:
+        on_disk()
     if done.done():
         return
     if refused is None:

@@ -73,6 +73,7 @@ class MemoryCluster:
         self._coordinator: Coordinator = self.ensemble.session()
 
     async def start(self) -> None:
+        """Creates the cluster, and starts its storage nodes and servers."""
         await self._coordinator.create(paths.CLUSTER, ClusterParameters("test", self.key, self.partitions).to_bytes())
         replicas = {partition: tuple(self._storage_names) for partition in range(self.partitions)}
         await self._coordinator.create(paths.REPLICAS, ReplicaAssignment(replicas).to_bytes())
@@ -82,6 +83,7 @@ class MemoryCluster:
             await self.start_server(name)
 
     async def stop(self) -> None:
+        """Ends the servers, then stops the storage nodes."""
         for name in list(self.servers):
             await self.kill_server(name)
         for name in list(self.storages):
@@ -108,7 +110,8 @@ class MemoryCluster:
         discards: int | None = None,
         **policies: Any,
     ) -> Topic:
-        """As `waltz topic create`: `namespace/topic` over log partitions that are empty, or over these (`client.topics.topic_creation`)."""
+        """As `waltz topic create`: `namespace/topic` over empty log partitions, or over `log_partitions`. `policies`: by name, as `waltz topic
+        describe` lists them."""
         plan = TopicPlan(TopicName.parse(name), partitions, type, keyed, properties or {}, Policies(**policies), log_partitions, existing, discards)
         return await create_topic(self._coordinator, self.network, plan, now_ms=self.clock.now_ms)
 
@@ -119,11 +122,12 @@ class MemoryCluster:
     # ---- storage nodes ---------------------------------------------------------------------------------------------------------------------------
 
     def restore_coordinator(self, snapshot: Mapping[str, object]) -> None:
-        """To what `ensemble.snapshot` gave; sessions of before are over."""
+        """Sets the coordinator back to what `ensemble.snapshot` returned. All its sessions end."""
         self.ensemble.restore(snapshot)
         self._coordinator = self.ensemble.session()
 
     async def start_storage(self, name: str) -> None:
+        """Starts a storage node on its disk."""
         disk = self.disks.get(name)
         if disk is None:
             disk = self.disks[name] = SimulatedDisk()
@@ -139,12 +143,13 @@ class MemoryCluster:
             await self._coordinator.set(path, entry, -1)
 
     async def stop_storage(self, name: str) -> None:
+        """SIGTERM of a storage node: it syncs, and closes its files."""
         node, listener = self.storages.pop(name)
         await listener.close()
         await node.close()
 
     async def kill_storage(self, name: str) -> None:
-        """The machine dies: what was not synced is lost."""
+        """Kills the machine of a storage node: what was not synced is lost."""
         node, listener = self.storages.pop(name)
         await listener.close()
         self.disks[name] = self.disks[name].crash()
@@ -153,7 +158,7 @@ class MemoryCluster:
     # ---- log servers -------------------------------------------------------------------------------------------------------------------------------
 
     async def start_server(self, name: str, **more: Any) -> None:
-        """`more`: settings of this one."""
+        """Starts a server. `more`: settings of this one."""
         session = self.ensemble.session()
         settings = ServerSettings(cluster="memory/test", listen=f"{name}:0", **{**self._settings, **more})
         server = LogServer(settings, session, self.network.host(name), self.clock, owner_secret=name.encode())
@@ -161,19 +166,19 @@ class MemoryCluster:
         self.servers[name] = (server, session)
 
     async def kill_server(self, name: str) -> None:
-        """The process dies; its coordinator session ends at once here, later in a real cluster."""
+        """Kills a server. Its coordinator session ends at once; in a real cluster it ends after the session timeout."""
         server, session = self.servers.pop(name)
         await server.abort()
         self.ensemble.expire(session)
 
     async def stop_server(self, name: str) -> None:
-        """SIGTERM: in good order."""
+        """SIGTERM of a server: it ends its store sessions in order."""
         server, session = self.servers.pop(name)
         await server.stop()
         await session.close()
 
     async def isolate_server(self, name: str) -> tuple[LogServer, MemoryCoordinator]:
-        """Its coordinator session ends, but the process lives on and does not know."""
+        """Ends a server's coordinator session while its process lives on and does not know. Returns the server and its session."""
         server, session = self.servers.pop(name)
         self.ensemble.cut(session)
         self.ensemble.expire(session)

@@ -1,7 +1,7 @@
 """One call or stream of the in-memory network: two ends, the messages under way between them, and the handler that serves it.
 
-Each end learns for itself that the connection is over. What arrived before can still be read; what is under way when an end breaks is lost, so that
-each side has seen a prefix of what the other sent. Who is called reads its messages in the context of the process that listens.
+Each end learns for itself that the connection is over. What arrived before can still be read. What is under way when an end breaks is lost, so that
+each side has seen a prefix of what the other sent. The called end reads its messages in the context of the process that listens.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Carrier(Protocol):
 
 
 class _Start:
-    """The first thing to travel: the call itself, with the request where there is one."""
+    """The first thing to travel: the call itself, with the request if there is one."""
 
     def __init__(self, request: bytes | None) -> None:
         self.request = request
@@ -63,7 +63,7 @@ class End:
         self.other: End
         self.error: WaltzError | None = None
         self.ended = False
-        """Nothing more arrives; in good order where there is no error."""
+        """Nothing more arrives; in good order if there is no error."""
         self._serving = serving
         self._peer = peer
         self._send_type, self._receive_type = send_type, receive_type
@@ -117,10 +117,10 @@ class End:
             self.transmit(_FINISHED)
 
     async def cancel(self) -> None:
-        """The other end is told, in order with what was sent; where the network is so, it finds out late."""
+        """Notifies the other end, in order with what was sent. A faulty network may delay that."""
         self.leave(ConnectionLost(address=self._peer, reason="cancelled"), ConnectionLost(address=self.host, reason="cancelled"))
 
-    def leave(self, mine: WaltzError, told: Any) -> None:
+    def leave(self, mine: WaltzError, outcome: Any) -> None:
         """This end is done with."""
         if self.error is not None:
             return
@@ -132,7 +132,7 @@ class End:
         if links is not None and not self._serving and links.rng.random() < links.weather.linger:
             self.other.break_later(links.patience_s())
         else:
-            self.transmit(told)
+            self.transmit(outcome)
 
     # ---- the way -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Connection:
     # ---- faults ------------------------------------------------------------------------------------------------------------------------------------
 
     def repeat(self, end: End, data: bytes) -> None:
-        """The first message of a stream may arrive a second time, on a connection of its own that nobody listens to."""
+        """The first message of a stream may arrive a second time, on a separate connection that no caller reads."""
         links = self.network.links
         if self._repeated or links is None or end is not self.caller:
             return
@@ -292,7 +292,7 @@ class Connection:
     async def _serve(self, handler: Callable[..., Any], request: bytes | None) -> None:
         method, callee = self.method, self.callee
         over: WaltzError = ConnectionLost(address=self.address, reason="stream ended")
-        told: Any = _FINISHED
+        outcome: Any = _FINISHED
         try:
             if method.kind == "stream":
                 await handler(callee)
@@ -303,13 +303,13 @@ class Connection:
                 else:
                     await callee.send(await handler(message))
         except WaltzError as error:
-            told = errors.decode(errors.encode(error)) or error
+            outcome = errors.decode(errors.encode(error)) or error
         except asyncio.CancelledError:
-            told = ConnectionLost(address=self.address, reason="handler ended")
+            outcome = ConnectionLost(address=self.address, reason="handler ended")
             raise
         except Exception as defect:
             log.exception("handler failed", method=method.name)
             self.network.defects.append(f"{method.name}: {defect!r}")
-            told = ConnectionLost(address=self.address, reason="handler failed")
+            outcome = ConnectionLost(address=self.address, reason="handler failed")
         finally:
-            callee.leave(over, told)
+            callee.leave(over, outcome)

@@ -1,12 +1,12 @@
 """The coordinator port in one process: nodes with versions, sessions that can be expired or cut off, no threads and no time of its own.
 
-Decides nothing by chance: waiters wake in the order in which they came, so one seed replays one run. A call yields to the event loop once before
-it takes effect, as a real one would, or takes as long as the test says (`delay_s`). Nothing here blocks.
+Decides nothing by chance: waiters wake in the order in which they came, so one seed replays one run. A call yields to the event loop once before it
+takes effect, as a real one would, or lasts as long as the test sets (`delay_s`). No call blocks the thread.
 
 Faults: `expire(session)` ends a session as a real ensemble does after silence; `restore(snapshot)` sets everything back to an older state;
 `cut(session)` keeps its calls and watches waiting until `heal(session)`, and a session that expires while it is cut learns of it only then.
-`lag(session)` keeps its watches alone waiting until `catch_up(session)`: it lives and can read and write, and hears of no change. `loses_answer`
-says which changes take effect without their caller being told.
+`lag(session)` delays only its watches until `catch_up(session)`: the session can read and write but gets no notification of a change. `loses_answer`
+selects changes that take effect without a response to their caller.
 
 Followers: once `follower_lag_s` is set, each new session reads from a follower that applies a change that long after it was made.
 A session keeps ZooKeeper's promises (sequential consistency): it never goes back, sees its own writes, and every write or `latest` read brings its
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 FOLLOWER_STEP_S = 0.001
-"""Shortest time after which a wait looks at its follower again."""
+"""Shortest time after which a wait polls its follower again."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class MemoryEnsemble:
         """By path: what each change made of it, by the change's number. Kept where there are followers."""
         self._changed_s: list[float] = []
         self.observer: Callable[[str, bytes, int | None, int], None] = lambda path, data, expected, version: None
-        """Told of every node that was written: with which version expected (None: created, -1: any), and which it has now."""
+        """Called for every node that was written: with the expected version (None: created, -1: any), and the version that it has now."""
 
     def session(self) -> MemoryCoordinator:
         made = MemoryCoordinator(self, self._timeout_s, 0.0 if self.follower_lag_s is None else self.follower_lag_s())
@@ -110,7 +110,7 @@ class MemoryEnsemble:
     # ---- what sessions use ----
 
     def wake(self) -> None:
-        """Something changed: all waiters look again. Each takes a new event, so none is woken twice for one change."""
+        """Wakes all waiters after a change. Each then waits for a new event, so none is woken twice for one change."""
         waiting, self._changed = self._changed, []
         for event in waiting:
             event.set()

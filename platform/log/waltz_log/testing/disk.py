@@ -4,8 +4,8 @@ A file's bytes and a directory's names are synced separately, as POSIX has it: a
 synced. Every change that was not synced stands by itself in `pending()`, in the order of the changes; `survivor` gives the disk as the next start
 finds it after any fate of each of them, so that a test can go through them (`verification/crashes/crashes.py`) or draw them (`crash`).
 
-A sync that failed is final, as with Linux: what it should have written stays visible to whoever has the file open and is never written by a later
-sync, even one that succeeds. Who opens the file for writing anew sees the medium.
+A failed sync is final, as on Linux. What it should have written stays visible to a process that has the file open, and is never written by a later
+sync, even one that succeeds. A process that opens the file for writing again sees the medium.
 
 Faults are planted by the test: `before` is called with every operation that changes something and may raise, a write also with `TornWrite`;
 `before_read` is called with every read of a file and may raise; `total` bounds the bytes.
@@ -104,7 +104,7 @@ class SimulatedDisk:
         return content.read(0, content.size)
 
     def replace(self, path: str, content: bytes) -> None:
-        """Puts other bytes on the medium behind everybody's back, as rot or an operator would."""
+        """Changes bytes on the medium without the disk's users, like corruption or an operator."""
         file = self._file(path)
         file.now, file.durable, file.changes = Content(content), Content(content), []
 
@@ -233,6 +233,9 @@ class SimulatedDisk:
 
     def total_bytes(self) -> int:
         return self.total
+
+    def writable(self) -> bool:
+        return True
 
     def lock(self) -> None:
         self._alive("")

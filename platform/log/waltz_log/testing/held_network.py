@@ -1,5 +1,5 @@
-"""A network that a test stands in the middle of: appends can be kept on the wire and delivered later, answers can be kept from those who wait for
-them, and connections can live on after the process that made them is dead.
+"""A network between a test's processes that holds messages: appends can be kept on the wire and delivered later, answers can be withheld, and
+connections can outlive the process that made them.
 
 Wraps any network; what is not held passes as it is. For the cases between send and answer, which chance hits too rarely.
 """
@@ -37,7 +37,7 @@ class HeldNetwork:
         return await self._network.serve(address, service)
 
     async def deliver(self) -> int:
-        """Lets what is on the wire arrive, in the order of sending; how many frames a connection took."""
+        """Delivers what is on the wire, in the order of sending. Returns how many frames a connection accepted."""
         taken = 0
         async with self._delivering:
             for _ in range(len(self.wire)):

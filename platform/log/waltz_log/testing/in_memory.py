@@ -46,9 +46,8 @@ class _Planning:
         self._plan("unknown, appended" if appended else "unknown, lost", partition)
 
     def conflict_next_append(self, partition: int | None = None, *, data: bytes | None = None) -> None:
-        """Just before it, somebody else's transaction under the same locks is committed, so it is rejected with `LockConflict`. The rival appends
-        `data`, or the same data, as another process of the application would that does the same at the same moment. Waits for an append that
-        checks a lock."""
+        """Commits another transaction under the same locks just before the next append that checks a lock, which is rejected with `LockConflict`. The
+        other transaction has `data`, or the same data, like one of another process of the application that does the same at that moment."""
         self._plan("conflict", partition, data)
 
     @property
@@ -58,8 +57,10 @@ class _Planning:
 
 
 class InMemoryCluster(MemoryCluster):
-    """`async with InMemoryCluster(partitions=2) as cluster:`; clients are made by `client` and closed with it. Nodes are named `storage-0`,
-    `server-0` and so on: `kill_server`, `start_server`, `stop_server`, `kill_storage`, `start_storage` are coroutines that take such a name."""
+    """A cluster in the test's process: `async with InMemoryCluster(partitions=2) as cluster:`. `client` creates clients, which are closed with the
+    cluster. Nodes are named `storage-0`, `server-0` and so on. `kill_server`, `start_server`, `stop_server`, `kill_storage` and `start_storage`
+    are coroutines with such a name as argument. `fail_next_append`, `lose_next_answer` and `conflict_next_append` plan a fault of one append
+    (docs/guides/testing.md)."""
 
     def __init__(self, *, partitions: int = 1, storages: int = 3, servers: int = 2) -> None:
         if min(partitions, storages, servers) < 1:
@@ -99,7 +100,7 @@ class InMemoryCluster(MemoryCluster):
         return client
 
     async def coordinator(self) -> Coordinator:
-        """A session: with `network`, what `connect_over` of a client or an outbox takes."""
+        """A session. `connect_over` of a client or an outbox needs it and `network`."""
         return self.ensemble.session()
 
     async def _rival(self) -> WaltzClient:
@@ -113,7 +114,7 @@ class InMemoryCluster(MemoryCluster):
         return self._plan.planned
 
     def delay(self, most_s: float) -> None:
-        """Each message between any two processes takes up to so long from now on."""
+        """From now on each message between any two processes is delayed by up to this time."""
         self._delay_s = most_s
 
     def suspend_feeds(self) -> None:
@@ -121,6 +122,7 @@ class InMemoryCluster(MemoryCluster):
         self.faults.feeds_go_on.clear()
 
     def resume_feeds(self) -> None:
+        """Ends `suspend_feeds`: the feeds continue where they were."""
         self.faults.feeds_go_on.set()
 
 
@@ -133,7 +135,7 @@ class _InjectedSyncClient(SyncWaltzClient):
 
 
 class SyncInMemoryCluster:
-    """`with SyncInMemoryCluster(partitions=2) as cluster:`: the same for tests without an event loop. Clients are `SyncWaltzClient`s."""
+    """`InMemoryCluster` for tests without an event loop: `with SyncInMemoryCluster(partitions=2) as cluster:`. Its clients are `SyncWaltzClient`s."""
 
     def __init__(self, *, partitions: int = 1, storages: int = 3, servers: int = 2) -> None:
         self._sizes = {"partitions": partitions, "storages": storages, "servers": servers}
@@ -164,17 +166,18 @@ class SyncInMemoryCluster:
         self._background.close()
 
     def client(self, settings: ClientSettings | None = None) -> SyncWaltzClient:
-        """A client that meets the planned faults."""
+        """As `InMemoryCluster.client`."""
         client = _InjectedSyncClient.of(self._cluster, settings)
         self._clients.append(client)
         return client
 
     @property
     def faults_planned(self) -> int:
+        """As `InMemoryCluster.faults_planned`."""
         return self._cluster.faults_planned
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine beside the cluster."""
+        """Runs a coroutine in the cluster's event loop and returns its result."""
         return self._background.call(work)
 
     def create_topic(self, name: str, partitions: int = 1, **about: Any) -> Topic:
@@ -182,28 +185,37 @@ class SyncInMemoryCluster:
         return self.call(self._cluster.create_topic(name, partitions, **about))
 
     def delete_topic(self, name: str) -> None:
+        """As `InMemoryCluster.delete_topic`."""
         self.call(self._cluster.delete_topic(name))
 
     def kill_server(self, name: str) -> None:
+        """As `InMemoryCluster.kill_server`."""
         self.call(self._cluster.kill_server(name))
 
     def start_server(self, name: str) -> None:
+        """As `InMemoryCluster.start_server`."""
         self.call(self._cluster.start_server(name))
 
     def stop_server(self, name: str) -> None:
+        """As `InMemoryCluster.stop_server`."""
         self.call(self._cluster.stop_server(name))
 
     def kill_storage(self, name: str) -> None:
+        """As `InMemoryCluster.kill_storage`."""
         self.call(self._cluster.kill_storage(name))
 
     def start_storage(self, name: str) -> None:
+        """As `InMemoryCluster.start_storage`."""
         self.call(self._cluster.start_storage(name))
 
     def delay(self, most_s: float) -> None:
+        """As `InMemoryCluster.delay`."""
         self._cluster.delay(most_s)
 
     def suspend_feeds(self) -> None:
+        """As `InMemoryCluster.suspend_feeds`."""
         self._background.loop.call_soon_threadsafe(self._cluster.suspend_feeds)
 
     def resume_feeds(self) -> None:
+        """As `InMemoryCluster.resume_feeds`."""
         self._background.loop.call_soon_threadsafe(self._cluster.resume_feeds)

@@ -12,10 +12,12 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from waltz_log.client import Appended, ClientSettings, Draft, NotInLog, OutcomeUnknown, Receipt, WaltzClient
+from waltz_log.client import Appended, ClientSettings, Draft, Lock, NotInLog, OutcomeUnknown, Receipt, WaltzClient
 from waltz_log.client.append.bulk import BulkAppend
+from waltz_log.client.append.rows import Rows
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.messages import Encoded
@@ -112,25 +114,44 @@ class InjectedClient(WaltzClient):
 
 
 class _InjectedBulk(BulkAppend):
-    """Entries that meet a fault are appended by themselves, and told as the others are."""
+    """Entries with a fault are appended separately. Their outcomes are reported like those of others."""
 
     def __init__(self, plain: BulkAppend, client: InjectedClient, topic: TopicEpoch | None) -> None:
         super().__init__(plain._producer, plain._timeout_s, plain._on_ack, plain._on_error)
         self._client = client
         self._topic = topic
 
-    async def _enqueue(self, draft: Draft) -> bool:
+    async def _enqueue_some(self, rows: Rows, start: int, first: int) -> int:
+        """Row by row as long as a fault is planned."""
+        if not any(fault.partition in (None, self.receipt.partition) for fault in self._client.faults.planned):
+            return await super()._enqueue_some(rows, start, first)
+        await self._enqueue(_draft(rows, start))
+        return 1
+
+    async def _enqueue(self, draft: Draft) -> None:
         faults, partition = self._client.faults, self.receipt.partition
         fault = faults.pop_next(partition, locked=bool(draft.write_locks or draft.read_locks))
         if fault is None:
-            return await super()._enqueue(draft)
-        faults.planned.appendleft(fault)  # the append below takes it
+            await super()._enqueue(draft)
+            return
+        faults.planned.appendleft(fault)  # the append below meets it
         outcome = self._next_outcome()
         try:
             outcome.set_result(await (await self._client.enqueue(partition, draft, self._timeout_s, self._topic)))
         except WaltzError as error:
             outcome.set_exception(error)
-        return True
+
+
+def _draft(rows: Rows, row: int) -> Draft:
+    """One row as an append of its own."""
+    headers = rows.headers(row, row + 1)
+    kinds: list[list[Lock]] = [[], [], []]
+    if rows.locks is not None:
+        keys = iter(rows.locks.keys.cut(rows.locks.offsets[row], rows.locks.offsets[row + 1]))
+        for kind, count in zip(kinds, rows.locks.counts[3 * row : 3 * row + 3], strict=True):
+            kind += [Lock(rows.locks.name, bytes(key).decode()) for key in islice(keys, count)]
+    write, read, append = kinds
+    return Draft(bytes(rows.bodies(row, row + 1)[0]), headers if isinstance(headers, int) else headers[0], write, read, append, rows.mark)
 
 
 async def connect_injected(
@@ -229,12 +250,12 @@ class _Stream:
     async def cancel(self) -> None:
         await self._stream.cancel()
         if self._receiving is not None:
-            # It ends by that, with the error that whoever receives is to see.
+            # Ends the stream, with the error that the receiver is to see.
             await asyncio.gather(self._receiving, return_exceptions=True)
 
 
 def _without_the_first(frame: pb.AppendFrame, size: int) -> pb.AppendFrame | None:
-    """The frame without its first transaction, whose record has `size` bytes; None where that was all."""
+    """The frame without its first transaction, whose record has `size` bytes; None if that was all."""
     if size == len(frame.records):
         return None
     return pb.AppendFrame(
@@ -249,6 +270,6 @@ def _without_the_first(frame: pb.AppendFrame, size: int) -> pb.AppendFrame | Non
 
 
 def expect_partition(partition: int | None, partitions: int) -> None:
-    """Raises `InvalidRequest` where a fault is planned for a partition that is not there: it would never come."""
+    """Raises `InvalidRequest` if a fault is planned for a partition that is not there: it would never come."""
     if partition is not None and not 0 <= partition < partitions:
         raise InvalidRequest(reason=f"no such partition: {partition}")

@@ -1,8 +1,8 @@
-"""How messages travel between the hosts of an in-memory network: how long they take, which way is shut, what is repeated.
+"""The links between the hosts of an in-memory network: how long messages need, which direction is cut, what is repeated.
 
-A stream transport loses nothing and changes no order within a connection. What it does with loss is delay: a lost packet comes again later and holds
-up all that was sent after it. A shut link holds everything back; whoever waits across it longer than its patience takes the connection for broken.
-Decides nothing of its own: the fault injector sets the weather, the network asks.
+A stream transport loses nothing and changes no order within a connection. Loss becomes delay: a lost packet is sent again later and holds up all that
+was sent after it. A cut link holds everything back. An end that waits across it for longer than its patience treats the connection as broken. Decides
+nothing itself: the fault injector sets the values, the network reads them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ RESEND_S = 0.2
 @dataclass(slots=True)
 class Weather:
     """`loss`: of packets, each of them late then; `duplication`: of calls and first messages, that arrive a second time, up to `duplicate_late_s`
-    later; `patience_s`: how long an end waits on a silent connection, at most; `linger`: how often who broke off a connection cannot tell the other
-    end, which finds out by its own patience."""
+    later; `patience_s`: how long an end waits on a silent connection, at most; `linger`: how often the end of a connection does not reach the other
+    end, which detects it by its own patience."""
 
     delay_s: tuple[float, float] = (0.0, 0.01)
     loss: float = 0.0
@@ -38,7 +38,7 @@ class Links:
         self.weather = weather
         self.rng = rng
         self.slow: dict[str, float] = {}
-        """Hosts whose messages take so much longer just now."""
+        """The current additional delay of messages, by host."""
         self.opened: Callable[[str, str], None] = lambda source, target: None
         """Called when a link is open again."""
         self._shut: dict[tuple[str, str], int] = {}

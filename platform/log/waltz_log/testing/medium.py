@@ -34,7 +34,7 @@ class Pending(NamedTuple):
 
 
 class Content:
-    """A file's bytes. Those beyond `data`, up to `size`, are zeros and take no memory."""
+    """A file's bytes. Those beyond `data`, up to `size`, are zeros and need no memory."""
 
     __slots__ = ("data", "size")
 
@@ -120,7 +120,7 @@ class File:
             change.forsaken = True
 
     def drop_forsaken(self) -> None:
-        """What was to be written by a failed sync is not read from the medium by who opens the file anew."""
+        """A process that opens the file again does not see what a failed sync should have written."""
         if any(change.forsaken for change in self.changes):
             self.changes = [change for change in self.changes if not change.forsaken]
             self.now = self.durable.copy()

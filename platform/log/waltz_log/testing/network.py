@@ -131,15 +131,15 @@ class MemoryHost:
 
 
 class MemoryNetwork:
-    """Addresses are names; `host:0` gets a fresh number. `delay_s` is asked how long each message takes; or `links`, for hosts and their faults."""
+    """Addresses are names; `host:0` gets a fresh number. `delay_s` returns the delay of each message; or `links` does, for hosts and their faults."""
 
     def __init__(self, delay_s: Callable[[], float] | None = None, links: Links | None = None) -> None:
         self.links = links
         self.services: dict[str, tuple[dict[AnyMethod, Handler], Context]] = {}
         self.connections: dict[int, Connection] = {}
         self.observer: Callable[[Connection, str, Any, float], None] | None = None
-        """Told of every message that is sent: the connection, who sends it, the message, and since when it was to be sent: a peer that does not read
-        holds messages up, and what they say is of then."""
+        """Called for every message that is sent: the connection, the sender, the message, and since when it was to be sent. A peer that does not read
+        delays messages, whose contents are of that earlier time."""
         self.corrupts: Callable[[tuple[str, str], Any, bytes], bytes] | None = None
         """Given every message that a stream carries, from which host to which, and its bytes, says what arrives."""
         self.defects: list[str] = []

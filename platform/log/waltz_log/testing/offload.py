@@ -22,17 +22,17 @@ async def run_in_place(call: Callable[..., T], /, *arguments: Any) -> T:
 
 
 class SlowOffload:
-    """Calls take as long as `takes_s` says, each for itself; what a call changes is there at some moment of that time."""
+    """Each call lasts as long as `duration_s` returns. Its changes become visible at some moment of that time."""
 
-    def __init__(self, takes_s: Callable[[], float]) -> None:
-        self._takes_s = takes_s
+    def __init__(self, duration_s: Callable[[], float]) -> None:
+        self._duration_s = duration_s
 
     async def __call__(self, call: Callable[..., T], /, *arguments: Any) -> T:
-        await asyncio.sleep(self._takes_s())
+        await asyncio.sleep(self._duration_s())
         try:
             return call(*arguments)
         finally:
-            await asyncio.sleep(self._takes_s())
+            await asyncio.sleep(self._duration_s())
 
 
 class HangingOffload:

@@ -1,7 +1,7 @@
 """Log servers without replicas, over any network: an in-memory log with the real lock rule, and faults on demand.
 
 For tests of clients. What one server answers is what the protocol says an owner answers; the servers of one `ScriptedCluster` share the log, as
-owners of one cluster do. Faults are taken in order, one by each frame that arrives. Nothing is durable, nothing is replicated.
+owners of one cluster do. Faults are used in order, one for each frame that arrives. Nothing is durable, nothing is replicated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Mounted:
     def end(self, error: Exception) -> None:
         if not self.ended.done():
             self.ended.set_exception(error)
-            self.ended.exception()  # a stream that ended otherwise meanwhile has nobody to tell
+            self.ended.exception()  # a stream that has ended otherwise has no reader
 
 
 class ScriptedLog:
@@ -156,14 +156,14 @@ class ScriptedCluster:
     async def publish(self) -> None:
         await self.coordinator.set(ASSIGNMENT, self._assignment().to_bytes(), -1)
 
-    async def move(self, partition: int, server_id: int | None, *, tell: bool = True) -> None:
-        """Gives the partition to another server. `tell` False: the clients of the old one are left to notice."""
+    async def move(self, partition: int, server_id: int | None, *, notify: bool = True) -> None:
+        """Gives the partition to another server. `notify` False: the clients of the old one are left to notice."""
         before = self.owner[partition]
         self.owner[partition] = Ownership(server_id, before.generation + 1)
         log = self.logs[partition]
         log.locks = LockTable(log.high_water_mark, 1_000_000)
         await self.publish()
-        if tell:
+        if notify:
             for mounted in list(log.mounted):
                 mounted.end(NotOwner(partition=partition, reason="moved"))
 
@@ -262,10 +262,10 @@ class ScriptedServer:
                 continue
             if not mounted.client_id or not mounted.ready:
                 raise ProtocolViolation(reason="append on a stream that is not mounted for appends")
-            await mounted.stream.send(pb.ServerMessage(result=await self._take(log, mounted, message.append)))
+            await mounted.stream.send(pb.ServerMessage(result=await self._answer_frame(log, mounted, message.append)))
         await asyncio.get_running_loop().create_future()
 
-    async def _take(self, log: ScriptedLog, mounted: _Mounted, frame: pb.AppendFrame) -> pb.AppendResult:
+    async def _answer_frame(self, log: ScriptedLog, mounted: _Mounted, frame: pb.AppendFrame) -> pb.AppendResult:
         log.frames += 1
         fault = log.faults.popleft() if log.faults else None
         sequences = headers_array(frame.records, frame.lengths)["sequence"].tolist()

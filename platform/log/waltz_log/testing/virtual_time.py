@@ -1,14 +1,14 @@
 """An event loop whose time is its own, and processes inside it that can be stopped and killed.
 
-When nothing can run, time jumps to the next timer. A run takes as long as its work and no longer, and the same work in the same order gives the same
-run. Only for code that meets the outside through ports: a real socket or thread would never be waited for.
+When nothing can run, time jumps to the next timer. So a run lasts only as long as its work, and the same work in the same order gives the same run.
+Only for code that uses the outside world through ports: the loop would never wait for a real socket or thread.
 
 A `SimulatedProcess` is a name for tasks: what is started by `spawn`, and all that it starts in turn, belongs to it. While it is paused nothing of it
 runs, as after SIGSTOP: its timers fire late, all at once, when it is resumed, and what others sent waits in its queues. Its clock may drift: `time()`
 and the timers of what belongs to it are of its own time, which runs faster or slower than that of the loop (`world_time_s`).
 
 The loop replaces the one pass of asyncio's loop (`_run_once`), which has neither sockets nor threads to ask here: that is where a paused process's
-work is put aside, and it takes a third of the time.
+work is put aside, and it needs a third of the time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class SimulatedProcess:
         return own_s + (now_s - world_s) * self._rate
 
     def world_time_s(self, own_s: float) -> float:
-        """When the process's clock says that, and not a rounding error earlier: who finds his time not come yet would wait for ever at one moment."""
+        """The loop's time at which the process's clock shows `own_s`, not a rounding error earlier: a timer that wakes too early would wait again at
+        the same moment, endlessly."""
         world_s, since_s = self._drifted_at_s
         found = world_s + (own_s - since_s) / self._rate
         while self.own_time_s(found) < own_s:
@@ -127,7 +128,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self.now_s
 
     def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.TimerHandle:
-        """`when` is of the process that calls, whoever's context the callback runs in."""
+        """`when` is in the time of the calling process, whatever context the callback runs in."""
         if self.drifting and (process := _PROCESS.get()) is not None:
             when = process.world_time_s(when)
         return super().call_at(when, callback, *args, context=context)

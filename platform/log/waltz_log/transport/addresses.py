@@ -1,7 +1,8 @@
-"""A TCP address that several processes of one node listen at: taken once, by who starts them, so that it stays the node's while workers come and go.
+"""A TCP address at which several processes of one node listen. The process that starts them reserves it, so that it stays the node's while workers
+are restarted.
 
-The kernel gives each new connection to one of the listening sockets (SO_REUSEPORT). The socket that keeps the address never listens, so no connection
-comes to it. Two nodes at one address are refused as they would be without workers: before it is shared the address is taken for oneself.
+The kernel gives each new connection to one of the listening sockets (SO_REUSEPORT). The socket that reserves the address never listens, so it
+receives no connection. Two nodes at one address are refused, as without workers: the address is first bound exclusively, then shared.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ADVICE = {
 
 
 def listen_error(address: str) -> OSError:
-    """Why nobody can listen at `host:port`, and what to do, found by trying it. gRPC only says to switch its debugging on."""
+    """The reason why no process can listen at `host:port`, and what to do, found by trying it. gRPC's own error only recommends its debug output."""
     host, _, port = address.rpartition(":")
     reason, advice = "the address was taken a moment ago", "try again"
     try:
@@ -44,7 +45,7 @@ def listen_error(address: str) -> OSError:
 
 
 class ReservedAddress:
-    """`address` is `host:port` with the real port where 0 was asked for. Raises `OSError` where the address is taken or is none."""
+    """`address` is `host:port`, with the assigned port if 0 was requested. Raises `OSError` if the address is in use or invalid."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

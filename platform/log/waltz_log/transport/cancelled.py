@@ -1,4 +1,4 @@
-"""Whose cancellation a `CancelledError` is."""
+"""Distinguishes the cancellation of a task from that of what it awaits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["task_is_cancelled"]
 
 
 def task_is_cancelled() -> bool:
-    """gRPC tells a call that was cancelled here, or whose channel was closed, as if the task that uses it had been cancelled; so does a future that
-    somebody else cancelled. This tells them apart."""
+    """Whether the current task itself is cancelled. gRPC raises `CancelledError` also if the call was cancelled here or its channel was closed; so
+    does a future that other code cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,10 +1,10 @@
 """The network of one worker of a node: every request is answered by the worker that owns its partition, whichever worker it arrives at.
 
-All workers listen at the node's one address (the kernel spreads connections over them), and each at one that its fellows reach it at. The first
-message of a call names the partition (`routes`). A call for another worker is passed on as it is, message by message: only the first one is decoded,
-and none are collected, so that this worker's memory holds one message a direction beside what the transport buffers, and
-back-pressure, half close, deadline, cancellation and the status with its details reach the other end. A call that was passed on is never passed on
-again: workers that disagree about an owner refuse it, they do not play ball. Decides nothing about partitions beyond `Shard`.
+All workers listen at the node's one address (the kernel spreads connections over them), and each at an address for its sibling workers. The first
+message of a call names the partition (`routes`). A call for another worker is forwarded unchanged, message by message. Only the first message is
+decoded, and none are collected. So this worker holds one message for each direction besides what the transport buffers, and back-pressure, half
+close, deadline, cancellation and the status with its details reach the other end. A forwarded call is never forwarded again: if workers disagree
+about an owner, they refuse the call. Decides nothing about partitions beyond `Shard`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from google.protobuf.message import DecodeError
 
 from waltz_log import errors
 from waltz_log.core.metadata import PARTITIONS_MAX
-from waltz_log.core.ports import AnyMethod, Handler, Listener, Network, Service
+from waltz_log.core.ports import AnyMethod, CallMethod, Handler, Listener, Network, Request, Response, Service
 from waltz_log.core.status.worker_statistics import ForwardingStatistics, WorkerStatistics
 from waltz_log.core.topics.sharding import Shard, worker_of
-from waltz_log.errors import ProtocolViolation
+from waltz_log.errors import ProtocolViolation, Unavailable
 from waltz_log.transport.addresses import listen_error
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import DirectListener
@@ -34,7 +34,7 @@ from waltz_log.transport.gathering import GATHERED, describing
 from waltz_log.transport.grpc import CHANNEL_OPTIONS, EOF, STREAMS_PER_CONNECTION, GrpcNetwork, ServedStream, answered, begun, server_options
 from waltz_log.transport.routes import partition_of, route_of
 
-__all__ = ["Forwarded", "WorkerNetwork"]
+__all__ = ["AllWorkers", "Forwarded", "WorkerNetwork"]
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ PASSED_ON = "waltz-passed-on"
 """Metadata of a call that one worker passes to another."""
 
 GATHER_TIMEOUT_S = 1.5
-"""For what all workers are asked: below the patience of whoever asks a node for its state."""
+"""The timeout of a call that all workers answer. It is shorter than the timeout of callers that request a node's state."""
 
 GATHERED_CALLS_MAX = 16
 """Of a connection to another worker, kept for what all workers are asked."""
@@ -62,14 +62,14 @@ class Forwarded:
 
 
 class WorkerNetwork(GrpcNetwork):
-    """The network port of one worker. `addresses`: the node's, and this worker's own if it has one; `fellows`: what the workers reach each other at,
-    in their order; `describe`: what this process reports of itself in the node's statistics."""
+    """The network port of one worker. `addresses`: the node's, and this worker's own if it has one; `siblings`: the addresses at which the workers
+    reach each other, in their order; `describe`: what this process reports about itself in the node's statistics."""
 
     def __init__(
         self,
         shard: Shard,
         addresses: Sequence[str],
-        fellows: Sequence[str],
+        siblings: Sequence[str],
         describe: Callable[[], WorkerStatistics] | None = None,
         *,
         direct_port: int = 0,
@@ -78,8 +78,8 @@ class WorkerNetwork(GrpcNetwork):
         own_port = direct_port + shard.worker if direct_port > 0 else direct_port
         super().__init__(own_port, streams_per_connection=streams_per_connection)
         self._shard = shard
-        self._addresses = [*addresses, fellows[shard.worker]]
-        self._fellows = fellows
+        self._addresses = [*addresses, siblings[shard.worker]]
+        self._siblings = siblings
         self._describe = describe or partial(WorkerStatistics, shard.worker, answers=True)
         self.forwarded = Forwarded()
 
@@ -88,7 +88,7 @@ class WorkerNetwork(GrpcNetwork):
         server = grpc.aio.server(options=server_options(self._streams_per_connection, share_port=True))
         direct = DirectListener(self._addresses[0], self._direct_port, service)
         offered = (*describing(service, self._report), *direct.service)
-        calls = _Calls(self._shard, self._fellows, offered, self.forwarded, self._streams_per_connection)
+        calls = _Calls(self._shard, self._siblings, offered, self.forwarded, self._streams_per_connection)
         for group, handlers in calls.grouped().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
         for each in self._addresses:
@@ -123,7 +123,7 @@ class _WorkerListener:
 
 
 class _OwnStream(ServedStream):
-    """A stream that this worker answers itself: its first message was read to see whose it is."""
+    """A stream that this worker answers itself. Its first message was already read to find the owner."""
 
     def __init__(self, context: Any, method: AnyMethod, first: Any | None) -> None:
         super().__init__(context)
@@ -145,13 +145,13 @@ def _decoded(method: AnyMethod, message: bytes) -> Any:
 
 
 def _encoded(message: Any) -> bytes:
-    """What is passed on is bytes already."""
+    """A message as bytes. A forwarded message is bytes already."""
     data: bytes = message if type(message) is bytes else message.SerializeToString()
     return data
 
 
 @dataclass
-class _FellowChannel:
+class _SiblingChannel:
     """A connection to another worker, and how many calls it carries now."""
 
     channel: grpc.aio.Channel
@@ -159,15 +159,15 @@ class _FellowChannel:
 
 
 class _Calls:
-    """What is done with a call that arrived."""
+    """Answers or forwards the calls that arrive."""
 
-    def __init__(self, shard: Shard, fellows: Sequence[str], service: Service, forwarded: Forwarded, streams_per_connection: int) -> None:
+    def __init__(self, shard: Shard, siblings: Sequence[str], service: Service, forwarded: Forwarded, streams_per_connection: int) -> None:
         self._shard = shard
-        self._fellows = fellows
+        self._siblings = siblings
         self._service = service
         self._forwarded = forwarded
         self._streams_max = max(1, streams_per_connection - GATHERED_CALLS_MAX)
-        self._channels: dict[int, list[_FellowChannel]] = {}
+        self._channels: dict[int, list[_SiblingChannel]] = {}
 
     def grouped(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
         """As gRPC wants them. All are streams of bytes: on the wire a call with one request and one answer is a stream of one message each way."""
@@ -221,30 +221,22 @@ class _Calls:
         async def ask(worker: int) -> Any | None:
             if worker == self._shard.worker:
                 return await handler(request)
-            call = self._channel(worker).channel.unary_unary(method.name, None, method.response.FromString)
-            try:
-                return await call(first, timeout=GATHER_TIMEOUT_S, metadata=((PASSED_ON, "1"),))
-            except grpc.aio.AioRpcError as error:
-                refused = errors.decode(error.details() or "")
-                if refused is not None:
-                    raise refused from None
-                log.warning("worker does not answer", worker=worker, method=method.name, reason=error.details())
-                return None
+            return await _part(self._channel(worker).channel, worker, method, first)
 
         gather = GATHERED[method]
-        wanted = gather.partitions(request)[:PARTITIONS_MAX]  # nobody has more to ask about
+        wanted = gather.partitions(request)[:PARTITIONS_MAX]  # a valid request has no more
         owners = sorted({worker_of(partition, self._shard.workers) for partition in wanted}) or range(self._shard.workers)
         return gather.together(await asyncio.gather(*(ask(worker) for worker in owners)))
 
     # ---- another worker ------------------------------------------------------------------------------------------------------------------------
 
-    def _channel(self, worker: int) -> _FellowChannel:
-        """The calls of many clients go to a worker, so one connection may be full: the first that has room, or another one."""
+    def _channel(self, worker: int) -> _SiblingChannel:
+        """A connection to the worker with a free stream, or a new one: calls of many clients go to a worker, so a connection may be full."""
         channels = self._channels.setdefault(worker, [])
         for channel in channels:
             if channel.calls < self._streams_max:
                 return channel
-        channels.append(_FellowChannel(grpc.aio.insecure_channel(self._fellows[worker], options=CHANNEL_OPTIONS)))
+        channels.append(_SiblingChannel(grpc.aio.insecure_channel(self._siblings[worker], options=CHANNEL_OPTIONS)))
         return channels[-1]
 
     async def _pass_on(self, method: AnyMethod, first: bytes, context: Any, worker: int) -> None:
@@ -297,6 +289,38 @@ class _Calls:
     async def close(self) -> None:
         channels, self._channels = self._channels, {}
         await asyncio.gather(*(each.channel.close(None) for of_worker in channels.values() for each in of_worker))
+
+
+class AllWorkers:
+    """Asks all workers of a node from outside of them, as their supervisor does."""
+
+    def __init__(self, siblings: Sequence[str]) -> None:
+        self._channels = [grpc.aio.insecure_channel(each, options=CHANNEL_OPTIONS) for each in siblings]
+
+    async def ask(self, method: CallMethod[Request, Response], request: Request) -> Response:
+        """One answer of the parts of all workers that answer in time. Raises `Unavailable` if none does."""
+        message = request.SerializeToString()
+        parts = await asyncio.gather(*(_part(channel, worker, method, message) for worker, channel in enumerate(self._channels)))
+        if all(part is None for part in parts):
+            raise Unavailable(reason="no worker of the node answers")
+        answer: Response = GATHERED[method].together(parts)
+        return answer
+
+    async def close(self) -> None:
+        await asyncio.gather(*(channel.close(None) for channel in self._channels))
+
+
+async def _part(channel: grpc.aio.Channel, worker: int, method: AnyMethod, request: bytes) -> Any | None:
+    """What one worker answers for itself; None if it does not answer in time. Raises what it refuses."""
+    call = channel.unary_unary(method.name, None, method.response.FromString)
+    try:
+        return await call(request, timeout=GATHER_TIMEOUT_S, metadata=((PASSED_ON, "1"),))
+    except grpc.aio.AioRpcError as error:
+        refused = errors.decode(error.details() or "")
+        if refused is not None:
+            raise refused from None
+        log.warning("worker does not answer", worker=worker, method=method.name, reason=error.details())
+        return None
 
 
 def _passed_on(context: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Calls that every worker of a node answers in part: how the parts become the node's one answer. Statistics are merged by `waltz_log.statistics`.
+"""Calls that every worker of a node answers in part: merges the parts into the node's answer. `waltz_log.statistics` merges statistics.
 
-A worker that does not answer is left out: its partitions are missing in the answer, as those of a node that is down are, and `workers` of the
-statistics says so. One that refuses speaks for all: what it says is the answer.
+A worker that does not answer is left out: its partitions are missing in the answer, like those of a node that is down, and `workers` of the
+statistics shows it. If a worker refuses the call, its error is the node's answer.
 
 `Any` stands for the messages of whichever method is called; `_gather` checks that a method and its functions fit.
 """
@@ -25,8 +25,8 @@ __all__ = ["GATHERED", "Gather", "describing"]
 
 
 class Gather(NamedTuple, Generic[Request, Response]):
-    """`together`: from the answers in the order of the workers, None where there is none, to one answer. `partitions`: of which a request wants to
-    know; nobody but their owners is asked then, so that a worker that stands still holds up nobody who asks of others. Empty: of all."""
+    """`together`: merges the answers in the order of the workers, None for a missing one. `partitions`: the partitions that a request names. Only
+    their owners are asked then, so that a worker that hangs does not delay requests for other partitions. Empty: all workers are asked."""
 
     together: Callable[[Sequence[Response | None]], Response]
     partitions: Callable[[Request], Sequence[int]]
@@ -36,12 +36,12 @@ def describing(service: Service, describe: Callable[[], WorkerStatistics]) -> Se
     """The service, with what its process reports of itself among the workers of its statistics."""
 
     def described(handler: Handler) -> Handler:
-        async def tell(request: Any) -> Any:
+        async def with_worker(request: Any) -> Any:
             answer = await handler(request)
             answer.json = json.dumps(json.loads(answer.json) | {"workers": [to_json(describe())]})
             return answer
 
-        return tell
+        return with_worker
 
     return [Served(each.method, described(each.handler)) if each.method in _STATISTICS else each for each in service]
 

@@ -56,7 +56,7 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     # Reconnecting is ours to pace: callers back off, the channel must not add seconds to it.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # How long one attempt may take, whatever its name says: some round trips to a peer that is far away or busy.
+    # Limits one connection attempt, whatever the name of the option suggests: several round trips to a distant or busy peer.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.so_reuseport", 0),
@@ -70,8 +70,8 @@ STREAMS_PER_CONNECTION = 4608
 
 
 def server_options(streams_per_connection: int, *, share_port: bool = False) -> list[tuple[str, Any]]:
-    """Of a gRPC server. A client that knows the limit keeps back what it begins above it until something else has ended. What a client begins
-    before it knows the limit, or all the same, the transport refuses, which the caller sees as `ConnectionLost`."""
+    """The options of a gRPC server. A client that knows the limit delays a new stream above it until another one ends. The transport refuses a stream
+    that a client begins before it knows the limit, or in spite of it; the caller gets `ConnectionLost`."""
     options = [(name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.so_reuseport"]
     return [*options, ("grpc.so_reuseport", int(share_port)), ("grpc.max_concurrent_streams", streams_per_connection)]
 
@@ -90,7 +90,7 @@ def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzE
 
 
 async def begun(call: Any) -> bool:
-    """Returns when the call's headers are out, or False where it ended before: gRPC's own wait for them has no end then."""
+    """Returns when the call's headers are out, or False if it ended before: gRPC's own wait for them has no end then."""
     ended = asyncio.Event()
     call.add_done_callback(lambda _: ended.set())
     connected, over = asyncio.ensure_future(call.wait_for_connection()), asyncio.ensure_future(ended.wait())
@@ -175,8 +175,8 @@ class ServedStream:
         self._context = context
 
     async def begin(self) -> None:
-        """Sends the call's headers. To be done before anything else is: gRPC sends them with the first message otherwise, and a handler that ends
-        with an error while that message is under way sends them twice, which fails, and its caller is never told that the call has ended."""
+        """Sends the call's headers. Call it before anything else. Otherwise gRPC sends them with the first message, and a handler that ends with an
+        error while that message is being sent sends them twice. That fails, and the caller never learns that the call has ended."""
         await self._try(self._context.send_initial_metadata(()))
 
     async def send(self, message: Any) -> None:
@@ -196,7 +196,7 @@ class ServedStream:
         """Nothing to do: the stream finishes when its handler returns."""
 
     async def cancel(self) -> None:
-        """The caller is told that the call was cancelled."""
+        """Reports to the caller that the call was cancelled."""
         with suppress(grpc.aio.AbortError):
             await self._context.abort(grpc.StatusCode.CANCELLED, "cancelled by the server")
 
@@ -266,7 +266,7 @@ class _GrpcListener:
 
 
 async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any:
-    """What a handler gives, with its errors told to the caller in the status."""
+    """Runs a handler, and sends its errors to the caller in the status."""
     try:
         return await work
     except WaltzError as error:
@@ -276,7 +276,7 @@ async def answered(method: AnyMethod, work: Awaitable[Any], context: Any) -> Any
     except asyncio.CancelledError:
         if task_is_cancelled():
             raise
-        # What it waited for was cancelled, not the call. gRPC would tell the peer nothing, ever.
+        # Something that the handler awaited was cancelled, not the call. gRPC would never report that to the peer.
         await context.abort(grpc.StatusCode.UNAVAILABLE, "what the call waited for was given up")
     except Exception as error:
         log.exception("call failed", method=method.name, peer=context.peer())
@@ -309,8 +309,8 @@ def _guarded(method: AnyMethod, handler: Handler) -> Callable[..., Awaitable[Any
 
 
 class GrpcNetwork:
-    """Plain-text gRPC on TCP, and beside it the connections of `direct`, taken at `direct_port`; 0: at a free one; -1: none are.
-    `streams_per_connection`: what a server takes at once of each connection."""
+    """Plain-text gRPC on TCP, and the connections of `direct` at `direct_port`; 0: at a free port; -1: none. `streams_per_connection`: how many
+    streams a server accepts at once on each connection."""
 
     def __init__(self, direct_port: int = 0, *, streams_per_connection: int = STREAMS_PER_CONNECTION) -> None:
         self._direct_port = direct_port
@@ -320,7 +320,7 @@ class GrpcNetwork:
         return _GrpcChannel(address)
 
     async def serve(self, address: str, service: Service) -> Listener:
-        """Raises `OSError` where the address cannot be bound."""
+        """Raises `OSError` if the address cannot be bound."""
         server = grpc.aio.server(options=server_options(self._streams_per_connection))
         direct = DirectListener(address, self._direct_port, service)
         grouped: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
@@ -340,7 +340,7 @@ class GrpcNetwork:
         for group, handlers in grouped.items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(group, handlers),))
         host, _, wanted = address.rpartition(":")
-        if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC takes another one then, and says nothing
+        if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC then uses another one, without an error
             raise listen_error(address)
         try:
             port = server.add_insecure_port(address)

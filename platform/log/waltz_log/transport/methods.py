@@ -43,8 +43,8 @@ __all__ = [
 PROTOCOL_VERSION = SPOKEN.highest
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-"""Largest message any port accepts. Senders stay far below (frames of 64 KiB to 1 MiB, one record up to the record limit); above it the
-connection ends with an error before memory is taken."""
+"""Largest message any port accepts. Senders stay far below (frames of 64 KiB to 1 MiB, one record up to the record limit); above it the connection
+ends with an error before memory is allocated."""
 
 # offered by the log server
 MOUNT = StreamMethod("/waltz.Server/Mount", pb.ClientMessage, pb.ServerMessage)

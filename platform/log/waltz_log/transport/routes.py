@@ -18,7 +18,7 @@ __all__ = ["partition_of", "route_of"]
 
 @cache
 def route_of(method: AnyMethod) -> tuple[str, ...] | None:
-    """The fields that lead to the partition; None where every worker is asked. Raises `InvalidRequest` for a request that could be read in two
+    """The fields that lead to the partition; None if every worker is asked. Raises `InvalidRequest` for a request that could be read in two
     ways: a defect of the message."""
     if _names_partition(method.request.DESCRIPTOR):
         return ("partition",)
@@ -33,7 +33,7 @@ def route_of(method: AnyMethod) -> tuple[str, ...] | None:
 
 
 def partition_of(message: Any, route: tuple[str, ...]) -> int:
-    """0 where the message does not name one, as protobuf has it: whoever owns partition 0 says what is wrong with it."""
+    """0 if the message names none, as in protobuf: the owner of partition 0 refuses the message with the reason."""
     return int(reduce(getattr, route, message))
 
 

@@ -42,6 +42,6 @@ def agreed(client: Versions, server: Versions) -> int:
 
 
 def expect_spoken(version: int, client: Versions, address: str) -> None:
-    """What a server answered, judged by the client. Raises `ProtocolViolation` where the client does not speak it."""
+    """What a server answered, judged by the client. Raises `ProtocolViolation` if the client does not speak it."""
     if not client.lowest <= version <= client.highest:
         raise ProtocolViolation(reason=f"the server chose protocol version {version}, this client speaks {client}: address={address}")

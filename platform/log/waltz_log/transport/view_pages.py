@@ -32,7 +32,7 @@ def encode_view_page(records: Sequence[WalRecord], *, start: int, bound: int, ne
 
 
 def decode_view_page(page: Any) -> list[WalRecord]:
-    """Raises `ProtocolViolation` where the columns do not fit together."""
+    """Raises `ProtocolViolation` if the columns do not fit together."""
     count = len(page.transaction_ids) // 8
     try:
         ids, times = unpack(f">{count}q", page.transaction_ids), unpack(f">{count}q", page.times_ms)

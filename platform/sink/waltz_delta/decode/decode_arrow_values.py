@@ -1,7 +1,9 @@
 """One Arrow column as the declared type: cast if nothing is lost, and refused if Arrow would guess. Values only, no Spark.
 
 Arrow reads any whole number as the microseconds of a timestamp or the days of a date, and reads strings as numbers (even `0x1F`). The settings for
-numbers without a unit, numeric strings and bounds apply here as in JSON, also within lists, structs and maps."""
+numbers without a unit, numeric strings and bounds apply here as in JSON, also within lists, structs and maps.
+
+Pyright does not know the functions of `pyarrow.compute`: pyarrow generates them when it is imported."""
 
 from __future__ import annotations
 
@@ -169,9 +171,9 @@ def _check_strings(values: pa.Array, wanted: pa.DataType, path: str) -> None:
     if pa.types.is_decimal(wanted):
         form = rf"^-?(0|[1-9][0-9]*)(\.[0-9]{{0,{wanted.scale}}}0*)?$"
     texts = _cast(values, pa.string())
-    wrong = texts.filter(pc.invert(pc.match_substring_regex(texts, form)))
+    wrong = texts.filter(pc.invert(pc.match_substring_regex(texts, form)))  # pyright: ignore[reportAttributeAccessIssue]
     if not len(wrong) and pa.types.is_floating(wanted):
-        wrong = texts.filter(pc.is_inf(texts.cast(wanted)))
+        wrong = texts.filter(pc.is_inf(texts.cast(wanted)))  # pyright: ignore[reportAttributeAccessIssue]
     if len(wrong):
         raise Refused(f"{path} is the string {wrong[0].as_py()[:40]}, not {wanted}")
 
@@ -189,7 +191,7 @@ def _check_bounds(values: pa.Array, kind: pa.DataType, path: str, settings: Deco
         reason = f"not a date from {EARLIEST.date()} to {LATEST.date()}"
     else:
         return
-    found = pc.min_max(counts).as_py()
+    found = pc.min_max(counts).as_py()  # pyright: ignore[reportAttributeAccessIssue]
     for count in (found["min"], found["max"]):
         if count is not None and not least <= count <= most:
             what = "microseconds" if pa.types.is_timestamp(kind) else "days"

@@ -30,6 +30,7 @@ class Rule(Protocol):
     def inspects(self, kind: DataType) -> bool: ...
     def converts(self, kind: DataType) -> bool:
         """Whether `check` returns another value than it was given."""
+        ...
 
     def check(self, read: Column, kind: DataType, path: str) -> Checked: ...
 
@@ -92,7 +93,7 @@ def replaced(kind: DataType, test: Test, other: DataType) -> DataType:
 
 
 def kept_only(kind: DataType, test: Test) -> DataType | None:
-    """The type without fields in which no scalar passes the test; None where none does."""
+    """The type without fields in which no scalar passes the test; None if none does."""
     if isinstance(kind, StructType):
         fields = [StructField(field.name, kept) for field in kind.fields if (kept := kept_only(field.dataType, test)) is not None]
         return StructType(fields) if fields else None

@@ -30,10 +30,12 @@ ATTEMPTS = 8
 
 
 class DeltaAppend:
-    """For `foreachBatch`: `rows.writeStream.foreachBatch(DeltaAppend(path, cluster_key)).start()`. Also `write(rows)` for a batch DataFrame.
+    """Adds every row of the log to a table, exactly once: `rows.writeStream.foreachBatch(DeltaAppend(path, cluster_key)).start()`, and `write(rows)`
+    for a batch DataFrame.
 
     The rows keep the source's columns `partition` and `transaction_id`. `partition_by`, `cluster_by` and `properties` apply when the first batch
-    creates the table."""
+    creates the table. `evolution`: what happens to columns that the table lacks. `attempts`: how often a batch is tried while other writers commit
+    to the table."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class DeltaAppend:
         self._partition_by = tuple(partition_by)
         self._cluster_by = tuple(cluster_by)
         self._properties = dict(properties or {})
-        self._evolution = evolution
+        self._evolution: Evolution = evolution
         self._attempts = attempts
         self._fitted: tuple[str, StructType, list[str]] | None = None
         self._prepared = False

@@ -29,7 +29,8 @@ __all__ = ["DeltaHistory"]
 
 
 class DeltaHistory(MergeSink):
-    """For `foreachBatch`, and `write(rows)` for a batch DataFrame; like `DeltaUpsert`, but keeps every version."""
+    """Keeps every version of a key, with the range in which it was valid: `foreachBatch(DeltaHistory(path, cluster_key, keys))`, and `write(rows)`
+    for a batch DataFrame. The arguments are those of `DeltaUpsert`; `names` are the names of the columns that it adds."""
 
     def __init__(
         self,

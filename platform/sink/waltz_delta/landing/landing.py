@@ -63,7 +63,8 @@ class _Prepared:
 
 
 class Landing:
-    """For `foreachBatch`; `write(rows)` lands a batch DataFrame by the same rules. Not for two queries at the same time: create one for each."""
+    """Lands one query in several tables: `foreachBatch(Landing(settings, cluster_key))`, and `write(rows)` for a batch DataFrame. Two queries must
+    not share one: create one for each."""
 
     def __init__(self, settings: LandingSettings, cluster_key: str) -> None:
         self.settings = settings
@@ -95,15 +96,17 @@ class Landing:
         self._land(batch, batch_id)
 
     def write(self, rows: DataFrame, covered: BatchRange | None = None) -> None:
-        """`covered`: the range of the log that the rows were read from, if it is known. Otherwise the range of the rows' ids is used, which costs a
-        pass over them."""
+        """Lands a batch DataFrame by the same rules. `covered`: the range of the log that the rows were read from, if it is known. Otherwise the
+        range of the rows' ids is used, which costs a pass over them."""
         self._land(rows, None, covered)
 
     @property
     def outputs(self) -> Sequence[tuple[Way, DeltaAppend | MergeSink]]:
+        """For each output, in order: how its rows are selected and decoded, and the sink of its table."""
         return list(zip(self._ways, self._sinks, strict=True))
 
     def statistics(self) -> LandingStatistics:
+        """What this `Landing` has landed: counts of batches and dead letters."""
         return self._statistics
 
     def starting_transaction_ids(

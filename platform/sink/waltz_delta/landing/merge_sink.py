@@ -29,18 +29,23 @@ class MergeRule(Protocol):
 
     def prepare(self, spark: SparkSession, visible: StructType) -> None:
         """Creates what the rule needs besides the table."""
+        ...
 
     def table_schema(self, visible: StructType) -> StructType:
         """The table's columns: those of the rows, then the rule's own."""
+        ...
 
     def source(self, spark: SparkSession, rows: DataFrame, *, late: bool) -> DataFrame:
         """The rows reduced to those that the MERGE needs. `late`: they come from below the marks."""
+        ...
 
     def remember(self, spark: SparkSession, source: DataFrame) -> None:
         """Writes what must be stored outside of the table before the MERGE of `source`. Idempotent. May raise `LostRace`."""
+        ...
 
     def merge(self, spark: SparkSession, path: str, source: DataFrame, columns: Sequence[str]) -> Any:
         """Runs the MERGE of `source`, which is held, into these columns of the table. Returns Delta's result; may raise `LostRace`."""
+        ...
 
 
 class MergeSink:
@@ -67,7 +72,7 @@ class MergeSink:
         self._sequence = sequence
         self._layout = {"partition_by": tuple(partition_by), "cluster_by": tuple(cluster_by)}
         self._properties = dict(properties or {})
-        self._evolution = evolution
+        self._evolution: Evolution = evolution
         self._attempts = attempts
         self._table = MergedTable(path, cluster_key)
         self._fitted: tuple[str, StructType, list[str]] | None = None
@@ -127,6 +132,7 @@ class MergeSink:
         return self._staged(spark, self._table.state(spark), {}, rows, late=True)
 
     def marks(self, spark: SparkSession) -> Mapping[int, int]:
+        """The marks of the table: for each log partition, the last transaction that it holds."""
         return self._table.state(spark).marks
 
     def _staged(self, spark: SparkSession, state: MergeState, new: Mapping[int, int], rows: DataFrame, *, late: bool) -> Staged:

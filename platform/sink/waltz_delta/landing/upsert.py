@@ -32,7 +32,8 @@ __all__ = ["DeltaUpsert"]
 
 
 class DeltaUpsert(MergeSink):
-    """For `foreachBatch`, and `write(rows)` for a batch DataFrame. `keys` name the columns that identify a row; nulls are a key value like any other.
+    """Keeps the newest row of each key: `foreachBatch(DeltaUpsert(path, cluster_key, keys))`, and `write(rows)` for a batch DataFrame. `keys` name
+    the columns that identify a row; nulls are a key value like any other. `sequence`: the column that orders the rows of a key.
 
     `remember_deletes` keeps tombstones even if the sequence alone does not require them. The other arguments (`partition_by`, `cluster_by`,
     `properties`, `evolution`, `attempts`) are those of `DeltaAppend`. `tombstones`: path of that table, None if there is none."""

@@ -13,7 +13,7 @@ __all__ = ["table_version"]
 
 
 def table_version(path: str, partition: int, transaction_id: int, cluster_key: str) -> TableVersion:
-    """`NotADeltaTable` where there is no table; `InvalidRequest` where it holds nothing of the partition, but of others. A transaction that the
+    """`NotADeltaTable` if there is no table; `InvalidRequest` if it holds nothing of the partition, but of others. A transaction that the
     pipeline filtered out counts as held from the version on whose batch covered it."""
     try:
         return TableVersion(path, version_at(path, {partition: transaction_id}, cluster_key=cluster_key), exact=True, mark=None)

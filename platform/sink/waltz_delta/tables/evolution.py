@@ -50,6 +50,7 @@ def fit(spark: SparkSession, path: str, given: StructType, evolution: Evolution,
     omitted, such as keys."""
     from delta.tables import DeltaTable
 
+    missing: list[StructField] = []
     for _ in range(ATTEMPTS):
         kept, missing = fitting_columns(path, DeltaTable.forPath(spark, path).toDF().schema, given, evolution)
         for name in needed:

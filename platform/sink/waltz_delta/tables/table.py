@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from waltz_delta.base import internal
-from waltz_delta.base.checkpoints import with_interval
+from waltz_delta.base.checkpoint_pace import with_interval
 from waltz_delta.base.log_store import refuse_catalog, require_one_winner, require_own_commits
 from waltz_delta.errors import NotADeltaTable
 from waltz_log.errors import InvalidSetting
@@ -35,7 +35,7 @@ def is_table(spark: SparkSession, path: str) -> bool:
         raise
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
-    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files = place.getFileSystem(internal.hadoop_configuration(spark))
     if not files.exists(place):
         return False
     if not files.getFileStatus(place).isDirectory():
@@ -54,7 +54,7 @@ def reserve(spark: SparkSession, path: str) -> None:
     would otherwise have to treat them as another application's."""
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path, LOG)
-    place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).mkdirs(place)
+    place.getFileSystem(internal.hadoop_configuration(spark)).mkdirs(place)
 
 
 def check_layout(schema: StructType, partition_by: Sequence[str], cluster_by: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """`waltz cluster adopt`: a new cluster around storage directories that hold data, such as `waltz storage migrate` leaves.
 
-Reads the directories, or what `waltz storage describe` told of them where they lie on other machines; changes none of them. What is committed is for
-recovery to find when the nodes are started: the command only records who takes part.
+Reads the directories, or for directories on other machines the output of `waltz storage describe`, and changes none of them. The command only records
+the members. Recovery finds what is committed when the nodes start.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from pathlib import Path
 from waltz_log.coordination.cluster import adopt_cluster
 from waltz_log.coordination.coordinator import ZooKeeperCoordinator
 from waltz_log.core.adoption import DirectoryFacts, adopt
-from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
-from waltz_log.filesystem import ReadOnlyFileSystemDisk
-from waltz_log.storage.offline.describe import describe
+from waltz_log.storage.offline.describe import describe_directory
 
-__all__ = ["describe_directory", "read_nodes", "run"]
+__all__ = ["read_nodes", "run"]
 
 
 async def run(address: str, *, name: str, nodes: list[str], missing: list[str], restored: bool = False, timeout_s: float) -> int:
@@ -49,21 +47,10 @@ def read_nodes(nodes: list[str]) -> dict[str, DirectoryFacts]:
 
 def _facts(place: Path) -> DirectoryFacts:
     if place.is_dir():
-        return _described(place)
+        return describe_directory(place)
     try:
         return DirectoryFacts.from_json(place.read_text())
     except OSError as error:
         raise InvalidSetting(name="node", reason=f"cannot be read: {place}: {error.strerror}", nearest=None) from None
     except (ValueError, KeyError, TypeError):
         raise InvalidSetting(name="node", reason=f"is not what `waltz storage describe` prints: {place}", nearest=None) from None
-
-
-def _described(directory: Path) -> DirectoryFacts:
-    if not (directory / CONTROL_FILE).is_file():
-        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
-    return describe(ReadOnlyFileSystemDisk(directory))
-
-
-def describe_directory(directory: Path) -> int:
-    print(_described(directory).to_json())
-    return OK

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create", "show", "status"]
 
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 """While waiting for a cluster to be ready."""
 
 PATIENCE_MAX_S = 10.0
@@ -52,7 +52,7 @@ async def create(address: str, *, name: str, partitions: int, storages: list[str
 
 
 async def status(address: str, *, output: str, wait_s: float, complete: bool, timeout_s: float) -> int:
-    """Exit code 0 where every partition can take appends and, with `complete`, every node answers; waits at most `wait_s` for exactly that."""
+    """Exit code 0 if every partition accepts appends and, with `complete`, every node answers. Waits for that for at most `wait_s`."""
 
     def enough(found: Survey) -> bool:
         return found.complete if complete else found.ready
@@ -64,7 +64,7 @@ async def status(address: str, *, output: str, wait_s: float, complete: bool, ti
         patience_s = CALL_TIMEOUT_S
         found = await survey(coordinator, network, address)
         while wait_s and not enough(found) and monotonic() < deadline:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
             left_s = deadline - monotonic()
             patience_s = max(CALL_TIMEOUT_S, min(patience_s * 1.5, PATIENCE_MAX_S, left_s))
             found = await survey(coordinator, network, address, call_timeout_s=patience_s)
@@ -129,13 +129,13 @@ def _show_workers(console: Console, found: Survey) -> None:
 
 
 def _owner_statistics(each: PartitionState, found: Survey) -> OpenPartitionStatistics | RecoveringPartitionStatistics | None:
-    """What the owner reports of the partition; None where none answers."""
+    """What the owner reports of the partition; None if none answers."""
     owner = next((server for server in found.servers if server.server_id == each.server_id), None)
     return None if owner is None else owner.statistics.partitions.get(each.partition)
 
 
 def _show_errors(console: Console, found: Survey) -> None:
-    """One line for each replica that is not live and whose error is known; nothing where there is none."""
+    """One line for each replica that is not live and whose error is known; nothing if there is none."""
     from rich.table import Table
 
     table = Table("partition", "replica", "state", "last error", box=None)

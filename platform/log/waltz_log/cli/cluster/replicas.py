@@ -21,7 +21,7 @@ from waltz_log.exit_codes import OK
 
 __all__ = ["change_replicas", "run"]
 
-LOOK_EVERY_S = 0.25
+POLL_EVERY_S = 0.25
 """While a replica is being filled."""
 
 RENEWAL_PATIENCE_S = 3.0
@@ -34,16 +34,16 @@ async def run(address: str, change: ReplicaChange, *, wait_s: float, timeout_s: 
 
     coordinator = await ZooKeeperCoordinator.connect(address, timeout_s=timeout_s)
     try:
-        await change_replicas(coordinator, GrpcNetwork(), address, change, wait_s=wait_s, tell=lambda line: print(line, flush=True))
+        await change_replicas(coordinator, GrpcNetwork(), address, change, wait_s=wait_s, report=lambda line: print(line, flush=True))
     finally:
         await coordinator.close()
     return OK
 
 
 async def change_replicas(
-    coordinator: Coordinator, network: Network, address: str, change: ReplicaChange, *, wait_s: float, tell: Callable[[str], None]
+    coordinator: Coordinator, network: Network, address: str, change: ReplicaChange, *, wait_s: float, report: Callable[[str], None]
 ) -> None:
-    """Returns when the change is complete. Raises `InvalidRequest` and `Unavailable` as the rules do, and `Unavailable` where it takes longer than
+    """Returns when the change is complete. Raises `InvalidRequest` and `Unavailable` as the rules do, and `Unavailable` if it takes longer than
     `wait_s`: what was begun goes on."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
@@ -59,27 +59,27 @@ async def change_replicas(
         if change.add is not None and not any(each.name == change.add and each.answers for each in found.storages):
             raise InvalidRequest(reason=f"no storage node of that name answers: {change.add}")
         if _added(change, assigned):
-            await _wait(coordinator, network, address, change, assigned, deadline, tell)
+            await _wait(coordinator, network, address, change, assigned, deadline, report)
         metadata = await _metadata(coordinator, change.partition)
         try:
             wanted = next_assignment(change, assigned, metadata, _live(found, change.partition))
         except Unavailable:
             if loop.time() > patience_ends:
                 raise
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
             continue
         if wanted is None:
-            tell(_result(change, assigned))
+            report(_result(change, assigned))
             return
         if await coordinator.set(REPLICAS, ReplicaAssignment(held | {change.partition: wanted}).to_bytes(), node.version) is None:
-            tell("somebody else changed replicas at the same time, looking again")
+            report("another process changed replicas at the same time, trying again")
             continue
         if (risk := risk_of(change.partition, assigned, wanted, metadata)) is not None:
-            tell(f"warning: {risk}")
-        tell(f"partition {change.partition}: {', '.join(assigned)} becomes {', '.join(wanted)}")
-        await _wait(coordinator, network, address, change, wanted, deadline, tell)
+            report(f"warning: {risk}")
+        report(f"partition {change.partition}: {', '.join(assigned)} becomes {', '.join(wanted)}")
+        await _wait(coordinator, network, address, change, wanted, deadline, report)
         if (change.add is None or change.add in wanted) and change.remove not in wanted:
-            tell(_result(change, wanted))
+            report(_result(change, wanted))
             return
 
 
@@ -98,18 +98,18 @@ async def _wait(
     change: ReplicaChange,
     assigned: tuple[str, ...],
     deadline: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Until the owner works with the assignment and the added replica is clean; tells how far it is."""
-    told = ""
+    """Waits until the owner works with the assignment and the added replica is clean. Reports the progress."""
+    last_line = ""
     while not settled(assigned, await _metadata(coordinator, change.partition), _added(change, assigned)):
         if asyncio.get_running_loop().time() > deadline:
             raise Unavailable(reason=f"not complete yet, the cluster goes on with it: partition={change.partition} replicas={','.join(assigned)}")
         line = _progress(await survey(coordinator, network, address), change)
-        if line != told:
-            tell(line)
-            told = line
-        await asyncio.sleep(LOOK_EVERY_S)
+        if line != last_line:
+            report(line)
+            last_line = line
+        await asyncio.sleep(POLL_EVERY_S)
 
 
 async def _metadata(coordinator: Coordinator, partition: int) -> PartitionMetadata:

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
+from waltz_log.cli.arguments import Cluster, Timeout
+
 __all__ = ["replicas_app"]
 
 replicas_app = typer.Typer(help="Change which storage nodes hold a partition while it is in use.", no_args_is_help=True)
 
-Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
 Partition = Annotated[int, typer.Argument(min=0, help="Number of the log partition.")]
 Added = Annotated[str, typer.Argument(help="Storage node that gets a replica.")]
 Removed = Annotated[str, typer.Argument(help="Storage node that loses its replica.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for completion. The change continues if the wait ends first.")]
 Force = Annotated[bool, typer.Option("--force", help="Allow fewer than three replicas. Without it the command names the risk and stops.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
 @replicas_app.command()

@@ -1,4 +1,4 @@
-"""What the commands of `waltz journal` do. Lines go out as they are found, so that a large journal takes no more memory than a small one."""
+"""What the commands of `waltz journal` do. Lines are printed as they are found, so that a large journal needs no more memory than a small one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from waltz_log.errors import InvalidRequest, InvalidSetting
 from waltz_log.exit_codes import FAILED, OK
@@ -32,7 +33,7 @@ HEAD = f"{'file':>10} {'offset':>10} {'kind':<10} {'transaction':>12} {'record':
 
 
 def _held(directory: Path) -> ReadOnlyFileSystemDisk:
-    """The directory, read-only and held against whoever would write."""
+    """The directory, read-only and locked against writers."""
     if not directory.is_dir():
         raise InvalidRequest(reason=f"no such directory: {directory}")
     disk = ReadOnlyFileSystemDisk(directory)
@@ -44,7 +45,7 @@ def _held(directory: Path) -> ReadOnlyFileSystemDisk:
 
 
 @contextmanager
-def _looking(directory: Path) -> Iterator[ReadOnlyFileSystemDisk]:
+def _locked_read_only(directory: Path) -> Iterator[ReadOnlyFileSystemDisk]:
     """The directory of a journal."""
     disk = _held(directory)
     try:
@@ -59,45 +60,45 @@ def _looking(directory: Path) -> Iterator[ReadOnlyFileSystemDisk]:
 
 
 def print_records(directory: Path, *, reclaimed: bool, safe: bool, output: str) -> int:
-    with _looking(directory) as disk:
+    with _locked_read_only(directory) as disk:
         found = survey(disk)
         if output == "table":
             print(HEAD)
         for file in in_order(found):
             for seen in records_of(disk, found, file, earlier=reclaimed):
-                print(json.dumps(_told(file.name, seen, safe)) if output == "json" else _row(seen, safe))
+                print(json.dumps(_record_fields(file.name, seen, safe)) if output == "json" else _row(seen, safe))
     return OK
 
 
-def _told(name: str, seen: Seen, safe: bool) -> dict[str, object]:
+def _record_fields(name: str, seen: Seen, safe: bool) -> dict[str, object]:
     record = seen.record
-    told: dict[str, object] = {"file": name, "file_id": seen.file_id, "reclaimed": not seen.current, "offset": record.offset}
-    told |= {"kind": KIND_NAMES[record.kind]}
+    fields: dict[str, object] = {"file": name, "file_id": seen.file_id, "reclaimed": not seen.current, "offset": record.offset}
+    fields |= {"kind": KIND_NAMES[record.kind]}
     if record.kind == UNHEALTHY:
-        return told
+        return fields
     if record.kind in (ADD_TX, UPDATE_TX, DELETE_TX, PREPARE, COMMIT, ROLLBACK):
-        told["transaction"] = record.transaction_id
+        fields["transaction"] = record.transaction_id
     if record.kind in (PREPARE, COMMIT):
-        told["files"] = [list(pair) for pair in record.counts]
+        fields["files"] = [list(pair) for pair in record.counts]
     elif record.kind != ROLLBACK:
-        told["record"] = record.record_id
+        fields["record"] = record.record_id
     if record.kind in (ADD, UPDATE, ADD_TX, UPDATE_TX):
-        told |= {"type": record.user_type, "bytes": len(record.body)}
+        fields |= {"type": record.user_type, "bytes": len(record.body)}
         if not safe:
-            told["body"] = record.body.hex()
-    return told
+            fields["body"] = record.body.hex()
+    return fields
 
 
 def _row(seen: Seen, safe: bool) -> str:
-    told = _told("", seen, safe)
+    fields = _record_fields("", seen, safe)
     record = seen.record
     mark = "" if seen.current else "  (reclaimed)"
     last = " ".join(f"{file_id}:{count}" for file_id, count in record.counts)
-    if not last and not safe and "body" in told:
+    if not last and not safe and "body" in fields:
         shown = record.body[:BODY_SHOWN_BYTES]
         last = repr(shown)[1:] + ("..." if len(record.body) > len(shown) else "")
-    cells = f"{seen.file_id:>10} {record.offset:>10} {told['kind']:<10} {told.get('transaction', ''):>12} {told.get('record', ''):>12}"
-    return f"{cells} {told.get('type', ''):>4} {told.get('bytes', ''):>8}  {last}{mark}".rstrip()
+    cells = f"{seen.file_id:>10} {record.offset:>10} {fields['kind']:<10} {fields.get('transaction', ''):>12} {fields.get('record', ''):>12}"
+    return f"{cells} {fields.get('type', ''):>4} {fields.get('bytes', ''):>8}  {last}{mark}".rstrip()
 
 
 # ---- stats, verify -----------------------------------------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def _row(seen: Seen, safe: bool) -> str:
 
 def stats(directory: Path, config: Path | None, *, output: str) -> int:
     settings = _settings(config)
-    with _looking(directory) as disk:
+    with _locked_read_only(directory) as disk:
         found = figures(disk, settings)
     if output == "json":
         print(json.dumps(asdict(found), indent=2))
@@ -130,7 +131,7 @@ def stats(directory: Path, config: Path | None, *, output: str) -> int:
 
 def verify(directory: Path, *, output: str) -> int:
     damaged = found = 0
-    with _looking(directory) as disk:
+    with _locked_read_only(directory) as disk:
         for each in findings(disk):
             found += 1
             damaged += each.damage
@@ -150,7 +151,7 @@ def verify(directory: Path, *, output: str) -> int:
 def export(directory: Path, to: Path | None, config: Path | None) -> int:
     """A file appears whole or not at all."""
     settings = _settings(config)
-    with _looking(directory) as disk:
+    with _locked_read_only(directory) as disk:
         lines = export_lines(disk, settings)
         if to is None:
             for line in lines:
@@ -185,12 +186,12 @@ def import_lines(directory: Path, source: Path | None, config: Path | None) -> i
 
 
 def compact(directory: Path, config: Path | None) -> int:
-    """Where no settings are given, new files are as large as those there are, and twice as many may be there as there are."""
-    with _looking(directory) as disk:  # it is a journal, and nobody writes to it
+    """Without settings, new files have the size of the existing ones, and there may be twice as many."""
+    with _locked_read_only(directory) as disk:  # checks that it is a journal and that no process writes to it
         sizes = Counter(file.size for file in survey(disk).files)
     settings = _settings(config)
     if config is None and sizes:
-        there = {"file_bytes": sizes.most_common(1)[0][0], "files_max": max(settings.files_max, 2 * sizes.total())}
+        there: dict[str, Any] = {"file_bytes": sizes.most_common(1)[0][0], "files_max": max(settings.files_max, 2 * sizes.total())}
         settings = JournalSettings(**(there | settings.model_dump(include=settings.model_fields_set)))
     with Journal.open(FileSystemDisk(directory), settings) as journal:
         before = journal.statistics()

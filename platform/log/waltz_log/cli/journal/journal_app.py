@@ -1,6 +1,6 @@
-"""`waltz journal`: looks at the directory of a circular journal, carries it over, and measures a disk for one.
+"""`waltz journal`: inspects the directory of a circular journal, copies it, and measures a disk for one.
 
-`print`, `stats`, `export` and `verify` change nothing; `import` and `compact` write. All of them are refused where a process has the journal open.
+`print`, `stats`, `export` and `verify` change nothing; `import` and `compact` write. All of them are refused while a process has the journal open.
 Imports next to nothing, like `main`.
 """
 
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.outputs import Output, checked_output
+from waltz_log.cli.arguments import Output, checked_output
 
 __all__ = ["journal_app"]
 

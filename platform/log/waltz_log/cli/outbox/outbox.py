@@ -1,7 +1,7 @@
-"""`waltz outbox status|list|retry|drop`: looks into the directory of an outbox and decides about its dead letters.
+"""`waltz outbox status|list|retry|drop`: inspects the directory of an outbox and decides about its dead letters.
 
-`status` works beside a running service, from the statistics file that it writes. `list` looks into a directory that no service has and changes
-nothing there; `retry` and `drop` take it.
+`status` works beside a running service, from the statistics file that it writes. The others work on a directory that no service has open: `list`
+changes nothing there; `retry` and `drop` open it as an outbox.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["drop", "listing", "retry", "status"]
 DATA_SHOWN_BYTES = 60
 
 
-def _taken(directory: Path) -> FileSystemDisk:
+def _writable(directory: Path) -> FileSystemDisk:
     _there(directory)
     return FileSystemDisk(directory)
 
 
-def _looked_at(directory: Path) -> ReadOnlyFileSystemDisk:
+def _read_only(directory: Path) -> ReadOnlyFileSystemDisk:
     _there(directory)
     return ReadOnlyFileSystemDisk(directory)
 
@@ -50,16 +50,16 @@ def _running(disk: FileSystemDisk) -> bool:
 
 
 def status(directory: Path, *, output: str) -> int:
-    """Exit code 1 where there are dead letters or the service tells of an error: something for a person to look at."""
-    disk = _looked_at(directory)
+    """Exit code 1 if there are dead letters or the service reports an error, which an operator should inspect."""
+    disk = _read_only(directory)
     now_ms = WallClock().now_ms()
     if _running(disk):
         found = read_statistics(disk)
         if found is None:
             raise InvalidRequest(reason=f"a process holds {directory}, but no outbox has written its statistics there yet")
-        told: dict[str, Any] = {"running": True, **to_json(found)}
+        fields: dict[str, Any] = {"running": True, **to_json(found)}
     else:
-        with OutboxDirectory.look(disk, now_ms) as outbox:
+        with OutboxDirectory.read_only(disk, now_ms) as outbox:
             pending = outbox.pending()
             oldest_s = max(0.0, (now_ms - pending[0].submitted_ms) / 1000) if pending else 0.0
             stopped = OutboxStatistics(
@@ -78,17 +78,20 @@ def status(directory: Path, *, output: str) -> int:
                 forward_rate=0.0,
                 error="",
             )
-        told = {"running": False, **{name: value for name, value in to_json(stopped).items() if name not in ("process_id", "submitted", "forwarded")}}
+        fields = {
+            "running": False,
+            **{name: value for name, value in to_json(stopped).items() if name not in ("process_id", "submitted", "forwarded")},
+        }
     if output == "json":
-        print(json.dumps(told, indent=2))
+        print(json.dumps(fields, indent=2))
     else:
-        for name, value in told.items():
+        for name, value in fields.items():
             print(f"{name.replace('_', ' '):<14} {'-' if value in (None, '') else value}")
-    return FAILED if told["dead"] or told["error"] else OK
+    return FAILED if fields["dead"] or fields["error"] else OK
 
 
 def listing(directory: Path, *, pending: bool, output: str) -> int:
-    with OutboxDirectory.look(_looked_at(directory), WallClock().now_ms()) as outbox:
+    with OutboxDirectory.read_only(_read_only(directory), WallClock().now_ms()) as outbox:
         if pending:
             rows = [
                 {
@@ -111,18 +114,18 @@ def listing(directory: Path, *, pending: bool, output: str) -> int:
 
 
 def _dead(dead: DeadLetter) -> dict[str, Any]:
-    told = {"id": dead.dead_id, "state": "dead", "tries": dead.tries, "at_ms": dead.at_ms, "reason": dead.reason}
-    return told | (_intent(dead.intent) if dead.intent is not None else {"unreadable": dead.body.hex()})
+    fields = {"id": dead.dead_id, "state": "dead", "tries": dead.tries, "at_ms": dead.at_ms, "reason": dead.reason}
+    return fields | (_intent(dead.intent) if dead.intent is not None else {"unreadable": dead.body.hex()})
 
 
 def _intent(intent: Intent) -> dict[str, Any]:
-    told: dict[str, Any] = {"partition": intent.partition, "key": intent.key}
+    fields: dict[str, Any] = {"partition": intent.partition, "key": intent.key}
     if intent.handler:
-        return told | {"handler": intent.handler, "arguments": intent.arguments}
+        return fields | {"handler": intent.handler, "arguments": intent.arguments}
     try:
-        return told | {"header": intent.header, "data": intent.payload.decode()}
+        return fields | {"header": intent.header, "data": intent.payload.decode()}
     except UnicodeDecodeError:
-        return told | {"header": intent.header, "data_hex": intent.payload.hex()}
+        return fields | {"header": intent.header, "data_hex": intent.payload.hex()}
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
@@ -139,7 +142,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
 
 def retry(directory: Path, dead_ids: list[int], *, everything: bool, data: str | None, arguments: str | None) -> int:
     """Makes dead letters intents again, one of them with other data or arguments where they are given."""
-    with OutboxDirectory(_taken(directory), WallClock().now_ms()) as outbox:
+    with OutboxDirectory(_writable(directory), WallClock().now_ms()) as outbox:
         chosen = _chosen(outbox, dead_ids, everything)
         if (data is not None or arguments is not None) and len(chosen) != 1:
             raise InvalidRequest(reason="other data or arguments are given to one dead letter at a time")
@@ -167,7 +170,7 @@ def _edited(dead: DeadLetter, data: str | None, arguments: str | None) -> Intent
 
 
 def drop(directory: Path, dead_ids: list[int], *, everything: bool) -> int:
-    with OutboxDirectory(_taken(directory), WallClock().now_ms()) as outbox:
+    with OutboxDirectory(_writable(directory), WallClock().now_ms()) as outbox:
         for dead in _chosen(outbox, dead_ids, everything):
             outbox.drop(dead.dead_id)
             print(f"dropped dead={dead.dead_id}")

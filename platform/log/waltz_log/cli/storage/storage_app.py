@@ -1,4 +1,4 @@
-"""`waltz storage`: bare, it runs a storage node; with a subcommand it looks at a storage directory, or does to it what the subcommand's name says.
+"""`waltz storage`: bare, it runs a storage node; with a subcommand it inspects a storage directory, or does to it what the subcommand's name says.
 
 Only `migrate` changes a directory, and `backup` and `restore` make new ones; everything else opens it read-only, beside a running node too. Imports
 next to nothing, like `main`.
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.outputs import Output, checked_output
+from waltz_log.cli.arguments import ClusterOption, Config, LogLevel, Output, checked_output
 from waltz_log.errors import InvalidSetting
 from waltz_log.exit_codes import OK
 
@@ -31,16 +31,16 @@ Pace = Annotated[
 @storage_app.callback()
 def run_node(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")] = None,
+    config: Config = None,
     name: Annotated[str | None, typer.Option(help="Name of this node in the cluster.")] = None,
     directory: Annotated[Path | None, typer.Option(help="Directory of segments and the control file.")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port on which it serves.")] = None,
-    cluster: Annotated[str | None, typer.Option("--cluster", help="Connection string of the cluster: host:port[,host:port]/path.")] = None,
+    cluster: ClusterOption = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Accept a directory that is empty or behind although the node held data. The node copies from its peers."),
     ] = False,
-    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error. Also WALTZ_LOG_LEVEL.")] = None,
+    log_level: LogLevel = None,
 ) -> int:
     """Run a storage node. The subcommands inspect, copy or convert a storage directory."""
     if context.invoked_subcommand is not None:
@@ -133,9 +133,9 @@ def copy_partition(
 @storage_app.command("describe")
 def describe(directory: Directory) -> int:
     """Print a description of a directory as JSON, for `waltz cluster adopt` on another machine."""
-    from waltz_log.cli.cluster import adopt
+    from waltz_log.cli.storage import storage_tools
 
-    return adopt.describe_directory(directory)
+    return storage_tools.describe(directory)
 
 
 @storage_app.command("migrate")

@@ -30,8 +30,8 @@ def migrate_directory(directory: Path, output: str) -> int:
     _refuse_the_originals(directory / CONTROL_FILE)
     done = migrate(FileSystemDisk(directory))
     if output == "json":
-        told = {"migrated": done.done, "kept": JAVA_CONTROL_FILE, "marks": [asdict(mark) for mark in done.marks]}
-        print(json.dumps(told | {"last_transaction_ids": done.last_transaction_ids}, indent=2))
+        fields = {"migrated": done.done, "kept": JAVA_CONTROL_FILE, "marks": [asdict(mark) for mark in done.marks]}
+        print(json.dumps(fields | {"last_transaction_ids": done.last_transaction_ids}, indent=2))
         return OK
     if not done.done:
         print(f"nothing to do: {directory} was migrated before, {JAVA_CONTROL_FILE} is the file it had")
@@ -84,7 +84,7 @@ def backup_directory(source: Path, target: Path, mib_per_s: float, output: str) 
             return True
 
         manifest = backup(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), link=link, on_bytes=Pacer(mib_per_s))
-    _tell_manifest("backup", target, manifest, output)
+    _print_manifest("backup", target, manifest, output)
     return OK
 
 
@@ -93,17 +93,17 @@ def restore_directory(source: Path, target: Path, mib_per_s: float, output: str)
         raise InvalidSetting(name="backup", reason=f"is no directory: {source}", nearest=None)
     with staged(target, source) as disk:
         manifest = restore(ReadOnlyFileSystemDisk(source), disk, WallClock().now_ms(), Pacer(mib_per_s))
-    _tell_manifest("restored", target, manifest, output)
+    _print_manifest("restored", target, manifest, output)
     return OK
 
 
-def _tell_manifest(what: str, target: Path, manifest: BackupManifest, output: str) -> None:
+def _print_manifest(what: str, target: Path, manifest: BackupManifest, output: str) -> None:
     linked = sum(file.size for file in manifest.files if file.linked)
     size = sum(file.size for file in manifest.files)
     if output == "json":
         partitions = [asdict(partition) for partition in manifest.partitions]
-        told = {what: str(target), "cluster_key": str(manifest.cluster_key), "taken_time_ms": manifest.taken_time_ms, "bytes": size}
-        print(json.dumps(told | {"linked_bytes": linked, "files": len(manifest.files), "partitions": partitions}, indent=2))
+        fields = {what: str(target), "cluster_key": str(manifest.cluster_key), "taken_time_ms": manifest.taken_time_ms, "bytes": size}
+        print(json.dumps(fields | {"linked_bytes": linked, "files": len(manifest.files), "partitions": partitions}, indent=2))
         return
     for partition in manifest.partitions:
         ids = f"{partition.first_transaction_id}..{partition.last_transaction_id}"

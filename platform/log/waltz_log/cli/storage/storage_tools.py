@@ -1,6 +1,6 @@
-"""The commands of `waltz storage` that only look: control file, segments, verification, statistics.
+"""The read-only commands of `waltz storage`: control file, segments, verification, statistics.
 
-Directories are opened read-only, nothing is locked, and rows are printed as they are found, so that neither a running node nor memory is strained.
+Directories are opened read-only and not locked, because a node may be running. Rows are printed as they are found, to keep memory small.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from waltz_log.storage.control.directory import ControlEntry, StorageDirectory, 
 from waltz_log.storage.integrity.verify import Finding, SegmentCheck
 from waltz_log.storage.integrity.verify_directory import verify_directory, verify_small_files
 from waltz_log.storage.integrity.verify_views import verify_views
+from waltz_log.storage.offline.describe import describe_directory
 from waltz_log.storage.offline.dump import dump_index, dump_records, dump_times, read_segment_header
 from waltz_log.storage.offline.restore import checked_file, read_manifest
 from waltz_log.storage.offline.segment_statistics import segment_statistics
 
-__all__ = ["Pacer", "dump_control_file", "dump_segment", "statistics", "verify_all", "verify_one"]
+__all__ = ["Pacer", "describe", "dump_control_file", "dump_segment", "statistics", "verify_all", "verify_one"]
 
 PARTS = ("records", "index", "times", "header")
 DATA_VIEWS = ("none", "hex", "text")
@@ -75,16 +76,16 @@ def _rows(columns: dict[str, int], rows: Iterable[dict[str, Any]]) -> None:
     """Prints rows as they come, each column in its width (negative: to the left)."""
 
     def line(values: Iterable[Any]) -> str:
-        told = [
+        cells = [
             f"{'-' if value is None else value!s:{'<' if width < 0 else '>'}{abs(width)}}"
             for value, width in zip(values, columns.values(), strict=True)
         ]
-        return "  ".join(told).rstrip()
+        return "  ".join(cells).rstrip()
 
     first = True
     for row in rows:
         if first:
-            print(line(columns))  # not before there is a row: what cannot be shown at all is told on stderr alone
+            print(line(columns))  # not before the first row: if nothing can be shown, only the error on stderr appears
             first = False
         print(line(row[name] for name in columns))
     if first:
@@ -94,13 +95,18 @@ def _rows(columns: dict[str, int], rows: Iterable[dict[str, Any]]) -> None:
 # ---- control file ----------------------------------------------------------------------------------------------------------------------------------
 
 
+def describe(directory: Path) -> int:
+    print(describe_directory(directory).to_json())
+    return OK
+
+
 def dump_control_file(directory: Path, partition: int | None, output: str) -> int:
     found = read_directory(_open(directory))
     if partition is not None and partition >= len(found.entries):
         raise InvalidSetting(name="partition", reason=f"must be one of the {len(found.entries)} of the directory, not {partition}", nearest=None)
     findings, notes = verify_small_files(found)
     places = range(len(found.entries)) if partition is None else [partition]
-    told = {
+    fields = {
         "format": "waltz" if found.java is None else "java-waltz-0.13",
         "cluster_key": str(found.key),
         "creation_time_ms": found.header.creation_time_ms,
@@ -111,15 +117,15 @@ def dump_control_file(directory: Path, partition: int | None, output: str) -> in
         "notes": notes,
     }
     if output == "json":
-        print(json.dumps(told, indent=2))
+        print(json.dumps(fields, indent=2))
     else:
-        print(f"cluster key {told['cluster_key']}, {told['partitions']} partitions, created {_time(found.header.creation_time_ms)}")
-        print(f"format {told['format']}, starts {'-' if told['starts'] is None else told['starts']}")
+        print(f"cluster key {fields['cluster_key']}, {fields['partitions']} partitions, created {_time(found.header.creation_time_ms)}")
+        print(f"format {fields['format']}, starts {'-' if fields['starts'] is None else fields['starts']}")
         columns = {"partition": 9, "struct": 6, "session": 12, "low_water_mark": 15, "local_low_water_mark": 21, "fence": 12, "state": -8}
         if found.java is not None:
             columns |= {"flags": 6, "sequence": 9}
         _rows(columns, (row for place in places for row in _structs(found, place, found.entries[place])))
-        _tell(findings, notes)
+        _print_findings(findings, notes)
     return FAILED if findings else OK
 
 
@@ -223,7 +229,7 @@ def statistics(path: Path, output: str) -> int:
 
 
 def verify_one(segment: Path, output: str) -> int:
-    """Against the control file above it, where there is one; else against what its own header says."""
+    """Against the control file above it, if there is one; else against what its own header says."""
     disk, where, first = _open_segment(segment)
     header = read_segment_header(disk, where, first)
     following = next((other for other in segment_firsts(disk, where) if other > first), None)
@@ -242,7 +248,7 @@ def verify_one(segment: Path, output: str) -> int:
         print(json.dumps(row | {"ok": not check.findings, "notes": notes}, indent=2))
     else:
         _rows(_VERIFY_COLUMNS, iter([row | {"findings": len(check.findings)}]))
-        _tell(check.findings, notes)
+        _print_findings(check.findings, notes)
     return FAILED if check.findings else OK
 
 
@@ -272,14 +278,14 @@ def verify_all(directory: Path, partitions: set[int] | None, mib_per_s: float, o
     if output == "json":
         segments = [{name: row[name] for name in _VERIFY_COLUMNS} for row in rows()]
         compacted = list(views())
-        told = {"ok": not findings, "segments": segments, "findings": [asdict(finding) for finding in findings], "notes": notes}
-        print(json.dumps(told | {"views": compacted}, indent=2))
+        fields = {"ok": not findings, "segments": segments, "findings": [asdict(finding) for finding in findings], "notes": notes}
+        print(json.dumps(fields | {"views": compacted}, indent=2))
     else:
         _rows(_VERIFY_COLUMNS, rows())
         for row in views():
             held = f"{row['records']} records in {row['bytes']} bytes, {row['findings']} findings"
             print(f"compacted view {row['topic']}/{row['partition']} up to {row['bound']}: {held}")
-        _tell(findings, notes)
+        _print_findings(findings, notes)
         print("ok" if not findings else f"{len(findings)} findings")
     return FAILED if findings else OK
 
@@ -303,14 +309,14 @@ def _verify_backup(disk: Disk, mib_per_s: float, output: str) -> int:
         )
     else:
         print(f"backup of cluster {manifest.cluster_key}, taken {_time(manifest.taken_time_ms)}, {len(manifest.files)} files")
-        _tell(findings, [])
+        _print_findings(findings, [])
         print("ok" if not findings else f"{len(findings)} findings")
     return FAILED if findings else OK
 
 
-def _tell(findings: Iterable[Finding], notes: Iterable[str], tell: Callable[[str], None] = print) -> None:
+def _print_findings(findings: Iterable[Finding], notes: Iterable[str], write: Callable[[str], None] = print) -> None:
     for note in notes:
-        tell(f"note: {note}")
+        write(f"note: {note}")
     for found in findings:
         ids = "" if found.transaction_id < 0 else f" transaction_ids={found.transaction_id}..{found.last_transaction_id}"
-        tell(f"wrong: {found.file} part={found.part} offset={found.offset}{ids}: {found.reason}")
+        write(f"wrong: {found.file} part={found.part} offset={found.offset}{ids}: {found.reason}")

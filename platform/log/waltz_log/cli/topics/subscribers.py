@@ -1,4 +1,4 @@
-"""`waltz subscribers`: who is registered, how far behind each is, and what is kept for it; removes one that is gone for good."""
+"""`waltz subscribers`: who is registered, how far behind each is, and what is kept for it; removes one that is gone permanently."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _marks(subscriber: Subscriber) -> str:
 
 
 async def subscriber_facts(coordinator: Coordinator, network: Network, address: str, *, now_ms: int) -> list[dict[str, Any]]:
-    """What there is to tell of each, in the order of names. Raises `ClusterUnavailable` where no cluster is there."""
+    """The state of each subscriber, ordered by name. Raises `ClusterUnavailable` if there is no cluster."""
     found = await read_subscribers(coordinator)
     cluster, catalogue = await survey(coordinator, network, address), await read_catalogue(coordinator)
     marks = {each.partition: each.high_water_mark for each in cluster.partitions}
@@ -62,10 +62,10 @@ async def subscriber_facts(coordinator: Coordinator, network: Network, address: 
 def described(
     subscriber: Subscriber, high_water_marks: Mapping[int, int | None], firsts: Mapping[int, int], topics: Mapping[int, str], now_ms: int
 ) -> dict[str, Any]:
-    """`lag_transactions`: committed and not reported as read; None where no owner tells. `kept_for_it`: what is kept of what it has not read."""
+    """`lag_transactions`: committed and not reported as read; None if no owner answers. `kept_for_it`: what is retained of what it has not read."""
     return {
         "name": subscriber.name,
-        "told": dict(subscriber.told),
+        "told": dict(subscriber.labels),
         "created": _date(subscriber.created_ms),
         "seen": _date(subscriber.seen_ms),
         "silent_s": max(0, (now_ms - subscriber.seen_ms) // 1000),
@@ -92,13 +92,13 @@ def show(found: Sequence[Mapping[str, Any]], output: str) -> None:
 
     table = Table("subscriber", "partition", "topic", "mark", "lag", "first retained", "last seen", "told")
     for each in found:
-        told = " ".join(f"{name}={value}" for name, value in each["told"].items())
+        labels = " ".join(f"{name}={value}" for name, value in each["told"].items())
         for place in each["partitions"] or [{}]:
-            table.add_row(*_row(each, place, told))
+            table.add_row(*_row(each, place, labels))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def _row(each: Mapping[str, Any], place: Mapping[str, Any], told: str) -> Iterable[str]:
+def _row(each: Mapping[str, Any], place: Mapping[str, Any], labels: str) -> Iterable[str]:
     lag = place.get("lag_transactions")
     return (
         str(each["name"]),
@@ -108,7 +108,7 @@ def _row(each: Mapping[str, Any], place: Mapping[str, Any], told: str) -> Iterab
         "not known" if lag is None else str(lag),
         str(place.get("first_retained", "")),
         f"{each['seen']} ({each['silent_s']} s ago)",
-        told,
+        labels,
     )
 
 

@@ -7,16 +7,13 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.outputs import Output, checked_output
+from waltz_log.cli.arguments import Cluster, DryRun, Output, Timeout, checked_output
 
 __all__ = ["subscribers_app"]
 
 subscribers_app = typer.Typer(help="List and remove subscribers of the log.", no_args_is_help=True)
 
-Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
 Name = Annotated[str, typer.Argument(help="Name of the subscriber, as `waltz subscribers list` shows it.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
 @subscribers_app.command(name="list")

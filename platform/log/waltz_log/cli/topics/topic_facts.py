@@ -1,5 +1,5 @@
-"""What `waltz topic describe` tells of a topic's partitions beside what was agreed: where each begins and ends, its size, its compacted view, and who
-reads it how far behind."""
+"""What `waltz topic describe` shows about a topic's partitions besides the catalog: the first and last id of each, its size, its compacted view, its
+subscribers and their lag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["partition_facts"]
 
 
 async def partition_facts(coordinator: Coordinator, network: Network, address: str, topic: Topic) -> list[dict[str, Any]]:
-    """One for each partition. What no owner tells is None. Raises `ClusterUnavailable` where no cluster is there."""
+    """One for each partition. A value is None if no owner reports it. Raises `ClusterUnavailable` if there is no cluster."""
     found = await survey(coordinator, network, address)
     subscribers = await read_subscribers(coordinator)
     facts = []

@@ -1,4 +1,4 @@
-"""`waltz topic`: asks the catalogue, changes it, and tells what is there."""
+"""`waltz topic`: lists, shows and changes the topics in the catalog."""
 
 from __future__ import annotations
 
@@ -161,11 +161,11 @@ async def listing(address: str, *, output: str, timeout_s: float) -> int:
 
 
 def _list(catalogue: Catalogue, output: str) -> None:
-    """Prints active and pending topics. A pending one has no bounds yet, and its log partitions take no appends."""
+    """Prints active and pending topics. A pending one has no bounds yet, and its log partitions accept no appends."""
     states = [*((topic, "active") for topic in catalogue.topics.values()), *((topic, "pending") for topic in catalogue.pending.values())]
     found = sorted(states, key=lambda each: each[0].name)
     if output == "json":
-        print(json.dumps([_told(topic) | {"state": state} for topic, state in found], indent=2))
+        print(json.dumps([_topic_fields(topic) | {"state": state} for topic, state in found], indent=2))
         return
     _table(
         ("topic", "state", "type", "keyed", "partitions", "log partitions"),
@@ -180,15 +180,15 @@ async def describe(address: str, name: str, *, output: str, timeout_s: float) ->
         topic = (await read_catalogue(coordinator)).find(TopicName.parse(name))
         places = await partition_facts(coordinator, GrpcNetwork(), address, topic)
     if output == "json":
-        print(json.dumps(_told(topic) | {"partitions": places}, indent=2))
+        print(json.dumps(_topic_fields(topic) | {"partitions": places}, indent=2))
         return OK
-    told = _told(topic)
-    rows = [(key, str(value)) for key, value in told.items() if key not in ("policies", "properties", "partition_properties", "log_partitions")]
+    fields = _topic_fields(topic)
+    rows = [(key, str(value)) for key, value in fields.items() if key not in ("policies", "properties", "partition_properties", "log_partitions")]
     rows += [("log partitions", _ranges(topic.partitions))]
     rows += [(f"property {key}", value) for key, value in topic.properties.items()]
     for each in topic.partition_properties:
         rows += [(f"property {each.first}-{each.last}:{key}", value) for key, value in each.properties.items()]
-    rows += [(f"policy {key}", str(value)) for key, value in told["policies"].items()]
+    rows += [(f"policy {key}", str(value)) for key, value in fields["policies"].items()]
     _table(("of the topic", ""), rows)
     _table(("partition", "log", "first retained", "high-water mark", "bytes", "view up to", "held by", "subscribers' lag"), [_row(e) for e in places])
     return OK
@@ -198,12 +198,12 @@ def _row(place: Mapping[str, Any]) -> list[str]:
     views = {name: view["bound"] - 1 for name, view in (place["view"] or {}).items()}
     view = "" if place["view"] is None else "none" if not views else str(min(views.values()))
     lags = [f"{name}: {'not known' if each['lag_transactions'] is None else each['lag_transactions']}" for name, each in place["subscribers"].items()]
-    told = [place["first_retained"], "no owner" if place["high_water_mark"] is None else place["high_water_mark"]]
+    marks = [place["first_retained"], "no owner" if place["high_water_mark"] is None else place["high_water_mark"]]
     size = "not known" if place["bytes"] is None else place["bytes"]
-    return [str(each) for each in (place["partition"], place["log_partition"], *told, size, view, place["held_by"] or "", ", ".join(lags))]
+    return [str(each) for each in (place["partition"], place["log_partition"], *marks, size, view, place["held_by"] or "", ", ".join(lags))]
 
 
-def _told(topic: Topic) -> dict[str, Any]:
+def _topic_fields(topic: Topic) -> dict[str, Any]:
     return {
         "topic": str(topic.name),
         "namespace_id": f"{topic.name.namespace_id:#018x}",
@@ -238,7 +238,7 @@ def loss_window(policies: Policies) -> str:
 
 
 def writer_memory(topic: Topic) -> str:
-    """What a storage node keeps in memory of a partition's appends at most, as nodes are set up unless somebody chose otherwise."""
+    """The largest part of a partition's appends that a storage node keeps in memory by default."""
     fields = StorageSettings.model_fields
     own, all_of_them, keys = (fields[name].default >> 20 for name in ("pending_bytes_max", "writer_bytes_max", "compaction_key_cache_bytes"))
     bound = f"{own} MiB and one block for each partition on a storage node, {all_of_them} MiB for all of a node"

@@ -7,19 +7,16 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.outputs import Output, checked_output
+from waltz_log.cli.arguments import Cluster, DryRun, Output, Timeout, checked_output
 
 __all__ = ["topics_app"]
 
 topics_app = typer.Typer(help="Create, inspect and change topics.", no_args_is_help=True)
 
-Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
 Name = Annotated[str, typer.Argument(help="namespace/topic.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
 Policies = Annotated[
     list[str] | None, typer.Option("--policy", metavar="name=value", help="A policy to set; `waltz topic describe` lists them. May be repeated.")
 ]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
 
 
 PROPERTY_HELP = "A property of the topic, or of a range of its partitions: 0-3:allow-read=reports. Cannot change later. May be repeated."

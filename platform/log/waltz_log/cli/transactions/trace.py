@@ -73,7 +73,7 @@ async def show(
 
 
 def _lookup() -> TableLookup:
-    """Raises `InvalidSetting` where no package that knows tables is installed."""
+    """Raises `InvalidSetting` if no package that knows tables is installed."""
     for declared in entry_points(group=TABLES, name="delta"):
         try:
             lookup: TableLookup = declared.load()

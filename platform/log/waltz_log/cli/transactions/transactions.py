@@ -1,6 +1,7 @@
 """`waltz append` and `waltz read`: single transactions by hand, of a partition of the log or of a topic.
 
-For looking and trying, not for speed. Text is UTF-8; what is none is taken as it is, shown with escapes, and in JSON as base64 under its own name.
+For inspection and experiments, not for speed. Text is UTF-8. Other bytes are accepted unchanged, shown with escapes, and in JSON as base64 under its
+own name.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _settings(principal: str | None, timeout_s: float) -> ClientSettings:
 
 
 async def append(address: str, data: str | None, place: Place, *, header: int, delete: bool, principal: str | None, timeout_s: float) -> int:
-    """One transaction, or one for each line of standard input. Told: the partition of the log and the id of each."""
+    """Appends one transaction, or one for each line of standard input. Prints the partition of the log and the id of each."""
     place.check()
     if delete and (place.key is None or data is not None):
         raise InvalidSetting(name="--delete", reason="wants --key, and no data", nearest=None)
@@ -95,7 +96,7 @@ async def read(
             async for row in rows:
                 if left == 0:
                     break
-                print(_told(row, output), flush=True)
+                print(_formatted(row, output), flush=True)
                 left = None if left is None else left - 1
                 if left == 0:
                     break
@@ -179,13 +180,13 @@ async def _from_what_is_kept(
             print(f"partition {partition} begins at transaction {error.first}: retention removed what came before", file=sys.stderr)
 
 
-def _told(row: _Row, output: str) -> str:
+def _formatted(row: _Row, output: str) -> str:
     time = datetime.fromtimestamp(row.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     if output == "json":
         found: dict[str, Any] = {"partition": row.partition, "transaction_id": row.transaction_id, "timestamp": time, "header": row.header}
         return json.dumps(found | _text("key", row.key) | _text("data", row.data))
-    key = "" if row.key is None else f" key={_shown(row.key)}"
-    return f"{row.partition} {row.transaction_id} {time} header={row.header}{key} {_shown(row.data)}"
+    key = "" if row.key is None else f" key={_printable(row.key)}"
+    return f"{row.partition} {row.transaction_id} {time} header={row.header}{key} {_printable(row.data)}"
 
 
 def _text(name: str, data: bytes | None) -> dict[str, Any]:
@@ -197,7 +198,7 @@ def _text(name: str, data: bytes | None) -> dict[str, Any]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def _shown(data: bytes) -> str:
+def _printable(data: bytes) -> str:
     """On one line of a terminal, whatever is in it."""
     text = data.decode(errors="backslashreplace")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

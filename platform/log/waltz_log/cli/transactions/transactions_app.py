@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from waltz_log.cli.outputs import Output, checked_output
+from waltz_log.cli.arguments import Cluster, Output, checked_output
 
 __all__ = ["add_transactions"]
 
-Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
 TopicOption = Annotated[str | None, typer.Option("--topic", help="namespace/topic. Without it, --partition is a partition of the log.")]
 Key = Annotated[str | None, typer.Option(help="Key of the transaction; it decides the partition. Only in a keyed topic.")]
 Partition = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Partition of the topic, or of the log.")]

@@ -102,9 +102,9 @@ class LockTable:
     def judge(
         self, marks: Sequence[int], counts: bytes, locks: Sequence[int], first_transaction_id: int, client_id: int = 0, own: bytes = b""
     ) -> Verdict:
-        """Decides the transactions of a frame in order. `marks`: client high-water marks; `counts`: write, read and append locks of each, a byte
-        each, or empty where nobody locks; `locks`: the hashes in that order; `client_id`: whose frame; `own`: 1 for each that counts what this client
-        wrote as known, or empty. Sets the locks of what it accepts."""
+        """Decides the transactions of a frame in order and sets the locks of the accepted ones. `marks`: client high-water marks; `counts`: the
+        number of write, read and append locks of each transaction, one byte each, or empty if no transaction has locks; `locks`: the hashes in that
+        order; `client_id`: the sender; `own`: 1 for each transaction that counts this client's own writes as known, or empty."""
         total = len(marks)
         if not counts:
             self._newest = max(self._newest, first_transaction_id + total - 1)
@@ -204,7 +204,7 @@ class LockTable:
 
 
 def unpack_i8(packed: bytes) -> array[int]:
-    """A packed column of signed 64-bit big-endian integers. Raises `ValueError` where its length is not a multiple of 8."""
+    """A packed column of signed 64-bit big-endian integers. Raises `ValueError` if its length is not a multiple of 8."""
     values: array[int] = array("q")
     values.frombytes(packed)
     values.byteswap()

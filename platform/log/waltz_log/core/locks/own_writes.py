@@ -1,10 +1,9 @@
-"""Who wrote a lock lately, so that a client need not conflict with what it sent itself.
+"""Remembers which client wrote a lock recently, to keep a client from conflicting with its own writes.
 
-Keeps of each judged frame with locks whose it was and what it locked, by reference, a bounded number of locks back. Asked only for a transaction that
-would be rejected, and that counts its own client's writes as known (docs/internals/protocol.md, Appending): then what was noted since is entered,
-once, into a
-table that answers at once, however many are asked for. Where nobody asks, nothing is done for a lock. Exact within its memory: what it forgot counts
-as written by others. Pure.
+Keeps the sender and the locks of each judged frame, by reference, up to a bounded number of locks. It is queried only for a transaction that would be
+rejected and that counts its own client's writes as known (docs/internals/protocol.md, Appending). A query enters the frames noted since the last one
+into a table, once, so that each lookup has a constant cost. Without queries there is no work per lock. The answer is exact within this memory: a
+forgotten write counts as written by another client. Pure.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import NamedTuple
 __all__ = ["OwnWrites"]
 
 LOCKS_KEPT = 131_072
-"""1 MiB of hashes a partition, and up to 25 MiB of the table where it is asked for; what some clients have in flight. More in flight than this, and a
-client may conflict with its own."""
+"""1 MiB of hashes for each partition, and up to 25 MiB for the table once it is queried. Enough for what several clients have in flight. With more in
+flight, a client may conflict with its own writes."""
 
 CLIENT_BITS = 31
 CLIENT_MASK = (1 << CLIENT_BITS) - 1
-"""A client id within a number that holds a transaction id above it."""
+"""A client id in the low bits of a number whose high bits hold a transaction id."""
 
 
 class _Judged(NamedTuple):
-    """A frame: accepted are the positions, whose ids are consecutive from `first_id`."""
+    """A judged frame. `accepted`: positions in the frame; their ids are consecutive from `first_id`."""
 
     client_id: int
     first_id: int
@@ -39,7 +38,7 @@ class _Judged(NamedTuple):
 
 
 class OwnWrites:
-    """`forgotten`: the last id of which nothing is known."""
+    """`forgotten`: the last id about which nothing is known."""
 
     def __init__(self, forgotten: int) -> None:
         self._forgotten = forgotten
@@ -47,12 +46,12 @@ class OwnWrites:
         self._locks = 0
         self._entered = forgotten
         self._last: dict[int, int] = {}
-        """By lock: its last write up to `_entered`, with its client."""
+        """By lock: its last write up to `_entered`, and the client that wrote it."""
         self._others: dict[int, int] = {}
-        """By lock: the last write before that of any other client, where one is remembered."""
+        """By lock: the last earlier write of any other client, if one is remembered."""
 
     def note(self, client_id: int, first_id: int, accepted: list[int], counts: bytes, locks: Sequence[int]) -> None:
-        """A frame was judged, and these positions of it accepted."""
+        """Records a judged frame and its accepted positions."""
         if not accepted:
             return
         self._frames.append(_Judged(client_id, first_id, accepted, counts, locks))
@@ -63,8 +62,8 @@ class OwnWrites:
             self._forgotten = oldest.last_id
 
     def by_others(self, lock: int, client_id: int, mark: int, writer: int) -> int:
-        """The last id above the mark under which another client wrote the lock, -1 where none did. `writer`: its last writer. Up to what is forgotten
-        anybody may have written it; above that, what is in no frame noted is of the frame being judged, which is the client's own."""
+        """The last id above the mark under which another client wrote the lock; -1 if none did. `writer`: its last writer. Up to the forgotten id,
+        any client may have written it. Above it, a write in no noted frame is in the frame that is being judged, which is the client's own."""
         self._enter()
         last = self._last.get(lock, client_id)
         found = self._others.get(lock, -1) if last & CLIENT_MASK == client_id else last >> CLIENT_BITS
@@ -72,7 +71,7 @@ class OwnWrites:
         return found if found > mark else -1
 
     def _enter(self) -> None:
-        """What was noted since the last time. Each frame once, so that a lock costs the same however often it is asked for."""
+        """Enters the frames that were noted since the last query. Each frame is entered once, however often its locks are queried."""
         fresh = []
         for frame in reversed(self._frames):
             if frame.first_id <= self._entered:

@@ -1,7 +1,7 @@
-"""Who may append to a topic and who may read it, as its properties say (Partitioned WAL, Regular Topics; docs/guides/topics.md).
+"""Which principals may append to a topic and read it, according to its properties (Partitioned WAL, Regular Topics; docs/guides/topics.md).
 
-`allow-append` and `allow-read` hold names of principals, separated by commas; without the property everybody may. A principal is what a client says
-of itself: nothing proves it yet. The cluster's own processes read as `CLUSTER_PRINCIPAL`, which no property can name. Pure.
+`allow-append` and `allow-read` hold names of principals, separated by commas. Without the property every principal may. A principal is the name that
+a client states; nothing verifies it yet. The cluster's own processes read as `CLUSTER_PRINCIPAL`, which no property can name. Pure.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _PRINCIPAL: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}", re.ASCII)
 
 
 def check_principal(name: str) -> str:
-    """Raises `InvalidSetting` for what no property could name."""
+    """Raises `InvalidSetting` for a name that no property could contain."""
     if not _PRINCIPAL.fullmatch(name):
         raise InvalidSetting(name="principal", reason=f"wants 1 to 128 letters, digits and . _ @ : + -, got {name!r}", nearest=None)
     return name
 
 
 def allowed(properties: Mapping[str, str], action: Action) -> tuple[str, ...]:
-    """The principals that may; empty: everybody."""
+    """The allowed principals; empty: all of them."""
     text = properties.get(PROPERTIES[action])
     return () if text is None else tuple(sorted({name.strip() for name in text.split(",")}))
 
 
 def check_access_properties(properties: Mapping[str, str]) -> None:
-    """Raises `InvalidSetting`: a property that was meant to keep somebody out must not be one that nobody reads."""
+    """Raises `InvalidSetting`: a misspelled property would otherwise be ignored and restrict no principal."""
     for name, text in properties.items():
         if not name.startswith(_PREFIX):
             continue
@@ -50,6 +50,6 @@ def check_access_properties(properties: Mapping[str, str]) -> None:
 
 
 def expect_allowed(topic: TopicName | str, principals: tuple[str, ...], action: Action, principal: str | None) -> None:
-    """Raises `NotAllowed` where the principals are named and this is none of them. None and the empty text: nobody in particular."""
+    """Raises `NotAllowed` if principals are named and this is none of them. None and the empty text: an anonymous client."""
     if principals and principal not in principals and not (principal == CLUSTER_PRINCIPAL and action == "read"):
         raise NotAllowed(action=action, topic=str(topic), principal=principal or None)

@@ -1,4 +1,4 @@
-"""Which topics there are: names over log partitions, and what was agreed for each when it was made (Partitioned WAL; docs/guides/topics.md).
+"""The catalog of topics: names for log partitions, and what was fixed for each when it was created (Partitioned WAL; docs/guides/topics.md).
 
 One value in the coordinator, replaced by compare-and-set, so that two creations never get the same partition and two names never share an id. What a
 topic is (partitions, type, keyed, properties) never changes; its policies may. Pure: these are the values and the rules, `coordination.topics`
@@ -24,7 +24,7 @@ PARTITIONS_MAX: Final = 1024
 """Of one topic (the layout's bound)."""
 HOUR_MS: Final = 3_600_000
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What one sync has to write bounds how long it takes, and with it how long everything else of the partition waits."""
+"""The size of one sync bounds its duration, for which everything else of the partition waits."""
 
 TopicType = Literal["regular", "compaction"]
 _TYPES: Final[Mapping[str, TopicType]] = {"regular": "regular", "compaction": "compaction"}
@@ -33,16 +33,17 @@ Durability = Literal["quorum_sync", "quorum_memory"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What may be changed while a topic lives. A number that stands for no bound is -1."""
+    """What may be changed after a topic is created. -1 means no bound."""
 
     retention_ms: int = 168 * HOUR_MS
-    """Segments whose newest transaction is older go, from the oldest on. -1: kept for ever. At least an hour, so that a wrong unit loses nothing."""
+    """Segments whose newest transaction is older are trimmed, oldest first. -1: never trimmed. At least an hour, to keep a wrong unit from losing
+    data."""
     retention_bytes: int = -1
-    """The oldest segments of a partition go while it holds more."""
+    """The oldest segments of a partition are trimmed while it holds more."""
     keep_for_subscribers: bool = True
-    """Nothing goes that a registered subscriber has not read, whatever the other bounds say."""
+    """Never trim what a registered subscriber has not read, whatever the other bounds say."""
     tombstone_retention_ms: int = 24 * HOUR_MS
-    """How long the end of a key stays in a compacted view."""
+    """How long the tombstone of a key stays in a compacted view."""
     durability: Durability = "quorum_sync"
     """`quorum_sync`: acknowledged means on the disks of a majority. `quorum_memory`: in the memory of one; what the last `flush_period_ms` or
     `flush_bytes` brought may be lost if the owner and machines of a majority die together (docs/guides/topics.md)."""
@@ -61,7 +62,7 @@ class Policies:
             raise InvalidSetting.unknown(str(self.durability), get_args(Durability), what="durability")
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Raises `InvalidSetting` for a policy that there is not, or a value it cannot have."""
+        """Raises `InvalidSetting` for an unknown policy or an invalid value."""
         for name in changes:
             if name not in POLICIES:
                 raise InvalidSetting.unknown(name, POLICIES, what="policy")
@@ -74,12 +75,12 @@ POLICIES: Final = tuple(each.name for each in fields(Policies))
 def _check(name: str, value: object, least: int, most: int | None = None, *, unbounded: bool = False) -> None:
     fits = isinstance(value, int) and not isinstance(value, bool) and (value >= least or (unbounded and value == -1))
     if not fits or (most is not None and isinstance(value, int) and value > most):
-        told = f"at least {least}" + (", or -1 for no bound" if unbounded else "") + ("" if most is None else f", at most {most}")
-        raise InvalidSetting(name=name, reason=f"wants a whole number, {told}, got {value!r}", nearest=None)
+        bounds = f"at least {least}" + (", or -1 for no bound" if unbounded else "") + ("" if most is None else f", at most {most}")
+        raise InvalidSetting(name=name, reason=f"wants a whole number, {bounds}, got {value!r}", nearest=None)
 
 
 class TopicEpoch(NamedTuple):
-    """Which topic somebody means who appends to a log partition or reads it. `epoch` 0: whichever has the name."""
+    """The topic that a client means when it appends to a log partition or reads it. `epoch` 0: the current topic of that name."""
 
     name: str
     epoch: int
@@ -99,12 +100,12 @@ class Topic:
     partition_properties: tuple[PartitionProperties, ...] = ()
     """Of ranges of the topic's partitions; they take precedence over `properties`."""
     epoch: int = 0
-    """Given once to each topic, so that one that was deleted differs from the next one of its name. 0: made before there were any."""
+    """Unique for each topic, so that a deleted topic differs from the next one of its name. 0: created before epochs existed."""
     begins_at: tuple[int, ...] = ()
-    """The first transaction id of each partition that is the topic's; what is below belongs to nobody or to whoever used the log partition before.
-    Empty: 0 everywhere."""
+    """The first transaction id of the topic in each partition. Ids below it belong to an earlier user of the log partition, if there was one. Empty:
+    0 everywhere."""
     keeps_existing: bool = False
-    """Retention leaves what is below `begins_at` alone, and with it everything above. Otherwise what is below goes first."""
+    """Retention keeps what is below `begins_at`, and with it everything above. Otherwise what is below is trimmed first."""
 
     @property
     def identity(self) -> TopicEpoch:
@@ -132,10 +133,10 @@ class Catalogue:
     """Log partitions of topics that were deleted, while their owners remove what is left there. Nothing is appended to them; once they are empty they
     are free again (`released`)."""
     pending: Mapping[TopicName, Topic] = field(default_factory=dict)
-    """Topics whose log partitions are being judged: nothing is appended there until the topic is there or given up
+    """Topics whose log partitions are being examined: nothing is appended there until the topic is active or withdrawn
     (`client.topics.topic_creation`)."""
     epochs: int = 0
-    """How many were given out."""
+    """How many epochs were assigned."""
 
     def find(self, name: TopicName) -> Topic:
         """Raises `NoSuchTopic`, with the nearest name there is."""
@@ -165,7 +166,7 @@ class Catalogue:
         log_partitions: Sequence[int] | None = None,
         keeps_existing: bool = False,
     ) -> tuple[Catalogue, Topic]:
-        """The catalogue with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. `log_partitions`: which of
+        """The catalog with the topic, and the topic: the one there is where it is the same. `pool`: all log partitions. `log_partitions`: which of
         them, in this order; the lowest free ones by default. Whether they are empty is the caller's to know. `properties`: by name, or
         by range and name (`0-3:name`) for some of the topic's partitions (`core.topics.partition_properties`). Raises `InvalidRequest`
         where there is another of that name, where the hash of a name is that of another one, or where too few log partitions are free."""
@@ -218,16 +219,15 @@ class Catalogue:
                 raise InvalidRequest(reason=f"log partition {each} belongs to topic {whose.name}")
 
     def reserved(self, name: TopicName, **about: Any) -> tuple[Catalogue, Topic]:
-        """As `with_new`, but the topic is only pending: its log partitions take no appends. It takes the place of one of its name that was left
-        pending."""
+        """As `with_new`, but the topic is only pending: its log partitions accept no appends. It replaces an older pending topic of its name."""
         made, topic = self.with_new(name, **about)
         if made is self:
             return self, topic
         return replace(self, pending={**self.pending, name: topic}, epochs=made.epochs), topic
 
     def activated(self, topic: Topic, begins_at: Sequence[int]) -> tuple[Catalogue, Topic]:
-        """With the pending topic among those there are; the same where it is there already, with an earlier write whose answer was lost. Raises
-        `InvalidRequest` where it is not pending any more."""
+        """The catalog with the pending topic as an active one. Unchanged if it is active already, after an earlier write whose response was lost.
+        Raises `InvalidRequest` if it is no longer pending."""
         there = self.topics.get(topic.name)
         if there is not None and there.epoch == topic.epoch:
             return self, there
@@ -238,13 +238,13 @@ class Catalogue:
         return replace(self, topics={**self.topics, topic.name: made}, pending=left), made
 
     def withdrawn(self, topic: Topic) -> tuple[Catalogue, Topic]:
-        """Without the pending topic. Nothing changes where another one of its name took its place."""
+        """The catalog without the pending topic. Unchanged if another one of its name replaced it."""
         if self.pending.get(topic.name) != topic:
             return self, topic
         return replace(self, pending={name: each for name, each in self.pending.items() if name != topic.name}), topic
 
     def released(self, log_partition: int) -> Catalogue:
-        """With a log partition of a deleted topic free again: nothing of it is left. The same where it was not retired."""
+        """The catalog with an empty log partition of a deleted topic free again. Unchanged if it was not retired."""
         if log_partition not in self.retired:
             return self
         return replace(self, retired=tuple(each for each in self.retired if each != log_partition))
@@ -254,13 +254,14 @@ class Catalogue:
         return {each: topic for topic in self.pending.values() for each in topic.partitions}
 
     def with_policies(self, name: TopicName, changes: Mapping[str, Any]) -> tuple[Catalogue, Topic]:
-        """Raises `NoSuchTopic` for a topic, `InvalidSetting` for a policy that there is not."""
+        """Raises `NoSuchTopic` for an unknown topic, `InvalidSetting` for an unknown policy."""
         found = self.find(name)
         changed = replace(found, policies=found.policies.changed(changes))
         return replace(self, topics={**self.topics, name: changed}), changed
 
     def without(self, name: TopicName) -> tuple[Catalogue, Topic]:
-        """Its log partitions retire until what is in them is removed. One that is pending only is given up. Raises `NoSuchTopic`."""
+        """The catalog without the topic. Its log partitions are retired until their data is removed. A topic that is only pending is withdrawn.
+        Raises `NoSuchTopic`."""
         if name not in self.topics and name in self.pending:
             return self.withdrawn(self.pending[name])
         found = self.find(name)
@@ -301,7 +302,7 @@ def _topics(rows: Iterable[Sequence[Any]]) -> dict[TopicName, Topic]:
 
 
 def _more(topic: Topic) -> list[dict[str, Any]]:
-    """What few topics have, by name, so that a topic without it takes no more of the coordinator's megabyte than before."""
+    """Optional fields, by name: a topic without them needs no space for them in the coordinator's megabyte."""
     found: dict[str, Any] = {}
     if topic.partition_properties:
         found["partition_properties"] = [each.to_json() for each in topic.partition_properties]
@@ -325,7 +326,7 @@ def _parsed(more: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _described(topic: Topic) -> str:
-    told = f"type={topic.type} partitions={len(topic.partitions)} keyed={topic.keyed} properties={dict(topic.properties)}"
-    told += "".join(f" {each.first}-{each.last}:properties={dict(each.properties)}" for each in topic.partition_properties)
+    text = f"type={topic.type} partitions={len(topic.partitions)} keyed={topic.keyed} properties={dict(topic.properties)}"
+    text += "".join(f" {each.first}-{each.last}:properties={dict(each.properties)}" for each in topic.partition_properties)
     changed = {name: value for name, value in asdict(topic.policies).items() if value != asdict(Policies())[name]}
-    return told + "".join(f" {name}={value}" for name, value in changed.items())
+    return text + "".join(f" {name}={value}" for name, value in changed.items())

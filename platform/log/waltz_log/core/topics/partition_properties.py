@@ -1,8 +1,8 @@
 """Properties of ranges of a topic's partitions: what a user attaches to some of them and not to the whole topic (partitioned WAL document, Regular
 Topics).
 
-A property of a range takes the place of the topic's property of the same name, for the partitions of that range. No partition gets one name from two
-ranges, so that the order in which ranges are named never matters. Pure.
+For the partitions of its range, a property replaces the topic's property of the same name. No partition gets one name from two ranges, so the order
+of the ranges does not matter. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which worker process of a node owns a partition (Partitioned WAL, High Level Architecture: requests are sharded).
 
-The jump consistent hash of the partition's number: every process of the node, and every peer that knows how many workers it has, finds the same owner
-without asking, and with one worker more only one partition in so many moves. The number is spread over 64 bits first, by the odd number nearest to
-2^64 over the golden ratio: neighbours then fall on different workers more evenly than their hashes do. Stable for ever, like the formats. Pure.
+The jump consistent hash of the partition's number. Every process of the node, and every peer that knows the number of workers, computes the same
+worker without a request. With one worker more, only one partition in so many moves. The number is first spread over 64 bits by the odd number nearest
+to 2^64 over the golden ratio, which distributes consecutive partitions more evenly than their hashes alone. Never changes, like the formats. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 def worker_of(partition: int, workers: int) -> int:
-    """0 to `workers` - 1. Defined for every number that a message can carry, so that the owner of nonsense refuses it as always."""
+    """0 to `workers` - 1. Defined for every number that a message can carry: an invalid partition also has a worker, which refuses it."""
     return jump_hash(partition * _SPREAD & _MASK, workers)
 
 
@@ -33,7 +33,7 @@ class Shard(NamedTuple):
 
 
 WHOLE: Final = Shard(0, 1)
-"""What one process that does it all owns."""
+"""The shard of a node with a single process."""
 
 SUPERVISOR: Final = -1
 """The worker that owns nothing."""

@@ -1,7 +1,8 @@
-"""Who reads partitions of the log and must not lose what it has not read: its name, and the last transaction of each partition that it is done with.
+"""A subscriber: a registered reader for which retention keeps what it has not read. It has a name and, for each partition, the last transaction that
+it has finished.
 
-One node in the coordinator for each, replaced by compare-and-set. A mark is of a log partition: the last transaction that the subscriber will never
-ask for again. Pure: `coordination.subscribers` writes, `core.retention` keeps what they say (docs/guides/topics.md, Subscribers).
+The coordinator has one node for each, replaced by compare-and-set. A mark belongs to a log partition: the last transaction that the subscriber will
+never read again. Pure: `coordination.subscribers` writes, `core.retention` applies the marks (docs/guides/topics.md, Subscribers).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
 def subscriber_path(name: str) -> str:
-    """Raises `InvalidRequest` for what is no name."""
+    """Raises `InvalidRequest` for an invalid name."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(reason=f"not a subscriber's name: {name!r}, wanted 1 to 128 of ASCII letters, digits, '.', '_' and '-'")
     return f"{SUBSCRIBERS}/{name}"
@@ -29,12 +30,12 @@ def subscriber_path(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """`marks`: by log partition. `told`: what it says of itself, for people: a table, a service. `seen_ms`: when it last reported; nothing is decided
-    by it: who is gone for long holds what it has not read until somebody removes it."""
+    """`marks`: by log partition. `labels`: what the subscriber states about itself, for operators: a table, a service. `seen_ms`: when it last
+    reported. No decision uses it: a subscriber that is gone for long still holds what it has not read, until an operator removes it."""
 
     name: str
     marks: Mapping[int, int]
-    told: Mapping[str, str]
+    labels: Mapping[str, str]
     created_ms: int
     seen_ms: int
 
@@ -51,16 +52,17 @@ class Subscriber:
             raise InvalidRequest(reason=f"subscriber {self.name} is not registered for partition {foreign[0]}")
         return replace(self, marks={each: max(mark, marks.get(each, mark)) for each, mark in self.marks.items()}, seen_ms=now_ms)
 
-    def registered(self, marks: Mapping[int, int], told: Mapping[str, str], now_ms: int) -> Self:
-        """Registered again, also for more partitions. Where it had a mark, that stays unless the new one is higher."""
+    def registered(self, marks: Mapping[int, int], labels: Mapping[str, str], now_ms: int) -> Self:
+        """Registered again, perhaps for more partitions. A mark never falls."""
         kept = {each: max(mark, self.marks.get(each, mark)) for each, mark in marks.items()}
-        return replace(self, marks={**self.marks, **kept}, told=dict(told), seen_ms=now_ms)
+        return replace(self, marks={**self.marks, **kept}, labels=dict(labels), seen_ms=now_ms)
 
     def to_bytes(self) -> bytes:
+        """The node's content in the coordinator, as JSON."""
         value = {
             "name": self.name,
             "marks": {str(partition): mark for partition, mark in sorted(self.marks.items())},
-            "told": dict(self.told),
+            "told": dict(self.labels),
             "created_ms": self.created_ms,
             "seen_ms": self.seen_ms,
         }
@@ -68,6 +70,7 @@ class Subscriber:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
+        """Reads what `to_bytes` wrote."""
         found = json.loads(data)
         marks = {int(partition): mark for partition, mark in found["marks"].items()}
         return cls(found["name"], marks, found["told"], found["created_ms"], found["seen_ms"])

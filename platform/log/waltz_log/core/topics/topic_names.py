@@ -1,7 +1,7 @@
-"""What a topic is called, and the numbers that stand for it once it is made (Partitioned WAL; docs/reference/formats.md).
+"""The name of a topic, and the numbers that identify it after its creation (Partitioned WAL; docs/reference/formats.md).
 
-Text is used when a topic is made and shown; everywhere else ids are, which are hashes of the names. Two names with one hash are refused by the
-catalogue, which keeps both texts. The numbers are stable for ever: partitions of keys, cores of partitions and folders depend on them. Pure.
+The text is used to create and show a topic. Everywhere else ids are used, which are hashes of the names. The catalog keeps both texts and refuses two
+names with one hash. The numbers never change: partitions of keys, cores of partitions and folders depend on them. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Bytes that all partitions of a server share, and who gives some up when they are used up.
+"""A budget of bytes that all partitions of a server share. It decides which partition releases memory when the budget is exceeded.
 
-Fair by partition: whoever holds most gives first, so that one busy partition takes what the others leave and never their equal share. Decides nothing
-about what a holder gives up, and holds nothing itself. Invariant: after every call the holders are within the bound, or none of them has anything
-left that it can give.
+Fair by partition: the largest holder releases first. So a busy partition may use what the others leave, but never their equal share. Holders decide
+what they release. Invariant: after every call the holders are within the bound, or none of them can release more.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ __all__ = ["Budget", "Holder"]
 
 
 class Holder(Protocol):
-    """One partition's share. Tells its budget of every change of `held_bytes`."""
+    """One partition's share. Reports every change of `held_bytes` to its budget."""
 
     held_bytes: int
 
     def evict(self) -> int:
-        """Gives up what it needs least; the bytes that freed, 0 where it can give nothing. The budget counts them, not the holder."""
+        """Gives up what it needs least; the bytes that freed, 0 if it can give nothing. The budget counts them, not the holder."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""Notices within half a second that a storage node that did not answer answers again, however many partitions wait for it.
+"""Detects within half a second that a storage node answers again, however many partitions wait for it.
 
-A replica session whose connection broke tries again after pauses of its own, which grow to seconds. While any session waits, one task for each node
-pings the node, so that the rate is bounded by the number of nodes, and wakes all of its sessions once a ping is answered after one that was not. A
-node that answers from the beginning wakes nobody: its sessions failed for another reason, and their own pauses hold.
+A replica session whose connection broke tries again after its own pauses, which grow to seconds. While any session waits, one task for each node
+pings the node, so that the number of nodes bounds the rate. When a ping is answered after one that was not, the task wakes all waiting sessions of
+the node. If the node answers from the first ping on, no session is woken: the sessions failed for another reason, and their own pauses apply.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A signal that many tasks wait for: each waits until a condition of its own holds, and is woken when a change made it hold.
+"""A signal for many tasks: each waits until its own condition holds, and is woken when a change made it hold.
 
-A condition is looked at where the change is told, so whoever is not concerned sleeps on: a block that is committed wakes who waits for it and nobody
-else. Conditions are cheap, without effect, and about state that changed before `notify`.
+`notify` evaluates the conditions, so tasks that are not affected keep sleeping: a committed block wakes only the tasks that wait for it. Conditions
+must be cheap and without side effects, and depend on state that changed before `notify`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.settings import Settings
 
 __all__ = ["ServerSettings"]
@@ -132,4 +133,8 @@ class ServerSettings(Settings):
         gt=0,
         description="Between two rounds of retention and compaction of a partition. A round asks every replica what it holds; shorter uses space "
         "back and brings compacted views up to date sooner.",
+    )
+    http: HttpSettings = Field(
+        default=HttpSettings(),
+        description="Where the process answers `/livez`, `/readyz` and `/metrics`. Set a port to monitor it with Prometheus or to probe it.",
     )

@@ -1,6 +1,6 @@
-"""The catalogue of topics as a log server knows it: which topic a log partition belongs to, and what follows from that.
+"""The catalog of topics as a log server knows it: which topic a log partition belongs to, and what follows from that.
 
-Read before the server serves anybody, and again whenever it changes; in between the last one known holds. Decides nothing itself: the rules are
+It is read before the server accepts clients, and again whenever it changes. In between the last known one applies. The rules are in
 `core.topics.catalogue` and `core.topics.access`.
 """
 
@@ -18,19 +18,19 @@ __all__ = ["ServedTopics"]
 
 
 class ServedTopics:
-    """`read` once, then `run`. `changed` tells that the catalogue is another one."""
+    """Call `read` once, then `run`. `changed` signals a new catalog."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.catalogue = Catalogue()
         self.changed = Pulse()
         self.version: int | None = None
-        """Of the catalogue in the coordinator; None: no topic was ever made."""
+        """Of the catalog in the coordinator; None: no topic was ever made."""
         self._coordinator = coordinator
         self._owners: dict[int, tuple[Topic, int]] = {}
         self._judged: dict[int, Topic] = {}
 
     async def read(self, *, latest: bool = False) -> None:
-        """`latest`: before anybody is served by it; afterwards a watch says when there is something new."""
+        """`latest`: before the first client is served; afterwards a watch signals changes."""
         node = await self._coordinator.get(CATALOGUE, latest=latest)
         found = None if node is None else node.version
         if found == self.version or (self.version is not None and found is not None and found < self.version):
@@ -48,16 +48,16 @@ class ServedTopics:
             await self.read()
 
     async def wait_beyond(self, version: int | None) -> None:
-        """Returns when another version of the catalogue than that is known."""
+        """Returns when another version of the catalog than that is known."""
         await self.changed.wait_for(lambda: self.version != version)
 
     async def wait_for(self, version: int) -> None:
-        """Returns when that version of the catalogue, or a later one, is known."""
+        """Returns when that version of the catalog, or a later one, is known."""
         await self.changed.wait_for(lambda: self.version is not None and self.version >= version)
 
     def expect_addressed(self, log_partition: int, wanted: TopicEpoch | None, *, appends: bool, by_number: Collection[str] = ()) -> None:
-        """Whether the partition is what somebody takes it for who mounts it for a topic, or, with None, by its number. `by_number`: topics whose
-        partitions may be appended to all the same. Raises `BelongsToTopic`, `TopicDeleted`, and `NotOwner` where that is about to change."""
+        """Checks that a client mounts the partition as what it is: for its topic, or, with None, by its number. `by_number`: topics whose partitions
+        may still be appended to by number. Raises `BelongsToTopic`, `TopicDeleted`, and `NotOwner` if that is about to change."""
         found = self._owners.get(log_partition)
         if wanted is not None and wanted.epoch > self.catalogue.epochs:
             raise NotOwner(partition=log_partition, reason=f"{wanted.name} is not known here yet")

@@ -36,7 +36,7 @@ def rising_ids(packed: bytes) -> Sequence[int]:
 
 
 RANGES_A_TURN = 256
-"""From memory before everybody else has a turn, some milliseconds."""
+"""How many are read from memory before other tasks run: some milliseconds."""
 
 
 async def gather(feed: Feed, ids: Sequence[int], bytes_max: int) -> list[Block]:

@@ -30,7 +30,7 @@ class Feed:
         self._bytes_max = settings.feed_bytes_max
 
     def ready(self, headers: bool, first: int, target: int) -> Frame | None:
-        """The next frame where it can be made at once."""
+        """The next frame if it can be made at once."""
         found = self._frames.find(headers, first, target)
         if found is not None:
             return found

@@ -67,14 +67,14 @@ class Fetcher:
         return task
 
     def ahead(self, first: int, *, headers_only: bool) -> None:
-        """Begins a read that somebody will want, and waits for nothing."""
+        """Begins a read that a feed will need, without waiting for it."""
         if not self._closed:
             self.start(first, headers_only=headers_only)
 
     def _ended(self, key: tuple[int, bool, int | None], task: asyncio.Task[Run]) -> None:
         self._reads.pop(key, None)
         if not task.cancelled():
-            task.exception()  # has been seen, also where nobody waits for it any more
+            task.exception()  # marks the error as retrieved, because there may be no waiter any more
 
     async def _read(self, first: int, headers_only: bool, last: int | None) -> Run:
         async with self._places:
@@ -130,7 +130,7 @@ class Fetcher:
                 raise ConnectionLost(address=name, reason=f"a block changed on its way: {error}") from None
 
     async def close(self) -> None:
-        """Who waits for a read is told that it is over."""
+        """Ends all reads. Tasks that wait for one get an error."""
         self._closed = True
         reads, self._reads = list(self._reads.values()), {}
         for task in reads:

@@ -1,7 +1,8 @@
 """One mounted client of a partition: its answers and its feed, sent by one writer (Client-Server Communication, Mounting a partition).
 
 Answers go before feed, so that an append is not held up by a reader that lags behind, also while its next frame is read from a replica. A client that
-does not read stops only its own writer: one frame waits for it, and of answers so many that nothing more is taken from it (`room`).
+does not read stops only its own writer: one frame waits for it, and a bounded number of answers, above which nothing more is read from it
+(`wait_for_capacity`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["Mount"]
 
 
 class Mount:
-    """`client_id` 0 is a reader: it may not append and fences nobody."""
+    """`client_id` 0 is a reader: it may not append and fences no other mount."""
 
     def __init__(
         self, request: pb.MountRequest, stream: Sender[pb.ServerMessage], store: StoreSession, feed: Feed, generation: int, version: int
@@ -58,7 +59,7 @@ class Mount:
         """Whether the client may append, and all its older requests are decided."""
         return self._state.current is MountState.READY
 
-    # ---- what others tell it -------------------------------------------------------------------------------------------------------------------
+    # ---- called by the partition -------------------------------------------------------------------------------------------------------------------
 
     def answer(self, answers: Answers, append_time_ms: int) -> None:
         message = pb.ServerMessage(
@@ -100,7 +101,7 @@ class Mount:
         """Returns when every answer was handed to the stream."""
         await self._drained.wait_for(lambda: not self._outgoing)
 
-    async def room(self, answers_max: int) -> None:
+    async def wait_for_capacity(self, answers_max: int) -> None:
         """Returns when fewer answers than so many wait to be read, flushes in the queue counted; raises what ended the mount."""
         await self._drained.wait_for(lambda: len(self._outgoing) + self._flushes < answers_max or self.failed is not None)
         if self.failed is not None:
@@ -128,7 +129,7 @@ class Mount:
         )
         if self.failed is not None:
             raise self.failed
-        self._state.move(MountState.READY)  # before it is told: the client's first append may be here before this task knows that the answer is out
+        self._state.move(MountState.READY)  # before the answer is sent: the client's first append may arrive before this task continues
         await self._stream.send(pb.ServerMessage(mounted=response))
         while True:
             await self._wake.wait_for(self._has_work)

@@ -1,7 +1,7 @@
-"""Looks through the headers of the log for sequences of a client (docs/internals/protocol.md, After a break).
+"""Searches the headers of the log for sequences of a client (docs/internals/protocol.md, After a break).
 
-In runs, from memory where they are there and from a replica elsewhere, never above the mark it is given. What was searched is kept when a run fails
-or is cut off by a deadline: committed transactions never change. Decides nothing about whether an answer is final.
+It reads runs from memory or from a replica, never above the given mark. If a run fails or ends at a deadline, the result so far is kept, because
+committed transactions never change. It does not decide whether an answer is final.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from waltz_log.transport import waltz_pb2 as pb
 __all__ = ["Search"]
 
 BLOCKS_A_TURN = 16
-"""Looked through before everybody else has a turn, some 2 ms where they are small. Blocks of memory need no wait, so a search of thousands of them
-would keep the event loop from all other work of the server for as long as it takes."""
+"""How many blocks are searched before other tasks run: about 2 ms of small blocks. Blocks in memory need no wait, so a search of thousands of them
+would block the event loop and all other work of the server."""
 
 
 class Search:
-    """`searched_to`: all above the request's `since` up to here was looked at. `trimmed`: the log begins later than that."""
+    """`searched_to`: all ids above the request's `since` up to here were searched. `trimmed`: the log begins after `since`."""
 
     def __init__(self, request: pb.ResolveRequest, first_transaction_id: int) -> None:
         self._request = request
@@ -56,14 +56,14 @@ class Search:
         looked = 0
         async with aclosing(_headers(store, self.searched_to + 1, mark)) as runs:
             async for first_id, headers in runs:
-                self._take(first_id, headers)
+                self._add_headers(first_id, headers)
                 if loop.time() >= until:
                     break
                 looked += 1
                 if looked % BLOCKS_A_TURN == 0:
                     await asyncio.sleep(0)
 
-    def _take(self, first_id: int, headers: npt.NDArray[np.void]) -> None:
+    def _add_headers(self, first_id: int, headers: npt.NDArray[np.void]) -> None:
         asked, found = self._request, self._found
         sequences = headers["sequence"]
         mine = (headers["client_id"] == asked.client_id) & (sequences >= asked.first_sequence) & (sequences <= asked.last_sequence)

@@ -81,7 +81,7 @@ class HandOvers:
         return merge_reach(found)
 
     async def _keep_time(self, assignment: Assignment, reach: Reach) -> None:
-        """Since when avoided servers have reached a majority, and since when nobody has had to avoid a partition."""
+        """Since when avoided servers have reached a majority, and since when no server has been avoided for a partition."""
         now_s = asyncio.get_running_loop().time()
         steady: dict[tuple[int, int], float] = {}
         calm: dict[int, float] = {}

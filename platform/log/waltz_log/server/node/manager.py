@@ -76,7 +76,7 @@ class ClusterManager:
                 await asyncio.gather(*waits, return_exceptions=True)
 
     async def _grown(self) -> int | None:
-        """Takes over how many partitions there are now; the version that says so."""
+        """Reads the current number of partitions. Returns the version of the node."""
         node = await self._coordinator.get(paths.CLUSTER)
         if node is None:
             return None
@@ -84,7 +84,7 @@ class ClusterManager:
         return node.version
 
     async def _assign(self, servers: list[ServerEntry]) -> int | None:
-        """Writes the assignment where it changes. The version in force, or None where somebody else wrote."""
+        """Writes the assignment if it changes. Returns the current version, or None if another process wrote."""
         node = await self._coordinator.get(paths.ASSIGNMENT)
         if node is None:
             await self._coordinator.create(paths.ASSIGNMENT, Assignment().to_bytes())

@@ -1,7 +1,7 @@
-"""A log server's place in the cluster: its number, its entry, and its turn as the cluster manager.
+"""A log server's membership in the cluster: its number, its entry, and its candidacy as manager.
 
-One for each server, however many processes it runs: partitions are assigned to servers, and which of a server's workers serves a partition is nobody
-else's affair. The entry goes with the coordinator session that made it; a server whose session ended must be made anew, under a new number.
+One for each server, however many processes it runs: partitions are assigned to servers, and each server alone decides which of its workers serves a
+partition. The entry disappears with the coordinator session that created it. A server whose session ended must be created again, under a new number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import ClusterParameters, ServerEntry
 from waltz_log.core.ports import Coordinator
 from waltz_log.errors import ClusterUnavailable
-from waltz_log.server.base.lasting import lasting
+from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.node.manager import ClusterManager
 
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 async def read_cluster(coordinator: Coordinator, address: str) -> ClusterParameters:
-    """Raises `ClusterUnavailable` where there is none at the address."""
+    """Raises `ClusterUnavailable` if there is none at the address."""
     node = await coordinator.get(paths.CLUSTER, latest=True)
     if node is None:
         raise ClusterUnavailable(address=address, reason="no cluster was created there")
@@ -50,7 +50,7 @@ class Membership:
         return self._manager is not None and self._manager.in_office
 
     async def register(self) -> int:
-        """Takes the server's number, which nobody had before."""
+        """Acquires the server's number, which no server had before."""
         self.server_id = await self._next_server_id()
         return self.server_id
 
@@ -60,7 +60,7 @@ class Membership:
         entry = ServerEntry(self.server_id, address, self._settings.preferred_partitions, workers)
         await self._coordinator.create(self._entry_path, entry.to_bytes(), ephemeral=True)
         self._manager = ClusterManager(self.server_id, cluster, self._coordinator, self._settings.hand_over_after_s)
-        self._governing = asyncio.ensure_future(lasting("manager", self._manager.run))
+        self._governing = asyncio.ensure_future(restart_on_error("manager", self._manager.run))
 
     async def _remove_predecessor(self, address: str) -> None:
         """Removes the entry of the process that had this address before. That one is dead, since this process listens there now, but its coordinator
@@ -80,7 +80,8 @@ class Membership:
                 await self._coordinator.delete(paths.MANAGER, manager.version)
 
     async def leave(self) -> None:
-        """Gives everything back, for others to take at once. Where the coordinator does not answer they take it when the session ends."""
+        """Releases everything, so that other servers can acquire it at once. If the coordinator does not answer, they acquire it when the session
+        ends."""
         await self.end()
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):

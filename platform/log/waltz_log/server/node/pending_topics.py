@@ -1,4 +1,5 @@
-"""Ends pending topics whose creation died, so that their log partitions take appends again (`client.topics.topic_creation`; docs/guides/topics.md).
+"""Ends pending topics whose creation crashed, so that their log partitions accept appends again (`client.topics.topic_creation`;
+docs/guides/topics.md).
 
 Every server does this. Its own event loop measures the bound, from the moment at which the server sees the topic pending, so no two clocks have to
 agree. No safety depends on the bound: a creation activates its topic by compare-and-set and only while that very entry is pending, so one that is

@@ -53,7 +53,7 @@ class Reachability:
         after_s: float,
         lacking: Callable[[], Mapping[int, Stranded | None]],
     ) -> None:
-        """`lacking`: by partition that this process owns what to publish of it, None where it has a majority of its replicas."""
+        """`lacking`: by partition that this process owns what to publish of it, None if it has a majority of its replicas."""
         self._server_id = server_id
         self._shard = shard
         self._coordinator = coordinator
@@ -97,7 +97,7 @@ class Reachability:
     # ---- what this server reaches ----------------------------------------------------------------------------------------------------------------
 
     async def scout(self) -> None:
-        """Until cancelled: publishes which replicas answer this server, of the partitions that somebody needs it of."""
+        """Publishes, until cancelled, which replicas answer this server, for the partitions for which it is needed."""
         published: bytes | None = None
         while True:
             try:

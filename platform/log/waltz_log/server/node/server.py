@@ -26,10 +26,11 @@ from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import ClusterKeyMismatch, Fenced, NotOwner, ProtocolViolation, Unavailable
 from waltz_log.server.base.caches import Caches
-from waltz_log.server.base.lasting import lasting
 from waltz_log.server.base.node_probes import NodeProbes
+from waltz_log.server.base.restarting import restart_on_error
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
+from waltz_log.server.base.totals import Totals
 from waltz_log.server.node.membership import Membership, read_cluster
 from waltz_log.server.node.pending_topics import PendingTopics
 from waltz_log.server.node.reachability import Reachability
@@ -76,6 +77,7 @@ class LogServer:
         self._membership = Membership(settings, coordinator) if server_id < 0 else None
         self._in_office = False
         self._caches = Caches(settings)
+        self._totals = Totals()
         self._topics = ServedTopics(coordinator)
         self._fill_pace = FillPace()
         self._partitions: dict[int, Partition] = {}
@@ -92,7 +94,7 @@ class LogServer:
     # ---- life ----------------------------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Joins the cluster. Raises `ClusterUnavailable` where there is none at the address, `OSError` where it cannot listen."""
+        """Joins the cluster. Raises `ClusterUnavailable` if there is none at the address, `OSError` if it cannot listen."""
         self._cluster = await read_cluster(self._coordinator, self._settings.cluster)
         self._probes = NodeProbes(self._coordinator, self._network, self._cluster.key.bytes)
         await self._topics.read(latest=True)
@@ -101,18 +103,18 @@ class LogServer:
         self._listener = await self._network.serve(self._settings.listen, self.service())
         if self._membership is not None:
             await self._membership.announce(self._cluster, self._listener.address)
-        work = {"assignment": self._follow, "topics": self._topics.run, "topics of partitions": self._tell_topics}
+        work = {"assignment": self._follow, "topics": self._topics.run, "topics of partitions": self._send_topics}
         of_cluster = (self._coordinator, self._network, self._cluster.key.bytes, self._settings.hand_over_after_s, self._lacking)
         reachability = Reachability(self.server_id, self._shard, *of_cluster)
         work |= {"partitions without a majority": reachability.report, "reachable replicas": reachability.scout}
         work["pending topics"] = PendingTopics(self._topics, self._coordinator).run
         if self._membership is None:
             work["office"] = self._watch_office
-        self._tasks = [asyncio.ensure_future(lasting(what, run)) for what, run in work.items()]
+        self._tasks = [asyncio.ensure_future(restart_on_error(what, run)) for what, run in work.items()]
         log.info("server started", server_id=self.server_id, address=self._listener.address, cluster=self._cluster.name)
 
     async def wait_lost(self) -> None:
-        """Returns when the coordinator session has ended: others own our partitions now, and this server must be made anew."""
+        """Returns when the coordinator session has ended: other servers own the partitions now, and this server must be created again."""
         await self._coordinator.wait_session_lost()
 
     async def stop(self) -> None:
@@ -152,21 +154,21 @@ class LogServer:
             self._in_office = node is not None and node.data == str(self.server_id).encode()
             await self._coordinator.wait_changed(paths.MANAGER, None if node is None else node.version)
 
-    async def _tell_topics(self) -> None:
-        """Mounts and replicas of owned partitions learn what the catalogue says of them now."""
-        told = self._topics.version
+    async def _send_topics(self) -> None:
+        """Informs the mounts and replicas of owned partitions of every change of the catalog."""
+        sent = self._topics.version
         while True:
-            await self._topics.wait_beyond(told)
+            await self._topics.wait_beyond(sent)
             version = self._topics.version
             if all(await asyncio.gather(*(partition.topics_changed() for partition in self._partitions.values()))):
-                told = version
+                sent = version
             else:
                 await asyncio.sleep(self._settings.replica_retry_max_s)
 
     async def _own(self, assignment: Assignment) -> None:
         assert self._cluster is not None
         assert self._probes is not None
-        # All partitions are assigned, so the assignment tells of those that were added.
+        # All partitions are assigned, so the assignment includes those that were added.
         count = max((*assignment.partitions, self._cluster.partitions - 1)) + 1
         self._cluster = replace(self._cluster, partitions=count)
         owned = {number: found.generation for number, found in assignment.partitions.items() if found.server_id == self.server_id}
@@ -176,9 +178,9 @@ class LogServer:
         for number, generation in mine.items():
             if number not in self._partitions:
                 shared = (self._cluster, self._coordinator, self._network, self._clock, self._settings, self._caches, self._topics, self._probes)
-                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace)
+                partition = Partition(self.server_id, number, generation, *shared, self._owner_secret, self._fill_pace, self._totals)
                 self._partitions[number] = partition
-                self._running[number] = asyncio.ensure_future(lasting(f"partition {number}", partition.run))
+                self._running[number] = asyncio.ensure_future(restart_on_error(f"partition {number}", partition.run))
 
     async def _close(self, number: int) -> None:
         partition = self._partitions[number]
@@ -266,11 +268,13 @@ class LogServer:
             manager=self._in_office if self._membership is None else self._membership.in_office,
             caches=self._caches.statistics(),
             partitions={number: partition.statistics() for number, partition in sorted(self._partitions.items())},
+            http=self._settings.http.address,
+            totals=self._totals.statistics(),
         )
 
 
 async def _as_owner(work: Awaitable[T], partition: int) -> T:
-    """A fenced owner is none: its clients look for the one that fenced it. Only a fenced mount is theirs to know."""
+    """Reports a fenced owner as no owner, so that its clients search for the one that fenced it. Clients are informed only of a fenced mount."""
     try:
         return await work
     except Fenced as error:

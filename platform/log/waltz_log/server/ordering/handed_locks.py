@@ -1,9 +1,9 @@
-"""The newest locks of a partition, left by an owner that closed in order for the one that follows.
+"""The newest locks of a partition, stored by an owner that closes in order for the next owner.
 
-With them its table begins as the other ended: a transaction that was on its way at the hand-over, and comes again with the mark it was decided from,
-is judged as it would have been, and not by a floor that is above its mark. They count only for the session and the mark they name, and those only
-where that session is the last there was and closed at that mark: whatever else is found, the table begins at its floor, which is always right and at
-most costs a conflict. Bounded, for they stand in the coordinator; what finds no room raises the floor that is handed over.
+With them the next lock table begins as the previous one ended. A transaction that was in flight at the hand-over, and is sent again with its old
+mark, is judged by the real locks and not by a floor above its mark. They count only for the session and the mark that they name, and only if that
+session is the last one and closed at that mark. In all other cases the table begins at its floor, which is always safe and costs at most a conflict.
+Their size is bounded, because the coordinator stores them. Locks that do not fit raise the floor that is handed over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.metadata import handed_locks_path
 from waltz_log.core.ports import Coordinator
 
-__all__ = ["HANDED_MAX", "HandedLocks", "give", "take"]
+__all__ = ["HANDED_MAX", "HandedLocks", "read_handed_locks", "write_handed_locks"]
 
 HANDED_MAX = 8192
 """16 bytes each: 128 KiB, far below what a node of the coordinator may hold. What is on its way at a hand-over was decided a moment ago."""
@@ -43,7 +43,7 @@ class HandedLocks:
         return cls(session, high_water_mark, floor, dict(_ROW.iter_unpack(data[_HEAD.size :])))
 
 
-async def give(coordinator: Coordinator, partition: int, session: int, high_water_mark: int, table: LockTable) -> None:
+async def write_handed_locks(coordinator: Coordinator, partition: int, session: int, high_water_mark: int, table: LockTable) -> None:
     """Before the session records that it closed at the mark. Nothing is in flight."""
     floor, writers = table.newest(HANDED_MAX)
     left = HandedLocks(session, high_water_mark, floor, writers).to_bytes()
@@ -52,8 +52,8 @@ async def give(coordinator: Coordinator, partition: int, session: int, high_wate
         await coordinator.set(path, left, -1)
 
 
-async def take(coordinator: Coordinator, partition: int, session: int, high_water_mark: int) -> HandedLocks | None:
-    """What the session left that closed at the mark; None where that is not there."""
+async def read_handed_locks(coordinator: Coordinator, partition: int, session: int, high_water_mark: int) -> HandedLocks | None:
+    """The locks that the session stored which closed at the mark; None if there are none."""
     node = await coordinator.get(handed_locks_path(partition))
     if node is None:
         return None

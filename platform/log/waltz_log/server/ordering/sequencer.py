@@ -27,7 +27,7 @@ MARK_MAX = 2**63 - 1
 
 
 class Appender(Protocol):
-    """Who sent a frame, and where its answers go."""
+    """The sender of a frame, which receives its answers."""
 
     client_id: int
     last_sequence: int
@@ -55,9 +55,9 @@ class Answers:
 
 
 class Frame:
-    """An append frame as it waits: its columns, each taken out of the message once, for taking one out copies it."""
+    """A waiting append frame: its columns, each read from the message once, because reading one copies it."""
 
-    __slots__ = ("appender", "count", "generation", "lengths", "lock_counts", "locks", "marks", "own", "records", "size")
+    __slots__ = ("appender", "count", "generation", "lengths", "lock_counts", "locks", "marks", "own", "received_s", "records", "size")
 
     def __init__(self, appender: Appender, message: pb.AppendFrame) -> None:
         self.appender = appender
@@ -70,11 +70,12 @@ class Frame:
         self.records = message.records
         self.count = len(self.lengths) // 4
         self.size = len(self.records) + len(self.locks) + 16 * self.count
+        self.received_s = 0.0
 
 
 @dataclass(slots=True)
 class Sequenced:
-    """One block (None where nothing was accepted), what to tell when it is committed, and rejections with the winner each waits for."""
+    """One block (None if nothing was accepted), the answers to send when it is committed, and rejections with the winner each waits for."""
 
     block: Block | None
     committed: list[tuple[Appender, list[tuple[int, int, int]]]]
@@ -83,7 +84,7 @@ class Sequenced:
     """For each of the rejected the lock that it was rejected for."""
     refused: list[tuple[Appender, list[tuple[int, int]]]]
     above_log: list[tuple[Appender, list[tuple[int, int]]]]
-    """Refused because their mark is above the log. Whoever answers confirms first that this owner's log is the log."""
+    """Refused because their mark is above the log. Before the answer, the owner must confirm that its log is the current one."""
     broken: list[tuple[Appender, CorruptData]]
     """Frames that no correct client sends. Nothing of them is in the block; the streams they came on end."""
 
@@ -109,19 +110,19 @@ class Sequencer:
         lengths: list[bytes] = []
         for frame in frames:
             try:
-                taken = self._take(frame, result)
+                accepted = self._order_frame(frame, result)
             except CorruptData as error:
                 result.broken.append((frame.appender, error))
                 continue
-            if taken is not None:
-                records.append(taken[0])
-                lengths.append(taken[1])
+            if accepted is not None:
+                records.append(accepted[0])
+                lengths.append(accepted[1])
         if records:
             joined, columns = b"".join(records), b"".join(lengths)
             result.block = Block(first, columns, assign_ids(joined, columns, first), append_time_ms)
         return result
 
-    def _take(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
+    def _order_frame(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
         """The accepted records of one frame and their lengths, or None. Moves `next_id` past them."""
         appender = frame.appender
         self._check(frame)
@@ -147,8 +148,8 @@ class Sequencer:
         return self._judged(frame, sequences, remaining, self.locks.judge(marks, counts, locks, self.next_id, appender.client_id, own), result)
 
     def _few_in_order(self, frame: Frame) -> list[int] | None:
-        """The sequences of a small frame in which nothing is to be refused for itself, as in most; what is wrong with another is told with numpy,
-        which costs more than all the rest does for a few."""
+        """The sequences of a small frame without a record to refuse, the usual case. Other frames are checked with numpy, which costs more than
+        everything else for a few records."""
         client_id, generation, before = frame.appender.client_id, self.generation, frame.appender.last_sequence
         if frame.generation != generation or len(frame.records) > self._record_length_max:  # all of them are no longer than one may be
             return None

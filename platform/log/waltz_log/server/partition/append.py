@@ -1,12 +1,13 @@
-"""The append task of a partition: a bounded queue of frames, one loop that orders them into blocks, one that tells what became of them
-(Waltz Server, Partition Object).
+"""The append task of a partition: a bounded queue of frames, one loop that orders them into blocks, one that answers them (Waltz Server, Partition
+Object).
 
-A few blocks are in flight while the queue builds the next one. A rejection whose winner is still in flight is told only when that block is committed:
-a client must never wait for an id that might not come. Where many want one lock they are told one at a time (`lines`). Barriers pass through the same
-queue and report when everything before them is decided.
+A few blocks are in flight while the queue builds the next one. A rejection whose winner is still in flight is answered only when that block is
+committed: a client must never wait for an id that might not be committed. Rejections for a contended lock are answered one at a time (`lock_queues`).
+Barriers pass through the same queue and report when everything before them is decided.
 
-A topic may want its appends answered when a majority has received them (`StoreSession.received`). Only these answers come then before the block is on
-disk; everything that tells somebody else of it, feeds, rejections and barriers, waits for that as ever, and has it synced without delay.
+A topic may want its appends answered when a majority has received them (`StoreSession.received`). Only these answers are sent before the block is on
+disk. Everything that shows the block to other clients, that is feeds, rejections and barriers, still waits for the disk, and requests a sync without
+delay.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from waltz_log.core.ports import Clock
 from waltz_log.errors import CorruptData
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
-from waltz_log.server.ordering.lines import TURN_S, Lines
+from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
 from waltz_log.server.ordering.sequencer import Answers, Appender, Frame, Sequenced, Sequencer
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
@@ -48,6 +50,7 @@ class _Barrier:
 class _InFlight:
     last_transaction_id: int
     append_time_ms: int
+    ordered_s: float
     answers: dict[Appender, Answers] = field(default_factory=dict)
     barriers: list[_Barrier] = field(default_factory=list)
 
@@ -58,7 +61,10 @@ class _InFlight:
 class AppendTask:
     """`order` and `settle` run for as long as the store session does."""
 
-    def __init__(self, store: StoreSession, sequencer: Sequencer, clock: Clock, settings: ServerSettings, last_append_time_ms: int) -> None:
+    def __init__(
+        self, store: StoreSession, sequencer: Sequencer, clock: Clock, settings: ServerSettings, last_append_time_ms: int, totals: Totals
+    ) -> None:
+        self._totals = totals
         self._store = store
         self._sequencer = sequencer
         self._clock = clock
@@ -71,10 +77,10 @@ class AppendTask:
         """So many of the oldest in flight are answered, as a majority has received them."""
         self._wake = Pulse()
         self._settle_wake = Pulse()
-        self._room = Pulse()
+        self._capacity = Pulse()
         self._drained = Pulse()
-        self._lines: Lines[Appender] = Lines()
-        self._lines_wake = Pulse()
+        self._lock_queues: LockQueues[Appender] = LockQueues()
+        self._queues_wake = Pulse()
         self._above_log: list[tuple[Appender, list[tuple[int, int]]]] = []
         self._above_log_changed = Pulse()
         self._confirming = False
@@ -89,10 +95,11 @@ class AppendTask:
 
     async def submit(self, mount: Mount, message: pb.AppendFrame) -> None:
         """Queues a frame; waits while the queue is full, which holds up this client alone. Raises what ended the mount meanwhile."""
-        await self._room.wait_for(lambda: self._queue_bytes < self._settings.queue_bytes_max or mount.failed is not None)
+        await self._capacity.wait_for(lambda: self._queue_bytes < self._settings.queue_bytes_max or mount.failed is not None)
         if mount.failed is not None:
             raise mount.failed
         frame = Frame(mount, message)
+        frame.received_s = self._totals.now_s()
         self._queue.append(frame)
         self._queue_bytes += frame.size
         self._wake.notify()
@@ -103,8 +110,8 @@ class AppendTask:
         self._wake.notify()
 
     def mount_failed(self) -> None:
-        """Somebody who waits for room may have been fenced."""
-        self._room.notify()
+        """Wakes waiters for space in the queue: one may have been fenced."""
+        self._capacity.notify()
 
     # ---- ordering ------------------------------------------------------------------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class AppendTask:
                 self._queue.popleft()
                 self._pass(head)
             else:
-                self._order_block(self._take())
+                self._order_block(self._pop_block())
 
     def _can_order(self) -> bool:
         if not self._queue:
@@ -144,7 +151,7 @@ class AppendTask:
         else:
             barrier.decided(self._store.committed)
 
-    def _take(self) -> list[Frame]:
+    def _pop_block(self) -> list[Frame]:
         """All that waits, up to one block and the next barrier."""
         frames: list[Frame] = []
         size = 0
@@ -156,7 +163,7 @@ class AppendTask:
             size += head.size
             self._queue.popleft()
         self._queue_bytes -= size
-        self._room.notify()
+        self._capacity.notify()
         return frames
 
     def _order_block(self, frames: list[Frame]) -> None:
@@ -177,7 +184,9 @@ class AppendTask:
             self._above_log.extend(sequenced.above_log)
             self._above_log_changed.notify()
         if block is not None:
-            entry = _InFlight(block.last_transaction_id, block.append_time_ms)
+            now_s = self._totals.now_s()
+            self._totals.queue.observe(now_s - frames[0].received_s)
+            entry = _InFlight(block.last_transaction_id, block.append_time_ms, now_s)
             for appender, ranges in sequenced.committed:
                 entry.of(appender).committed.extend(ranges)
             self._in_flight.append(entry)
@@ -190,10 +199,10 @@ class AppendTask:
             self._line_up(sequenced)
 
     def _line_up(self, sequenced: Sequenced) -> None:
-        """Rejections of a block: into the line for their lock, or, where there is no place, to their winner's block, or out."""
+        """Rejections of a block: into the line for their lock, or, if there is no place, to their winner's block, or out."""
         at_once: dict[Appender, Answers] = {}
         for (appender, sequence, winner), lock in zip(sequenced.rejected, sequenced.holders, strict=True):
-            if self._lines.join(lock, appender, sequence):
+            if self._lock_queues.enqueue(lock, appender, sequence):
                 continue
             waiting = next((entry for entry in self._in_flight if entry.last_transaction_id >= winner), None)
             answers = at_once.setdefault(appender, Answers()) if waiting is None else waiting.of(appender)
@@ -202,18 +211,18 @@ class AppendTask:
         _gather(at_once, self._due())
         for appender, answers in at_once.items():
             appender.answer(answers, 0)
-        self._lines_wake.notify()
+        self._queues_wake.notify()
 
     def _due(self) -> list[tuple[Appender, int, int]]:
-        return self._lines.due(self._store.committed, self._sequencer.locks.last_writer, self._now_s())
+        return self._lock_queues.due(self._store.committed, self._sequencer.locks.last_writer, self._now_s())
 
     @staticmethod
     def _now_s() -> float:
         return asyncio.get_running_loop().time()
 
     def _refuse(self, frame: Frame, reason: int) -> None:
-        """The partition is being handed over, or its replicas have no room: nothing more is ordered here, and the client is told so for every
-        transaction."""
+        """Refuses a frame because the partition is being handed over, or its replicas are full: nothing more is ordered here, and every transaction
+        is answered with that reason."""
         try:
             verify_records(frame.records, frame.lengths, first_transaction_id=None, partition=None, where="append that is refused")
         except CorruptData as error:
@@ -222,17 +231,18 @@ class AppendTask:
         sequences = headers_array(frame.records, frame.lengths)["sequence"].tolist()
         frame.appender.answer(Answers(refused=[(sequence, reason) for sequence in sequences]), 0)
 
-    # ---- telling -------------------------------------------------------------------------------------------------------------------------------
+    # ---- answers -------------------------------------------------------------------------------------------------------------------------------
 
     async def settle(self, committed: Callable[[], None]) -> None:
-        """Waits for each block in turn, answers everybody concerned, and calls `committed` once per block."""
+        """Waits for each block in turn, answers its clients, and calls `committed` once per block."""
         while True:
             await self._settle_wake.wait_for(lambda: bool(self._in_flight))
             entry = self._in_flight[0]
             await self._store.wait_committed(entry.last_transaction_id)
             self._in_flight.popleft()
+            self._totals.commit.observe(self._totals.now_s() - entry.ordered_s)
             self._received = max(0, self._received - 1)
-            if self._lines:
+            if self._lock_queues:
                 _gather(entry.answers, self._due())
             for appender, answers in entry.answers.items():
                 if answers:
@@ -280,7 +290,7 @@ class AppendTask:
         await self._above_log_changed.wait_for(lambda: not self._above_log and not self._confirming)
 
     async def watch_space(self) -> None:
-        """Looks at the queue again when replicas run out of room, or have room again: what waits is refused then, or ordered."""
+        """Wakes the ordering loop when replicas become full, or have space again: waiting frames are refused then, or ordered."""
         store = self._store
         while True:
             await store.advanced.wait_for(lambda: store.full)
@@ -290,20 +300,20 @@ class AppendTask:
             log.info("replicas have room again", partition=store.partition)
             self._wake.notify()
 
-    async def usher(self) -> None:
-        """Goes on with lines whose turn is over."""
+    async def answer_due(self) -> None:
+        """Answers the next rejections of queues whose turn is over."""
         while True:
-            await self._lines_wake.wait_for(lambda: bool(self._lines))
+            await self._queues_wake.wait_for(lambda: bool(self._lock_queues))
             await asyncio.sleep(TURN_S / 4)
             self._store.hurry()
-            self._tell(self._due())
+            self._answer_rejections(self._due())
 
-    def leave_lines(self, appender: Appender | None) -> None:
-        """Tells what waits in lines of this client, or of all. Everything of it must be decided."""
-        self._tell(self._lines.leave(appender, self._sequencer.locks.last_writer))
+    def answer_queued(self, appender: Appender | None) -> None:
+        """Answers all queued rejections of this client, or of all clients. Everything of it must be decided."""
+        self._answer_rejections(self._lock_queues.remove(appender, self._sequencer.locks.last_writer))
 
     @staticmethod
-    def _tell(rejected: list[tuple[Appender, int, int]]) -> None:
+    def _answer_rejections(rejected: list[tuple[Appender, int, int]]) -> None:
         found: dict[Appender, Answers] = {}
         _gather(found, rejected)
         for appender, answers in found.items():
@@ -311,13 +321,13 @@ class AppendTask:
 
     @property
     def stuck(self) -> bool:
-        """Blocks are in flight that no majority of the replicas has room for: they are decided once there is room, and not before."""
+        """Blocks are in flight for which no majority of the replicas has space. They are decided once there is space."""
         return self._store.full and bool(self._in_flight)
 
     @property
     def waiting(self) -> int:
-        """Rejected, and in line to be told."""
-        return self._lines.waiting
+        """The number of rejections in queues."""
+        return self._lock_queues.waiting
 
     @property
     def locks(self) -> LockStatistics:

@@ -45,12 +45,13 @@ from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
+from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.by_id import gather, rising_ids
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.frames import PartitionFrames
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.mounts.search import Search
-from waltz_log.server.ordering.handed_locks import give, take
+from waltz_log.server.ordering.handed_locks import read_handed_locks, write_handed_locks
 from waltz_log.server.ordering.sequencer import Sequencer
 from waltz_log.server.partition.append import AppendTask
 from waltz_log.server.partition.renewal import Renewal
@@ -66,17 +67,17 @@ __all__ = ["Partition"]
 log = structlog.get_logger(__name__)
 
 CLIENTS_REMEMBERED_MAX = 10_000
-"""Mount sequences kept of clients that are not connected now, so that a connection that comes late is still known to be stale."""
+"""How many mount sequences of disconnected clients are kept, to detect a late connection as stale."""
 
 FEED_WAIT_S = 0.05
-"""Where somebody follows the feed, what is received is synced after so long at the latest, whatever the period: feeds give what is on disk."""
+"""If a client follows the feed, what is received is synced at the latest after this time, whatever the period: feeds send what is on disk."""
 
 SEARCH_GRACE = 1.5
-"""A search asked to end after a time has so many times that, with all that comes before it: a replica that stalls must not keep what was found."""
+"""The limit of a whole search, as a multiple of the time that the client requests: a stalled replica must not withhold what was found."""
 
 
 class _Serving:
-    """What exists only while a store session is open."""
+    """The objects that exist only while a store session is open."""
 
     def __init__(self, store: StoreSession, append: AppendTask, feed: Feed, upkeep: Upkeep) -> None:
         self.store = store
@@ -94,7 +95,7 @@ class _Serving:
         return any(mount.feed != pb.FEED_NONE for mount in self.mounts)
 
     async def sync_for_feeds(self) -> None:
-        """Has what a majority received synced, where somebody waits for it."""
+        """Requests a sync of what a majority received, if a client waits for it."""
         store = self.store
         while True:
             await store.advanced.wait_for(lambda: store.received > store.committed and self.followed)
@@ -102,7 +103,7 @@ class _Serving:
             store.hurry()
 
     def ready(self, client_id: int) -> bool:
-        """Whether the client's newest mount is ready: of older ones nothing can come any more."""
+        """Whether the client's newest mount is ready: then no older mount can append any more."""
         return any(mount.client_id == client_id and mount.ready for mount in self.mounts)
 
 
@@ -122,7 +123,9 @@ class Partition:
         probes: NodeProbes,
         owner_secret: bytes,
         fill_pace: FillPace,
+        totals: Totals,
     ) -> None:
+        self._totals = totals
         self._owner_secret = owner_secret
         self._server_id = server_id
         self.partition = partition
@@ -155,13 +158,17 @@ class Partition:
             store = StoreSession(self.partition, self.generation, *shared, self._owner_secret, self._fill_pace)
             self._store = store
             watching = asyncio.ensure_future(self._watch_space(store))
+            began_s = self._totals.now_s()
             try:
                 high_water_mark = await store.open()
+                self._totals.recovery.observe(self._totals.now_s() - began_s)
+                self._totals.sessions += 1
                 # After the metadata of this session was written: what was closed by an owner before is closed here too.
                 await self._topics.read(latest=True)
                 pause = self._settings.replica_retry_s
                 await self._serve(store, high_water_mark)
             except Fenced as error:
+                self._totals.count_fenced(error.what)
                 self._error = str(error)
                 if error.what == "generation":
                     log.warning("partition is owned by a newer generation", partition=self.partition, error=str(error))
@@ -192,10 +199,10 @@ class Partition:
             record_bytes_max=self._settings.record_bytes_max,
         )
         if closed_at(store.before) == high_water_mark:
-            left = await take(self._coordinator, self.partition, store.before.session, high_water_mark)
+            left = await read_handed_locks(self._coordinator, self.partition, store.before.session, high_water_mark)
             if left is not None:
                 sequencer.locks.know(left.floor, left.writers)
-        append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark))
+        append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark), self._totals)
         feed = Feed(store, PartitionFrames(self._caches.frames), self._settings)
         upkeep = Upkeep(store, self._topics, self._clock, self._settings)
         serving = _Serving(store, append, feed, upkeep)
@@ -206,7 +213,7 @@ class Partition:
             asyncio.ensure_future(append.settle(serving.committed)),
             asyncio.ensure_future(append.settle_received()),
             asyncio.ensure_future(serving.sync_for_feeds()),
-            asyncio.ensure_future(append.usher()),
+            asyncio.ensure_future(append.answer_due()),
             asyncio.ensure_future(append.watch_space()),
             asyncio.ensure_future(append.refuse_marks()),
             asyncio.ensure_future(Renewal(store, append, self._settings).run()),
@@ -228,9 +235,9 @@ class Partition:
             await feed.close()
 
     async def drain(self, timeout_s: float) -> None:
-        """Stops ordering, waits until what is in flight is decided and told, or the time is over, and records where the session closed."""
+        """Stops ordering, waits until what is in flight is decided and answered, or the time is over, and records where the session closed."""
         self._closing = True
-        self._changed.notify()  # who waits for it to open waits in vain
+        self._changed.notify()  # ends the waits for the partition to open
         serving = self._serving
         if serving is None:
             return
@@ -238,7 +245,7 @@ class Partition:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._decided(serving)
-                serving.append.leave_lines(None)
+                serving.append.answer_queued(None)
                 for mount in list(serving.mounts):
                     await mount.drained()
         except TimeoutError:
@@ -253,22 +260,23 @@ class Partition:
             async with asyncio.timeout(timeout_s):
                 store = serving.store
                 if store.idle:
-                    await give(self._coordinator, self.partition, store.session, store.committed, serving.append.lock_table)
+                    await write_handed_locks(self._coordinator, self.partition, store.session, store.committed, serving.append.lock_table)
                 if not await store.conclude():
                     log.warning("partition handed over with appends in flight", partition=self.partition)
         except (TimeoutError, WaltzError) as error:
             log.warning("closing mark not recorded", partition=self.partition, error=str(error) or type(error).__name__)
 
     async def topics_changed(self) -> bool:
-        """Clients that may not go on are sent away, and replicas told who may read. False: not every replica knows it yet."""
+        """Ends the mounts of clients that may not continue, and sends the replicas the principals that may read. False: not every replica knows them
+        yet."""
         serving = self._serving
         if serving is None:
             return True
         self._send_away(serving)
-        return await serving.store.tell_topic()
+        return await serving.store.send_topic()
 
     def _send_away(self, serving: _Serving) -> None:
-        """Ends mounts that the catalogue does not let go on."""
+        """Ends mounts that the catalog no longer allows."""
         for mount in list(serving.mounts):
             try:
                 self._judge(mount)
@@ -277,7 +285,7 @@ class Partition:
                 serving.append.mount_failed()
 
     def _judge(self, mount: Mount) -> None:
-        """Raises what the catalogue has against the mount."""
+        """Raises what the catalog has against the mount."""
         self._topics.expect_addressed(self.partition, mount.topic, appends=mount.appends, by_number=mount.topics)
         if mount.client_id:
             self._topics.expect_allowed(self.partition, "append", mount.principal)
@@ -297,19 +305,19 @@ class Partition:
             return None
         return Stranded(self._server_id, self.generation, store.assigned)
 
-    # ---- what clients ask ------------------------------------------------------------------------------------------------------------------------
+    # ---- calls of clients ------------------------------------------------------------------------------------------------------------------------
 
     async def mount(self, request: pb.MountRequest, stream: ServedMountStream, version: int) -> None:
-        """Serves one mounted client, in that protocol version, until it goes, is fenced, or the store session ends. Raises `StorageFull` to a
-        client that wants to append and would wait for room on the replicas."""
+        """Serves one mounted client, in that protocol version, until it disconnects, is fenced, or the store session ends. Raises `StorageFull` if
+        the client wants to append and would wait for space on the replicas."""
         serving = await self._open_for_service(appends=bool(request.client_id))
         store = serving.store
         mount = Mount(request, stream, store, serving.feed, self.generation, version)
         if store.committed < request.client_high_water_mark <= store.received:
-            await self._decided(serving)  # the client knows it from its own receipts; it is on disk in a moment
+            await self._decided(serving)  # the client knows the mark from its own receipts; it is on disk soon
         if request.client_high_water_mark > store.committed:
             raise OutOfRange(partition=self.partition, asked=request.client_high_water_mark, first=store.first_transaction_id, last=store.committed)
-        # Judged after all that was waited for, and before a topic's first append nobody is left who means another topic.
+        # Checked after all waits: before a topic's first append, no client may remain that means another topic.
         self._judge(mount)
         if mount.topic is not None:
             self._send_away(serving)
@@ -336,7 +344,7 @@ class Partition:
 
     def _fence_older(self, serving: _Serving, mount: Mount) -> None:
         mounted = [other.mount_sequence for other in serving.mounts if other.client_id == mount.client_id]
-        newest = max([self._clients.get(mount.client_id, -1), *mounted])  # who is connected may be forgotten among the others
+        newest = max([self._clients.get(mount.client_id, -1), *mounted])  # a connected client may be missing in `_clients`, which is bounded
         if newest >= mount.mount_sequence:
             raise Fenced(what="mount", partition=self.partition, mine=mount.mount_sequence, newer=newest)
         self._clients[mount.client_id] = mount.mount_sequence
@@ -345,13 +353,14 @@ class Partition:
             self._clients.popitem(last=False)
         for other in serving.mounts:
             if other.client_id == mount.client_id:
+                self._totals.count_fenced("mount")
                 mount.last_sequence = max(mount.last_sequence, other.last_sequence)
                 other.fail(Fenced(what="mount", partition=self.partition, mine=other.mount_sequence, newer=mount.mount_sequence))
         serving.append.mount_failed()
 
     async def _receive(self, serving: _Serving, mount: Mount, stream: Receiver[pb.ClientMessage]) -> None:
         while (message := await stream.receive()) is not None:
-            await mount.room(self._settings.answers_max)
+            await mount.wait_for_capacity(self._settings.answers_max)
             kind = message.WhichOneof("kind")
             if kind == "append":
                 if not mount.appends or not mount.ready:
@@ -367,7 +376,7 @@ class Partition:
             # A reader has nothing more to say; it goes on reading.
             await asyncio.get_running_loop().create_future()
         await self._decided(serving)
-        serving.append.leave_lines(mount)
+        serving.append.answer_queued(mount)
         await serving.append.marks_refused()
         await mount.drained()
 
@@ -386,7 +395,7 @@ class Partition:
         return decided.result()
 
     async def _decided_or_full(self, serving: _Serving) -> int:
-        """As `_decided`. Raises `StorageFull` where blocks in flight wait for room: nobody can say when they are decided."""
+        """As `_decided`. Raises `StorageFull` if blocks in flight wait for space, because it is unknown when they will be decided."""
         deciding = asyncio.ensure_future(self._decided(serving))
         stuck = asyncio.ensure_future(serving.store.advanced.wait_for(lambda: serving.append.stuck))
         try:
@@ -429,7 +438,8 @@ class Partition:
         )
 
     async def closed_bound(self) -> pb.Bound:
-        """The bound once nobody is left whose appends the catalogue refuses now, and all they sent is decided; by an owner that is the owner then."""
+        """The bound once no client remains whose appends the catalog refuses now, and all they sent is decided. Confirms that this server is still
+        the owner."""
         serving = await self._open_for_service()
         self._send_away(serving)
         await self._decided(serving)
@@ -440,9 +450,8 @@ class Partition:
         return found
 
     async def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
-        """Which of a client's sequences are in the log. Final where the client's newest mount is ready: nothing of an older one can come any more.
-
-        A search that takes longer than the client waits is answered in parts, and each part goes further than the one before."""
+        """Which of a client's sequences are in the log. Final if the client's newest mount is ready: then no older mount can append any more. A
+        search that takes longer than the client waits is answered in parts, each of which extends the one before."""
         began, search_s = asyncio.get_running_loop().time(), request.search_ms / 1000
         serving = await self._open_for_service()
         store = serving.store
@@ -468,7 +477,7 @@ class Partition:
         )
 
     async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
-        """Records by id, within one frame: of the range, or the first of `transaction_ids`. Raises `OutOfRange` where one is not in the log."""
+        """Records by id, within one frame: of the range, or the first of `transaction_ids`. Raises `OutOfRange` if one is not in the log."""
         serving = await self._open_for_service()
         if request.transaction_ids:
             return _transaction_response(await self._by_id(serving, rising_ids(request.transaction_ids)))

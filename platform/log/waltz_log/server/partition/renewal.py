@@ -1,8 +1,8 @@
-"""When an open store session is followed by the next one of the same owner: after so many transactions, when its replicas change, and when the
-low-water mark alone keeps what retention would let go.
+"""When an open store session is followed by the next one of the same owner: after so many transactions, when its replicas change, and when only the
+low-water mark keeps what retention would trim.
 
-A new session raises the low-water marks, so that recovery has less to look at, and the session numbers, so that a replica restored from an older copy
-is known for one (Waltz Server, Recovery Procedure; docs/internals/recovery.md). Waits for a moment at which it is a short pause: a
+A new session raises the low-water marks, which shortens recovery. It also raises the session numbers, which lets recovery detect a replica that was
+restored from an older copy (Waltz Server, Recovery Procedure; docs/internals/recovery.md). Waits for a moment at which it is a short pause: a
 majority follows closely and the coordinator answers. Decides no safety: a renewal that fails ends the session, and the next one recovers.
 """
 
@@ -77,16 +77,17 @@ class Renewal:
                 self._store.advanced.notify()
 
     async def _renewed(self) -> bool:
-        """False where this is not a good moment; nothing happened then."""
+        """False if this is not a good moment; nothing happened then."""
         store = self._store
-        # Those that were assigned may have changed since somebody made sure of them: a majority of the new ones, too, must be able to go on at once.
+        # Replicas may have been assigned since the last check: a majority of the new ones must also be able to continue at once.
         wanted = self._assigned
         following = store.live.intersection(store.assigned)
         if len(following) < majority(len(store.assigned)):
             return False
         able = following.intersection(wanted)
         if len(able) < majority(len(wanted)):
-            # With those added now nobody could take appends: they are filled first, beside the session, and count when they hold everything.
+            # With these replicas the partition could not accept appends yet. They are filled first, beside the session, and count once they hold
+            # everything.
             await store.fill(frozenset(wanted).difference(store.assigned))
             if len(able | store.nearly_filled(wanted)) < majority(len(wanted)):
                 return False

@@ -1,7 +1,7 @@
-"""Blocks on their way to one replica: sent ahead of the acknowledgements up to a bound in bytes, several in a message where they are small.
+"""A stream of blocks to one replica: they are sent ahead of the acknowledgments up to a bound in bytes, several small ones in a message.
 
-The bound is what a slow replica can hold up, and no more than that is sent before it says that it has it, on disk or, where it was told so, in
-memory. Decides nothing about what is sent.
+The bound limits what a slow replica can delay: no more is sent before the replica acknowledges it, on disk or, if the policy allows it, in memory.
+The caller decides what is sent.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class BlockStream:
         await self._changed.wait_for(lambda: not self._sent)
 
     async def send(self, blocks: Sequence[Block]) -> None:
-        """Waits for room. What is sent at once is at most one message of what one read gives."""
+        """Waits for capacity. One call sends at most one message with the blocks of one read."""
         if len(blocks) > 1 and sum(len(block.records) for block in blocks) < SMALL_BYTES * len(blocks):
             await self._send(pb.ReplicateRequest(blocks=pb.Blocks(blocks=[message_of(block) for block in blocks])), blocks)
         else:

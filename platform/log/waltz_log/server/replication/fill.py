@@ -1,7 +1,7 @@
-"""One replica that is being filled: how far it is, how fast, and how long it will take; and its turns beside the appends (`core.fill_pace`).
+"""The fill of one replica: its progress, rate and remaining time, and its pace beside the appends (`core.fill_pace`).
 
-A fill outlasts store sessions: what was copied is kept on the replica (docs/decisions/0022), and what is known about the rate is kept here. Decides
-nothing about what is copied or kept.
+A fill continues over several store sessions: the replica keeps what was copied (docs/decisions/0022), and this object keeps the measured rate. It
+does not decide what is copied or kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WINDOW_S: Final = 10.0
 """Rates are those of the last seconds."""
 
 ESTIMATED_AFTER_S: Final = 3.0
-"""Of copying: before that a rate says little, and nobody is warned."""
+"""How long a fill must have copied before its rate is meaningful. Earlier there is no warning."""
 
 WARN_EVERY_S: Final = 30.0
 
@@ -115,7 +115,7 @@ class Fill:
             without_appends_s=facts.without_appends_s,
         )
 
-    # ---- telling ---------------------------------------------------------------------------------------------------------------------------------
+    # ---- reports ---------------------------------------------------------------------------------------------------------------------------------
 
     @property
     def outpaced(self) -> bool:

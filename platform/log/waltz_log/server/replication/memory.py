@@ -1,8 +1,8 @@
-"""What a server keeps in memory of a partition's transactions: the newest blocks, and runs that were read from replicas for somebody who is behind
-(Waltz Server, the transaction record cache).
+"""The transactions of a partition in a server's memory: the newest blocks, and runs that were read from replicas for readers that lag behind (Waltz
+Server, the transaction record cache).
 
-One share of the server's transaction budget. What is not committed yet is never given up; runs that were read go before newer blocks do once they
-take more than a quarter, because more readers are near the end than at any one place further back.
+One share of the server's transaction budget. Uncommitted blocks are never released. Once runs use more than a quarter they are released before the
+newest blocks, because more readers are near the end than at any one place further back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def cut(blocks: tuple[Block, ...] | list[Block], first: int, last: int) -> list[
 
 
 class Runs:
-    """Runs by the id they begin with, the longest unused given up first."""
+    """Runs by their first id. The least recently used one is released first."""
 
     def __init__(self) -> None:
         self._runs: OrderedDict[int, Run] = OrderedDict()
@@ -114,12 +114,12 @@ class PartitionMemory:
         self._grew(size_of(block))
 
     def committed(self, transaction_id: int) -> None:
-        """Up to here blocks may be given up."""
+        """Blocks up to here may be released from now on."""
         self._committed = transaction_id
         self._budget.changed(0)
 
     def remember(self, run: Run) -> None:
-        """A run that was read; somebody else may want it too."""
+        """Keeps a run that was read, because another reader may need it too."""
         if not self._closed:
             self._grew(self.runs.add(run))
 
@@ -137,7 +137,7 @@ class PartitionMemory:
         return self._budget.share
 
     def close(self) -> None:
-        """Nothing is counted any more, so nothing is held: a client that does not read keeps the session that it was mounted on."""
+        """Releases everything, because the memory is no longer counted: a client that does not read keeps its old session referenced."""
         if not self._closed:
             self._closed = True
             self._budget.leave(self)

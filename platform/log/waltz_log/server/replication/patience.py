@@ -1,7 +1,7 @@
-"""How long a replica may keep a reader waiting, and which replicas do.
+"""The time limit for reads from a replica, and which replicas exceeded it recently.
 
-A node whose disk hangs accepts connections, and nothing comes. So an answer that takes too long counts as a lost connection, and whoever kept a
-reader waiting is read last for a while, also where the reader gave up before that. Times decide only whom to ask first, never what is so.
+A node whose disk hangs accepts connections and never answers. So a late answer counts as a lost connection, and a replica that was late is read last
+for a while, also if the reader gave up earlier. Times decide only which replica is asked first, never a result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Patience"]
 T = TypeVar("T")
 
 SLOW_S = 0.5
-"""For one answer of about a megabyte. Below the shortest time in which somebody gives up a search."""
+"""The limit for one answer of about a megabyte. Below the shortest timeout of a search."""
 
 READ_LAST_S = 60.0
 """After that it is tried again, which may cost one reader `timeout_s`."""
@@ -36,7 +36,7 @@ class Patience:
         return asyncio.get_running_loop().time() < self._slow_until
 
     async def await_answer(self, answer: Awaitable[T]) -> T:
-        """Raises `ConnectionLost` where it does not come in time."""
+        """Raises `ConnectionLost` if it does not come in time."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

@@ -46,7 +46,7 @@ class Recovery:
         return self._before.replicas.get(name)
 
     def expect_recorded(self, name: str, session: int, report: ReplicaReport) -> None:
-        """Raises `CoordinatorBehind` where the replica has been in a session that the metadata does not know."""
+        """Raises `CoordinatorBehind` if the replica has been in a session that the metadata does not know."""
         found = unrecorded_session(self._before, session, name, report)
         if found is not None:
             raise CoordinatorBehind(partition=self._partition, replica=name, recorded=self._before.session, found=found)
@@ -58,13 +58,13 @@ class Recovery:
 
     async def majority_inspected(self) -> None:
         """Returns when a majority of the replicas has been inspected. Whatever a session committed that the metadata does not know is on one of them.
-        Until then no replica is changed: one that a mistaken session made clean would seem the newest to whoever repairs the cluster
+        Until then no replica is changed: a replica that was wrongly made clean would look like the newest one to an operator who repairs the cluster
         (`core.adoption`)."""
         quorum = majority(len(self._assigned))
         await self.changed.wait_for(lambda: len(self._inspected.intersection(self._assigned)) >= quorum)
 
     def classify(self, name: str, report: ReplicaReport) -> Classification:
-        """What to do with the replica first. Raises `CoordinatorBehind` where it holds transactions of a partition that the metadata has never seen:
+        """What to do with the replica first. Raises `CoordinatorBehind` if it holds transactions of a partition that the metadata has never seen:
         the metadata was lost, and to go on would truncate the log."""
         if self.first_ever:
             if report.last_transaction_id >= 0:
@@ -89,27 +89,28 @@ class Recovery:
         self._decide()
 
     def withdraw(self, name: str) -> None:
-        """The replica is gone again before the mark was decided."""
+        """Removes a replica that disconnected before the mark was decided."""
         self._levels.pop(name, None)
         self._voters.discard(name)
         self._absent.discard(name)
         self._doubtful.discard(name)
 
-    def usher(self, name: str, level: int) -> tuple[str, int] | None:
+    def next_source(self, name: str, level: int) -> tuple[str, int] | None:
         """The nearest replica ahead of this one, and how far it reaches."""
         ahead = sorted((reached, other) for other, reached in self._levels.items() if reached > level and other != name)
         return (ahead[0][1], ahead[0][0]) if ahead else None
 
     async def wait(self, name: str, level: int) -> None:
-        """Returns when the mark is decided or somebody is ahead of `level`. Undecidable, it waits: for a replica to come or to copy."""
-        await self.changed.wait_for(lambda: self.resolved is not None or self.usher(name, level) is not None)
+        """Returns when the mark is decided or another replica is ahead of `level`. While the vote is undecidable, it waits for a replica to connect
+        or to copy."""
+        await self.changed.wait_for(lambda: self.resolved is not None or self.next_source(name, level) is not None)
 
     def source(self, level: int) -> list[str]:
         """Replicas that reach `level`."""
         return sorted(name for name, reached in self._levels.items() if reached >= level)
 
     def lose_patience(self) -> None:
-        """Whoever is absent now is not waited for."""
+        """Stops waiting for the replicas that are absent now."""
         self._patient = False
         self._decide()
 

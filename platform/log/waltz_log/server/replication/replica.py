@@ -48,35 +48,34 @@ class ReplicaSession:
         self.patience = Patience(name, store.settings.rpc_timeout_s)
         self.corrupt_reads = 0
         self.full = False
-        """Its disk had no room for the last blocks; nothing of it is broken. Tried again with pauses, like any failure."""
+        """The disk had no space for the last blocks. The replica is not damaged. It is tried again with pauses, as after any failure."""
         self.reached = False
-        """The node answered when it was asked last."""
+        """Whether the node answered the last call."""
         self.free_bytes = 0
-        """On its disk, when it refused the last block for want of room."""
+        """Free bytes on its disk when it refused the last block for lack of space."""
         self._store = store
         self._channel: Channel | None = None
         self._state = StateMachine(REPLICA_SESSION)
         self._corrupt = False
-        """Its node refuses to open the partition: what it stores is damaged."""
+        """The node refuses to open the partition, because its data is damaged."""
         self._error: str | None = None
         self._classification: Classification | None = None
         self._reached = -1
         self._started = -1
         self._entry_version: int | None = None
-        self._told_session: int | None = None
-        self._told_topic: tuple[str, tuple[str, ...]] | None = None
+        self._reported_session: int | None = None
+        self._sent_topic: tuple[str, tuple[str, ...]] | None = None
         self._fill: Fill | None = None
-        """While it lacks what others hold; it outlasts sessions."""
+        """The progress of a fill, while the replica lacks what others hold. It is kept over several store sessions."""
         self._stream_epoch = 0
-        """Raised when a connection begins anew and when the replica becomes clean: the node refuses a stream that was opened before and arrives
-        later."""
+        """Raised for each new connection and when the replica becomes clean: the node refuses a stream that was opened earlier and arrives later."""
         self._received = -1
         """The last id of this stream of blocks that the replica has, on disk or in memory."""
         self._acknowledging = Pulse()
         self._asking: asyncio.Task[None] | None = None
-        """After a read that was not answered."""
+        """Pings the node after a read without an answer."""
         self._lost = False
-        """It acknowledged in this session what it may not hold any more, and has not got it back yet."""
+        """It may have lost what it acknowledged in this session, and has not copied it again yet."""
 
     # ---- the procedure -------------------------------------------------------------------------------------------------------------------------
 
@@ -110,8 +109,8 @@ class ReplicaSession:
             if loop.time() - began > settings.replica_retry_max_s:
                 pause = settings.replica_retry_s
             if await self._pause(pause):
-                pause = settings.replica_retry_s  # the node came back: what failed before says nothing about it
-                await self.close()  # a connection of gRPC's has pauses of its own
+                pause = settings.replica_retry_s  # the node answers again: earlier failures do not count
+                await self.close()  # gRPC would pause before it connects again
             else:
                 pause = min(pause * 2, settings.replica_retry_max_s)
 
@@ -129,7 +128,7 @@ class ReplicaSession:
         log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
 
     async def _pause(self, pause_s: float) -> bool:
-        """Until the next try: for so long, or, which gives True, until the node registers anew or answers again."""
+        """Waits until the next try. True if the node registered or answered again before the time was over."""
         waits = [asyncio.ensure_future(self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._entry_version))]
         if not self.reached:
             waits.append(asyncio.ensure_future(self._store.probes.wait_back(self.name, self._store.partition)))
@@ -144,7 +143,7 @@ class ReplicaSession:
                     try:
                         wait.result()
                     except WaltzError:
-                        continue  # a coordinator that does not answer wakes nobody
+                        continue  # a coordinator that does not answer wakes no session
                     return True
             await asyncio.sleep(deadline - asyncio.get_running_loop().time())
             return False
@@ -193,7 +192,7 @@ class ReplicaSession:
         if found is None:
             found = lost(report) if self._lost else recovery.classify(self.name, report)
             if found.truncate_to is not None:
-                # One that began anew has nothing below its first, and all of that is committed.
+                # A replica that started at a later id holds nothing below its first id, and all of that is committed.
                 to = max(found.truncate_to, opened.first_transaction_id - 1)
                 log.info("truncating replica", partition=store.partition, replica=self.name, last=last, to=to)
                 last = await self._truncate(to)
@@ -227,9 +226,9 @@ class ReplicaSession:
         )
         answer = await self._call(methods.SET_LOW_WATER_MARK, request)
         if answer.last_transaction_id != last:
-            # A call of ours that was given up and came late after all. What it cut must not be counted.
+            # An earlier call that timed out arrived late. What it truncated must not count.
             raise Unavailable(reason=f"replica holds other than was copied to it: last={answer.last_transaction_id} copied={last}")
-        self._told_session, self._lost = store.session, False
+        self._reported_session, self._lost = store.session, False
         return await self._take_part(last)
 
     async def _take_part(self, last: int) -> int:
@@ -240,30 +239,30 @@ class ReplicaSession:
         return last + 1
 
     def _notice_loss(self, session: int, last: int) -> None:
-        """Within a session a replica's own session only rises and its log only grows, but for what we cut. One that has less was emptied or restored
-        meanwhile: what it acknowledged counts no more, and it is classified anew."""
-        if (self._told_session is not None and session < self._told_session) or last < self._reached:
+        """Detects a loss of data. Within a session a replica's own session only rises and its log only grows, except for what this session truncates.
+        A replica that has less was emptied or restored meanwhile: its acknowledgments no longer count, and it is classified again."""
+        if (self._reported_session is not None and session < self._reported_session) or last < self._reached:
             log.warning("replica lost data", partition=self._store.partition, replica=self.name, session=session, last=last)
             self._lost, self._classification, self._reached = True, None, -1
             self._store.forget(self.name, self._recovery)
-        self._told_session = session
+        self._reported_session = session
 
     async def _copy_until_resolved(self, last: int) -> int:
-        """Copies from whoever is nearest ahead while the mark is undecided: that is how two of three go on without the third."""
+        """While the mark is undecided, copies from the nearest replica ahead. So two of three replicas can continue without the third."""
         recovery = self._recovery
         while recovery.resolved is None:
-            usher = recovery.usher(self.name, last)
-            if usher is None:
+            next_source = recovery.next_source(self.name, last)
+            if next_source is None:
                 await self._wait_connected(recovery.wait(self.name, last), last)
                 continue
-            name, reach = usher
+            name, reach = next_source
             last = await self._copy_from(name, last, reach)
             recovery.lift(self.name, last)
         return last
 
     async def _wait_connected(self, wait: Coroutine[Any, Any, None], last: int) -> None:
-        """Waits, and looks now and then whether the replica is still there with what it had: it is what others copy from, and one that came back at
-        another address would be waited for in vain."""
+        """Waits, and checks regularly that the replica still answers and holds what it had. Others copy from it, and waiting for a node that
+        restarted at another address would never end."""
         waiting = asyncio.ensure_future(wait)
         try:
             while not (await asyncio.wait([waiting], timeout=self._store.settings.replica_retry_max_s))[0]:
@@ -310,7 +309,7 @@ class ReplicaSession:
 
     async def _open_again(self) -> pb.OpenResponse:
         store = self._store
-        topic, readers = told = self._topic
+        topic, readers = sent = self._topic
         request = pb.OpenRequest(
             cluster_key=self._key,
             partition=store.partition,
@@ -327,7 +326,7 @@ class ReplicaSession:
             self._corrupt = True
             raise
         self._corrupt = False
-        self._told_topic = told
+        self._sent_topic = sent
         return answer
 
     @property
@@ -339,9 +338,9 @@ class ReplicaSession:
         topic, partition = found
         return str(topic.name), allowed(topic.properties_of(partition), "read")
 
-    async def tell_topic(self) -> bool:
-        """False where the node does not answer. One that is not connected is told when it is."""
-        if self._channel is None or self._told_topic in (None, self._topic):
+    async def send_topic(self) -> bool:
+        """Sends the topic to the node. False if it does not answer. A node that is not connected receives it when it connects."""
+        if self._channel is None or self._sent_topic in (None, self._topic):
             return True
         try:
             await self._open_again()
@@ -366,11 +365,12 @@ class ReplicaSession:
         return self._fill
 
     async def _in_turns(self, runs: AsyncGenerator[list[Block], None]) -> AsyncGenerator[list[Block], None]:
-        """The same runs in turns with the appends, each one's progress kept now and then. All of them are committed, and the metadata says so."""
+        """The same runs, alternating with the appends. The replica records its progress regularly. All runs are committed, and the metadata records
+        it."""
         store, fill = self._store, self._filling()
 
         def has() -> int:
-            # With `quorum_memory` a replica that catches up syncs once in a flush period: a turn that waited for the disk would last that long.
+            # With `quorum_memory` a replica that catches up syncs once in a flush period. A turn that waits for the disk would last that long.
             return self._received if self._state.current is ReplicaStatus.CATCHING_UP else self._reached
 
         async def acknowledged(transaction_id: int) -> None:
@@ -383,12 +383,12 @@ class ReplicaSession:
                     await self._keep_progress(self._reached)
 
     def _yields(self) -> bool:
-        """Whether appends have precedence: not before the session is open, nor while they wait for this very replica."""
+        """Whether appends have precedence: not before the session is open, and not while they wait for this replica."""
         return self._store.open_for_appends and len(self._store.live) >= majority(len(self._store.assigned))
 
     async def _keep_progress(self, reached: int) -> None:
-        """Has the replica keep what it holds and still gets up to the resolved mark, which is recorded by now: no session copies that again. For
-        readers and votes it stays a replica that lacks the rest."""
+        """Makes the replica keep what it holds and receives up to the resolved mark, which is recorded by now: no session copies that again. For
+        readers and votes it remains a replica that lacks the rest."""
         store, resolved = self._store, self._recovery.resolved
         assert resolved is not None
         kept = min(reached, resolved)
@@ -421,8 +421,8 @@ class ReplicaSession:
             store.receive(self.name, transaction_id)
 
         stream = await self._open_stream(acknowledged, received)
-        # It took all there is and may have room again. Nothing else would ever show it: what is refused is not sent.
-        asking = asyncio.ensure_future(self._ask_for_room()) if self.full and next_id > store.window.last_transaction_id else None
+        # It received everything and may have space again. Only a ping can show that, because refused appends are not sent.
+        asking = asyncio.ensure_future(self._ask_for_space()) if self.full and next_id > store.window.last_transaction_id else None
         try:
             await stream.run(self._send_on(stream, next_id), forever=True)
         finally:
@@ -430,7 +430,7 @@ class ReplicaSession:
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
 
-    async def _ask_for_room(self) -> None:
+    async def _ask_for_space(self) -> None:
         """Returns once the replica is not full any more."""
         store = self._store
         while self.full:
@@ -451,21 +451,21 @@ class ReplicaSession:
         flushed = next_id - 1
 
         def has_more() -> bool:
-            return store.window.last_transaction_id >= next_id or speaks()
+            return store.window.last_transaction_id >= next_id or has_request()
 
-        def speaks() -> bool:
-            """Whether the node is to be told of another policy, or that somebody waits for what it has in memory."""
+        def has_request() -> bool:
+            """Whether to send the node another policy, or a request to sync what it has in memory."""
             return flushing != store.flushing or (flushing is not None and flushed < min(store.wanted, next_id - 1))
 
         while True:
             if next_id >= store.window.first_transaction_id:
                 self._fill = None
             await store.appended.wait_for(has_more)
-            if speaks():
+            if has_request():
                 if flushing != store.flushing:
                     flushing = store.flushing
-                    told = pb.Flushing() if flushing is None else pb.Flushing(period_ms=round(flushing.period_s * 1000), bytes=flushing.bytes)
-                    await stream.say(pb.ReplicateRequest(flushing=told))
+                    policy = pb.Flushing() if flushing is None else pb.Flushing(period_ms=round(flushing.period_s * 1000), bytes=flushing.bytes)
+                    await stream.say(pb.ReplicateRequest(flushing=policy))
                 else:
                     flushed = next_id - 1
                     await stream.say(pb.ReplicateRequest(flush=pb.Flush()))
@@ -520,7 +520,7 @@ class ReplicaSession:
         return self._reached
 
     async def _begin(self, first: int) -> int:
-        """What the replica lacks is not kept by anybody any more, all of it committed: it goes on where the log begins, without what it has."""
+        """No replica keeps what this one lacks, and all of that was committed: it drops its log and starts at the first retained id."""
         store = self._store
         log.info("replica starts empty at a new first id", partition=store.partition, replica=self.name, first=first)
         request = pb.BeginRequest(cluster_key=self._key, partition=store.partition, session=store.session, first_transaction_id=first)
@@ -532,11 +532,11 @@ class ReplicaSession:
         return await self._call(method, request)
 
     def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
-        """A stream of answers beside the stream of blocks. Raises `ConnectionLost` where there is no connection."""
+        """A stream of answers beside the stream of blocks. Raises `ConnectionLost` if there is no connection."""
         return self._connected().read(method, request)
 
     def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
-        """A stream beside the stream of blocks. Raises `ConnectionLost` where there is no connection."""
+        """A stream beside the stream of blocks. Raises `ConnectionLost` if there is no connection."""
         return self._connected().open(method)
 
     async def probe(self) -> None:
@@ -544,7 +544,7 @@ class ReplicaSession:
         await self._open_again()
 
     async def read_run(self, first: int, last: int, *, headers_only: bool = False) -> list[Block]:
-        """One run of about `feed_bytes_max` from the beginning of the range; empty where the replica has nothing of it."""
+        """One run of about `feed_bytes_max` from the beginning of the range; empty if the replica has nothing of it."""
         async with aclosing(self.runs(first, last, headers_only=headers_only, runs_max=1)) as runs:
             async for run in runs:
                 return run

@@ -1,11 +1,11 @@
 """A store session: one owner writing one partition to its replicas (Waltz Server, Store Partition Object, Recovery Procedure).
 
 `open` raises the session number by compare-and-set, recovers, and returns once a majority of the assigned replicas is clean at the resolved mark and
-the metadata says so; of those of the session before, where that one must be voted (`core.recovery.opening_replicas`). Blocks that are appended reach
-every replica in order; a block is committed when a majority of the *assigned* replicas has it on disk. The session ends only when it is fenced or
-closed: while no majority answers, blocks wait, and replicas that come back get what they lack. `renew` goes on under the next session number without
-its callers noticing more than a pause. Where a topic's policy wants it (`flushing`), replicas also say what they received and sync it later;
-`received` is the mark of that, and nothing but answers to appends looks at it.
+the metadata records it. If the previous session must be voted, its replicas count instead (`core.recovery.opening_replicas`). Blocks that are
+appended reach every replica in order; a block is committed when a majority of the *assigned* replicas has it on disk. The session ends only when it
+is fenced or closed. While no majority answers, blocks wait, and replicas that return get what they lack. `renew` continues under the next session
+number; its callers notice only a pause. If the topic's policy allows it (`flushing`), replicas also acknowledge what they received and sync it later.
+`received` is the mark of these acknowledgments; only answers to appends use it.
 
 Invariants: ids are dense; the committed mark never falls; a replica's acknowledgement counts only after the metadata records it as clean.
 """
@@ -34,9 +34,9 @@ from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.session_states import STORE_SESSION, StateMachine, StoreState
 from waltz_log.core.status.server_statistics import ReplicaStatistics
 from waltz_log.errors import CoordinatorBehind, CorruptData, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
-from waltz_log.server.base.lasting import is_expected
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
+from waltz_log.server.base.restarting import is_expected
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.block_stream import Encodings
@@ -48,7 +48,7 @@ from waltz_log.server.replication.window import Window
 __all__ = ["StoreSession"]
 
 FENCE_PASSED_MAX = 1 << 62
-"""No session number is taken above a higher fence: a signed number of 64 bits holds them, and there must be room for those to come."""
+"""A session is not raised above a higher fence: session numbers are signed 64-bit integers, and later numbers must fit."""
 
 log = structlog.get_logger(__name__)
 
@@ -86,21 +86,21 @@ class StoreSession:
         self.memory = memory
         self.committed = -1
         self.received = -1
-        """A majority of the assigned replicas has received everything up to here, where the topic's policy makes that matter."""
+        """A majority of the assigned replicas has received everything up to here. Maintained if the topic's policy uses it."""
         self.wanted = -1
-        """Somebody waits for what is up to here to be on disk."""
+        """Up to here a client waits for the data to be on disk."""
         self.first_transaction_id = 0
         self.checkpoint_due = False
-        """Retention waits for a higher low-water mark, as a new session brings it."""
+        """Retention waits for a higher low-water mark, which a new session sets."""
         self.encodings = Encodings()
         self.appended = Pulse()
-        """A block was appended; replicas look."""
+        """Notified when a block was appended, for the replica tasks."""
         self.advanced = Pulse()
         """The committed mark rose, a replica's state changed, or the session failed."""
         self.failed: WaltzError | None = None
         self.made_clean: dict[str, int] = {}
-        """By replica, the newest session in which this owner may have made it clean. It outlasts `ReplicaSession`: a learner that is dropped may come
-        back within the session."""
+        """By replica, the newest session in which this owner may have made it clean. It is kept longer than a `ReplicaSession`: a learner that is
+        dropped may be added again within the session."""
         self.before = PartitionMetadata(generation, -1, {})
         """The metadata that the opening found."""
         self._metadata = PartitionMetadata(generation, -1, {})
@@ -122,24 +122,25 @@ class StoreSession:
 
     @property
     def owner_token(self) -> bytes:
-        """Shows storage nodes that a read comes from whoever opened this session: 16 bytes, which nobody can compute without the server's secret."""
+        """Proves to storage nodes that a read comes from the server that opened this session: 16 bytes that cannot be computed without the server's
+        secret."""
         return blake2b(b"%d %d" % (self.partition, self.session), key=self._owner_secret, digest_size=16).digest()
 
     # ---- opening -------------------------------------------------------------------------------------------------------------------------------
 
     async def open(self) -> int:
-        """Recovers, and returns the high-water mark of the sessions before. Waits as long as the mark is undecidable. Raises `Fenced` where another
+        """Recovers, and returns the high-water mark of the sessions before. Waits as long as the mark is undecidable. Raises `Fenced` if another
         owner was faster."""
         log.info("opening store session", partition=self.partition, generation=self.generation)
         # 1. new session id, by compare-and-set
-        before = self.before = await self._take_session()
+        before = self.before = await self._begin_session()
         self.first_transaction_id = (await read_retained(self.coordinator, self.partition)).first
         await self._establish(before, opening_replicas(before, await self.wanted_replicas()))
         log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
         return self.committed
 
     async def wanted_replicas(self) -> tuple[str, ...]:
-        """The replicas assigned now. Raises `Unavailable` where there are none."""
+        """The replicas assigned now. Raises `Unavailable` if there are none."""
         node = await self.coordinator.get(paths.REPLICAS)
         found = () if node is None else ReplicaAssignment.from_bytes(node.data).replicas.get(self.partition, ())
         if not found:
@@ -168,14 +169,14 @@ class StoreSession:
         self.advanced.notify()
 
     async def _lose_patience(self, recovery: Recovery) -> None:
-        """Replicas that are absent and may hold what others lost from memory are waited for, but not for ever."""
+        """Waits a limited time for absent replicas that may hold what others lost from memory."""
         await recovery.changed.wait_for(lambda: recovery.waits or recovery.resolved is not None)
         if recovery.resolved is None:
             log.warning("waiting for absent replicas after a loss of memory", partition=self.partition)
             await asyncio.sleep(self.settings.memory_wait_s)
             recovery.lose_patience()
 
-    async def _take_session(self) -> PartitionMetadata:
+    async def _begin_session(self) -> PartitionMetadata:
         path = partition_path(self.partition)
         while True:
             node = await self.coordinator.get(path)
@@ -194,8 +195,8 @@ class StoreSession:
                 return found
 
     async def decide(self, recovery: Recovery) -> None:
-        """Returns once the metadata says which mark the recovery decided. Replicas are told of it after that and not before: none of them ever goes
-        back behind a mark that it was told."""
+        """Returns once the metadata records the mark that the recovery decided. Replicas receive it only afterwards, because a replica is never
+        truncated below a mark that it received."""
         mark = recovery.resolved
         assert mark is not None
         async with self._metadata_lock:
@@ -219,25 +220,25 @@ class StoreSession:
     async def became_clean(self, name: str, recovery: Recovery, last_transaction_id: int) -> None:
         """Returns once the metadata records the replica as clean and its acknowledgements count."""
         await self._record(recovery)
-        self._received.pop(name, None)  # what it had in memory before it came back
+        self._received.pop(name, None)  # what it had in memory before it was restarted
         self.acknowledge(name, last_transaction_id)
         self.advanced.notify()  # the replica can be read from now
 
     def forget(self, name: str, recovery: Recovery) -> None:
-        """A replica lost what it held: nothing it acknowledged counts any more until it is clean again."""
+        """A replica lost its data: its acknowledgments do not count until it is clean again."""
         recovery.clean.discard(name)
         self._acknowledged.pop(name, None)
         self._received.pop(name, None)
         self._learned.pop(name, None)
 
     async def _record(self, recovery: Recovery) -> None:
-        """Writes the replicas' states. Nothing to do where they are as they should be."""
+        """Writes the replicas' states, if they changed."""
         assert recovery.resolved is not None
         async with self._metadata_lock:
             await self._write_metadata(next_metadata(self._metadata, self.assigned, recovery.clean, recovery.resolved))
 
     async def _write_metadata(self, wanted: PartitionMetadata) -> None:
-        """By compare-and-set, while the lock is held. Raises `Fenced` where somebody else wrote: the session is over then."""
+        """Writes the metadata by compare-and-set, while the lock is held. Raises `Fenced` if another process wrote: the session is over then."""
         if self._metadata.newer_session is not None or self._metadata.session > self.session:
             self._raise_if_failed()  # it was closed here, or left for a session above a fence
         if wanted == self._metadata:
@@ -262,7 +263,7 @@ class StoreSession:
     # ---- appending -----------------------------------------------------------------------------------------------------------------------------
 
     def append(self, block: Block) -> None:
-        """Takes a block for all replicas. The caller bounds how many are in flight."""
+        """Enqueues a block for all replicas. The caller bounds how many are in flight."""
         self._raise_if_failed()
         assert self._state.current is StoreState.OPEN, "between two sessions nothing is appended"
         self.memory.append(block)
@@ -280,14 +281,14 @@ class StoreSession:
 
     @property
     def full(self) -> bool:
-        """So many replicas have no room on their disks that what is appended now cannot be committed before that changes."""
+        """Whether so many replicas are full that an append cannot be committed before one has space again."""
         return bool(self.assigned) and len(self.assigned) - len(self._full()) < majority(len(self.assigned))
 
     def _full(self) -> list[ReplicaSession]:
         return [replica for name, replica in sorted(self._replicas.items()) if replica.full and name in self.assigned]
 
     def storage_full(self) -> StorageFull:
-        """What a client is answered while `full`."""
+        """The error for clients while `full`."""
         found = self._full()
         reason = f"no majority of the replicas has room: full={','.join(replica.name for replica in found)}"
         return StorageFull(partition=self.partition, reason=reason, free_bytes=min((replica.free_bytes for replica in found), default=0))
@@ -327,19 +328,19 @@ class StoreSession:
         return self._flushing
 
     def hurry(self) -> None:
-        """Somebody waits for all that was appended to be on disk: it is synced before its period is over."""
+        """Requests a sync of everything that was appended, without waiting for the period to end."""
         if self.received > self.committed or self.flushing is not None:
             self.wanted = self.window.last_transaction_id
             self.appended.notify()
 
     async def wait_committed(self, transaction_id: int) -> None:
-        """Returns when the id is committed; raises what ended the session otherwise (the outcome is unknown then)."""
+        """Returns when the id is committed. Raises the error that ended the session; the outcome is unknown then."""
         await self.advanced.wait_for(lambda: self.committed >= transaction_id or self.failed is not None)
         if self.committed < transaction_id:
             self._raise_if_failed()
 
     async def confirm(self) -> None:
-        """Returns once a majority of the assigned replicas said, after this call began, that no newer session has fenced this one."""
+        """Returns once a majority of the assigned replicas confirmed, after this call began, that no newer session has fenced this one."""
 
         async def ask(replica: ReplicaSession) -> bool:
             try:
@@ -423,11 +424,10 @@ class StoreSession:
         if transaction_id < self.first_transaction_id:
             raise OutOfRange(partition=self.partition, asked=transaction_id, first=self.first_transaction_id, last=self.committed)
 
-    async def tell_topic(self) -> bool:
-        """Tells replicas which topic the partition belongs to, and when they sync, where they were told otherwise. False where one does not
-        answer."""
+    async def send_topic(self) -> bool:
+        """Sends replicas the topic of the partition and its sync policy, if they changed. False if one does not answer."""
         self.appended.notify()
-        return all(await asyncio.gather(*(replica.tell_topic() for replica in list(self._replicas.values()))))
+        return all(await asyncio.gather(*(replica.send_topic() for replica in list(self._replicas.values()))))
 
     # ---- the next session of the same owner ------------------------------------------------------------------------------------------------------
 
@@ -469,12 +469,13 @@ class StoreSession:
         return sorted(name for name in self._learners if self._learned.get(name, -1) >= self.window.last_transaction_id)
 
     async def renew(self, assigned: tuple[str, ...]) -> bool:
-        """Closes the session in order and goes on in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller appends
-        nothing meanwhile. False, and nothing changed, where the session is not idle, or where no majority of `assigned` could go on at once. Raises
-        what ended the session: then whoever opens the partition next finds its mark."""
+        """Closes the session in order and continues in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller must not
+        append meanwhile. Returns False, without a change, if the session is not idle or no majority of `assigned` could continue at once. Raises the
+        error that ended the session: then the next owner finds its mark."""
         if not self.idle:
             return False
-        # Once the session is closed a majority of `assigned` must hold its end, or nobody could open the next one without those it replaces.
+        # Once the session is closed a majority of `assigned` must hold its end. Otherwise the next session could not open without the replicas that
+        # it replaces.
         filled = [name for name in self._filled() if name in assigned]
         if len(self.live.intersection(self.assigned, assigned)) + len(filled) < majority(len(assigned)):
             return False
@@ -513,12 +514,12 @@ class StoreSession:
             self.fail(error)
 
     async def judge_fence(self, replica: str, error: Fenced) -> None:
-        """A replica has seen a newer session, or this one of another owner. Ends the session for good where the replica is clean in a session that
+        """A replica has seen a newer session, or this one of another owner. Ends the session permanently where the replica is clean in a session that
         the metadata does not know: only an owner makes a replica clean.
 
-        A fence alone is no evidence, because any call with a higher number raises it. The replica counts as failed, until the session is open without
-        it, or cannot open without it: then the session ends, and the next one takes a number above the fence. A newer owner explains the fence, but
-        has changed the metadata, so that nothing is written here."""
+        A fence alone is no evidence, because any call with a higher number raises it. The replica counts as failed until the session is open without
+        it. If it cannot open without it, the session ends, and the next one gets a number above the fence. A newer owner explains the fence, but has
+        changed the metadata, so that nothing is written here."""
         if self.failed is not None or error.newer < self.session or (error.newer == self.session and error.mine != self.session):
             return
         clean = error.clean_session if isinstance(error, ReplicaFenced) else -1
@@ -536,7 +537,7 @@ class StoreSession:
         return len(answered) < majority(len(self.assigned))
 
     async def _pass_fence(self, replica: str, error: Fenced) -> None:
-        """Ends the session. The next one takes a number above the fence."""
+        """Ends the session. The next one gets a number above the fence."""
         try:
             async with self._metadata_lock:
                 await self._write_metadata(replace(self._metadata, session=max(error.newer, self._metadata.session)))
@@ -547,8 +548,8 @@ class StoreSession:
         log.warning("raising the session number above the fence", partition=self.partition, replica=replica, session=self.session, fence=error.newer)
 
     async def close_behind(self, error: CoordinatorBehind) -> None:
-        """Ends the session, for good where the metadata still is what this session made of it: a session that somebody else took since would explain
-        what was found on the replica. While the coordinator cannot say which it is, only this session ends."""
+        """Ends the session, permanently if the metadata is still as this session wrote it: a newer session of another owner would explain what was
+        found on the replica. If the coordinator does not answer, only this session ends."""
         try:
             async with self._metadata_lock:
                 await self._write_metadata(replace(self._metadata, newer_session=error.found))
@@ -592,11 +593,11 @@ class StoreSession:
         return sorted(name for name, last in self._acknowledged.items() if last >= self.window.last_transaction_id)
 
     async def conclude(self) -> bool:
-        """Ends an idle session and records where it closed, so that the next one need not vote. False where it is not idle: then whoever opens the
-        next one finds the mark by the vote. Raises `Fenced`."""
+        """Ends an idle session and records where it closed, so that the next one needs no vote. False if it is not idle: then the next session finds
+        the mark by a vote. Raises `Fenced`."""
         if not self.idle:
             return False
-        # First nothing can be appended any more, then the mark is written: the other way round, a block could be committed above it.
+        # First stop appends, then write the mark. In the other order a block could be committed above the mark.
         self._end(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
         async with self._metadata_lock:
             await self._write_metadata(closed_metadata(self._metadata, self._complete(), self.committed))

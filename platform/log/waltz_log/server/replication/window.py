@@ -1,7 +1,5 @@
-"""The newest blocks of a partition in memory: what replicas are still to receive, and what feeds ask for most.
-
-Holds every block above the committed mark and, for as long as nobody needs the memory, older ones. Blocks are consecutive. Never touches a disk or a
-replica; how much it may hold is not its own to decide (`memory`).
+"""The newest blocks of a partition in memory: what replicas have yet to receive, and what feeds request most. Holds every block above the committed
+mark and older ones while the memory is not needed. Blocks are consecutive. Uses no disk and no replica. `memory` decides how much it may hold.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Window:
         self.held_bytes += size_of(block)
 
     def find(self, transaction_id: int) -> Block | None:
-        """The block that holds the id, or None where it is older than the window or has not come yet."""
+        """The block that holds the id, or None if it is older than the window or has not come yet."""
         if transaction_id < self.first_transaction_id or transaction_id > self._last:
             return None
         return self._blocks[bisect_right(self._firsts, transaction_id) - 1]

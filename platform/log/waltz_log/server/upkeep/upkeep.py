@@ -1,11 +1,8 @@
-"""What an owner does to its replicas for the policies of the partition's topic: trims what may go, has compacted views made, removes what was
-deleted.
-
-Round after round it asks every clean replica what it holds, decides (`core.retention`) and tells each what follows, so that one that was down follows
-later. Before anything goes, the first retained id is raised in the coordinator, in two steps that no subscriber can slip between
-(`coordination.subscribers`); from then on nobody is served below it. All calls carry the store session: an owner that was deposed changes nothing.
-
-Decides nothing by itself, and holds up no append: a round that fails is tried again with the next.
+"""What an owner does to its replicas for the policies of the partition's topic: trims expired transactions, requests compacted views, removes deleted
+data. In each round it asks every clean replica what it holds, decides (`core.retention`) and sends each the result, so that a replica that was down
+follows later. Before anything is trimmed, the first retained id is raised in the coordinator, in two steps between which no subscriber can register
+below it (`coordination.subscribers`). From then on no reader is served below it. All calls carry the store session, so a former owner changes
+nothing. Upkeep delays no append: a failed round is repeated with the next one.
 """
 
 from __future__ import annotations
@@ -57,10 +54,10 @@ class Upkeep:
         self._views = ViewUpkeep(store, settings)
         self._statistics = UpkeepStatistics()
         self._settled = False
-        """Nothing stands in the coordinator as about to go."""
+        """The coordinator records no proposed trim."""
 
     async def run(self) -> None:
-        """Until cancelled. What fails is told in the log and in the statistics."""
+        """Runs until cancelled. The log and the statistics report failures."""
         await self._pause(self._pause_s * (1 + self._store.partition % PHASES) / PHASES)
         while True:
             try:
@@ -76,7 +73,7 @@ class Upkeep:
             await self._pause(self._pause_s)
 
     async def _pause(self, pause_s: float) -> None:
-        """Shorter where the partition's topic was deleted: somebody may wait for the partition."""
+        """The pause between rounds. It is shorter if the partition's topic was deleted, because a new topic may wait for the partition."""
         try:
             async with asyncio.timeout(pause_s):
                 await self._topics.changed.wait_for(lambda: self._store.partition in self._topics.catalogue.retired)
@@ -95,7 +92,7 @@ class Upkeep:
             self._statistics = UpkeepStatistics()
             return
         if not self._settled:
-            # What this owner or one before it was about to trim and did not; nobody could register below it.
+            # This owner or an earlier one may have proposed a trim and not done it. The proposal keeps subscribers from registering below it.
             await withdraw_proposal(store.coordinator, store.partition)
             self._settled = True
         described = await self._describe()
@@ -138,7 +135,7 @@ class Upkeep:
 
     async def _trim(self, found: tuple[Topic, int] | None, described: Mapping[str, Any], now_ms: int) -> Decision:
         holdings = {name: _holding(answer) for name, answer in described.items()}
-        # First without the subscribers, who are read only where something may go but for them.
+        # First decide without the subscribers. They are read only if something may be trimmed without them.
         decision = self._decide(found, holdings, {}, now_ms)
         if decision.first > self._store.first_transaction_id:
             decision = await self._raise_first(found, holdings, decision, now_ms)
@@ -162,7 +159,7 @@ class Upkeep:
         )
 
     async def _raise_first(self, found: tuple[Topic, int] | None, holdings: Mapping[str, Holding], wanted: Decision, now_ms: int) -> Decision:
-        """Agrees with the subscribers, in the coordinator, on what goes; nobody is served below it from then on."""
+        """Agrees with the subscribers, in the coordinator, on what is trimmed. From then on no reader is served below it."""
         store = self._store
         decision = self._decide(found, holdings, await self._subscribers(), now_ms)
         if decision.first <= store.first_transaction_id:

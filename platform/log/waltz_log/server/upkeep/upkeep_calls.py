@@ -1,4 +1,4 @@
-"""A call of upkeep to one replica: what fails is told and tried again in the next round, and only a fence ends the store session."""
+"""A call of upkeep to one replica. A failure is reported and tried again in the next round. Only a fence ends the store session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 async def ask(store: StoreSession, replica: ReplicaSession, method: CallMethod[Request, Response], request: Request) -> Response | None:
-    """None where it does not do it; it is asked again in the next round."""
+    """None if it does not do it; it is asked again in the next round."""
     try:
         return await replica.ask(method, request)
     except Fenced as error:

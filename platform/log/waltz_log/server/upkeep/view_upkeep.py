@@ -36,10 +36,10 @@ class ViewUpkeep:
         self._store = store
         self._settings = settings
         self._wrong: dict[str, str] = {}
-        """What each replica said of its view in the round before. Said twice, it does not mend itself."""
+        """What each replica reported about its view in the previous round. A problem that is reported twice does not resolve itself."""
 
     async def compact(self, topic: Topic, partition: int, described: Mapping[str, Any], now_ms: int) -> None:
-        """Tells every replica up to where it may fold, and hands views on. `described`: what the clean replicas told."""
+        """Sends every replica the bound up to which it may fold, and copies views between replicas. `described`: what the clean replicas reported."""
         store = self._store
         of = pb.TopicPartition(namespace=topic.name.namespace, topic=topic.name.topic, partition=partition, properties=topic.properties_of(partition))
         request = pb.CompactRequest(

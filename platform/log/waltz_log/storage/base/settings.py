@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from waltz_log.monitoring.settings import HttpSettings
 from waltz_log.settings import Settings
 
 __all__ = ["StorageSettings"]
@@ -158,4 +159,8 @@ class StorageSettings(Settings):
         ge=1 << 12,
         description="Memory for the keys of one step of a fold; one view is folded at a time, so it is the whole process's. Less means more, smaller "
         "files of a view that are merged later, never a wrong result.",
+    )
+    http: HttpSettings = Field(
+        default=HttpSettings(),
+        description="Where the process answers `/livez`, `/readyz` and `/metrics`. Set a port to monitor it with Prometheus or to probe it.",
     )

@@ -94,11 +94,11 @@ def read_directory(disk: Disk) -> StorageDirectory:
     """Raises `InvalidSetting` if it is no storage directory, `CorruptData` if a header or a size is wrong. The result lists damaged entries."""
     if not disk.exists(CONTROL_FILE):
         raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}", nearest=None)
-    for _ in range(READS_MAX):
+    for _ in range(READS_MAX - 1):
         found = _read_directory(disk)
         if all(None not in entry.structs for entry in found.entries):
-            break
-    return found
+            return found
+    return _read_directory(disk)
 
 
 def _read_directory(disk: Disk) -> StorageDirectory:

@@ -194,7 +194,7 @@ class Scrub:
             files.files.disk, files.directory, files.key, store.partition, first, following=None if last is None else last + 1, known_good=first - 1
         )
         steps = check.run()
-        while (read := await self._offload(next, steps, None)) is not None:
+        while (read := await self._offload(lambda: next(steps, None))) is not None:
             await paced(read)
         return check
 

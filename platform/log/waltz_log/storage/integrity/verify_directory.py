@@ -99,9 +99,9 @@ def _verify_partition(disk: Disk, directory: StorageDirectory, partition: int, o
             check = _verify_segment(disk, directory.key, partition, first, following, known_good, on_bytes)
             again = _verify_again(disk, directory.key, partition, first, known_good, on_bytes) if check.findings else check
         except FileNotFoundError:
-            again = None
-        if again is None:
             continue  # truncated or trimmed meanwhile
+        if again is None:
+            continue  # the same
         findings = check.findings
         if findings:
             check = again

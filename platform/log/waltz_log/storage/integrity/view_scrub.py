@@ -127,6 +127,6 @@ class ViewScrub:
             return []
         check = ViewFileCheck(view.folder, file, *opened)
         steps = check.run()
-        while (read := await self._offload(next, steps, None)) is not None:
+        while (read := await self._offload(lambda: next(steps, None))) is not None:
             await self._read(read)
         return check.findings

@@ -20,6 +20,7 @@ import structlog
 from waltz_log.core.formats.control_format import CONTROL_FILE
 from waltz_log.core.metadata import PARTITIONS_MAX
 from waltz_log.core.ports import Clock, Disk, Offload, Service
+from waltz_log.core.status.latency import Latency
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.core.topics.sharding import WHOLE, Shard
 from waltz_log.errors import (
@@ -54,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 class StorageNode:
     """Call `create` once for a directory, then `open`, `service`, `close`; a worker calls `join` instead of `open`. `shard`: the partitions it owns;
-    `ask_for_room`: how a worker asks the supervisor for more partitions."""
+    `request_growth`: how a worker asks the supervisor for more partitions."""
 
     def __init__(
         self,
@@ -64,11 +65,11 @@ class StorageNode:
         offload: Offload,
         *,
         shard: Shard = WHOLE,
-        ask_for_room: Callable[[int], None] | None = None,
+        request_growth: Callable[[int], None] | None = None,
     ) -> None:
         self.settings = settings
         self._shard = shard
-        self._ask_for_room = ask_for_room
+        self._request_growth = request_growth
         self._disk = disk
         self._clock = clock
         self._offload = offload
@@ -84,6 +85,7 @@ class StorageNode:
         self._holds = False
         """Whether the directory is held by this process, not by its supervisor."""
         self._control_turn = asyncio.Lock()
+        self._write_latency = Latency()
         self._memory = WriterMemory(settings.writer_bytes_max)
         self._opening: dict[int, asyncio.Lock] = {}
         self._partitions: dict[int, PartitionStore] = {}
@@ -195,6 +197,7 @@ class StorageNode:
                         self._control_turn,
                         self._memory,
                         self.corruption,
+                        self._write_latency,
                     )
                     self._partitions[partition] = await PartitionStore.open(partition, shared)
                 except StorageFull:
@@ -204,15 +207,15 @@ class StorageNode:
                     raise
             return self._partitions[partition]
 
-    async def make_room(self, partitions: int) -> None:
+    async def grow_control_file(self, partitions: int) -> None:
         """Adds space for so many partitions, if there was space for fewer. Raises `InvalidRequest` for more than a log can have, `StorageFailed`."""
         if partitions <= self.control.header.partitions:
             return
         if partitions > PARTITIONS_MAX:
             raise InvalidRequest(reason=f"a log has {PARTITIONS_MAX} partitions at most, not {partitions}")
-        if self._ask_for_room is not None:
-            self._ask_for_room(partitions)
-            raise Unavailable(reason=f"room is made for more partitions: partitions={partitions}")
+        if self._request_growth is not None:
+            self._request_growth(partitions)
+            raise Unavailable(reason=f"the control file is being extended: partitions={partitions}")
         async with self._control_turn:
             if partitions <= self.control.header.partitions:
                 return  # added while this call waited
@@ -245,6 +248,9 @@ class StorageNode:
             writer_bytes=self._memory.held,
             writer_bytes_highest=self._memory.highest,
             writer_bytes_max=self._memory.bytes_max,
+            writable=self._disk.writable(),
+            http=self.settings.http.address,
+            write_latency=self._write_latency.statistics(),
         )
 
     def start_scrub(self, peers: PeerReplicas | None) -> Scrub | None:

@@ -76,7 +76,7 @@ class _Service:
 
     async def open(self, request: pb.OpenRequest) -> pb.OpenResponse:
         self._expect_key(request)
-        await self._node.make_room(request.partitions)
+        await self._node.grow_control_file(request.partitions)
         store = await self.partition(request)
         self._node.access.expect_same_owner(request.partition, request.session, request.owner_token, store.clean_session)
         state = await store.open_session(request.session, request.stream_epoch)
@@ -175,7 +175,7 @@ async def _receive_blocks(stream: methods.ServedReplicateStream, store: Partitio
             continue
         for sent in (message.block,) if kind == "block" else message.blocks.blocks:
             await store.append(appender, block_of(sent))
-        await appender.room()
+        await appender.wait_for_capacity()
     appender.finish()
 
 

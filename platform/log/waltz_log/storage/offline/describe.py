@@ -5,16 +5,19 @@ Reads headers of all records, strictly read-only; changes and verifies nothing. 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from waltz_log.core.adoption import DirectoryFacts, PartitionFacts
-from waltz_log.core.formats.control_format import SessionMark
+from waltz_log.core.formats.control_format import CONTROL_FILE, SessionMark
 from waltz_log.core.formats.segment_format import DATA, FILE_HEADER_BYTES
 from waltz_log.core.ports import Disk
 from waltz_log.errors import CorruptData, InvalidSetting
+from waltz_log.filesystem import ReadOnlyFileSystemDisk
 from waltz_log.storage.control.directory import StorageDirectory, partition_directories, read_directory, segment_firsts
 from waltz_log.storage.offline.dump import dump_records
 from waltz_log.storage.segments.segment import segment_path
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_directory"]
 
 
 def describe(disk: Disk) -> DirectoryFacts:
@@ -24,6 +27,13 @@ def describe(disk: Disk) -> DirectoryFacts:
         raise InvalidSetting(name="directory", reason="was written by Java Waltz: run `waltz storage migrate` on it first", nearest=None)
     present = set(partition_directories(disk))
     return DirectoryFacts(found.key, tuple(_partition(disk, found, partition, partition in present) for partition in range(found.header.partitions)))
+
+
+def describe_directory(directory: Path) -> DirectoryFacts:
+    """The same for a directory of this machine, opened read-only."""
+    if not (directory / CONTROL_FILE).is_file():
+        raise InvalidSetting(name="directory", reason=f"is no storage directory: it holds no {CONTROL_FILE}: {directory}", nearest=None)
+    return describe(ReadOnlyFileSystemDisk(directory))
 
 
 def _partition(disk: Disk, found: StorageDirectory, partition: int, present: bool) -> PartitionFacts:

@@ -32,14 +32,14 @@ class Appender:
         self._memory = memory
         self._finished = False
         self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
 
     def queued(self, size: int) -> None:
         self._pending_bytes += size
         self._memory.acquire(size)
         if self._pending_bytes > self._pending_bytes_max:
-            self._room.clear()
+            self._has_capacity.clear()
 
     def written_unsynced(self, last_transaction_id: int, size: int) -> None:
         """A block is written and not synced."""
@@ -69,13 +69,13 @@ class Appender:
         self._pending_bytes -= size
         self._memory.release(size)
         if self._pending_bytes <= self._pending_bytes_max:
-            self._room.set()
+            self._has_capacity.set()
 
     def fail(self, error: WaltzError) -> None:
         """Keeps the first reason."""
         if self.failed is None:
             self.failed = error
-        self._room.set()
+        self._has_capacity.set()
         self._changed.set()
 
     def finish(self) -> None:
@@ -88,10 +88,10 @@ class Appender:
         """The owner sends nothing more, and all it sent is on disk."""
         return self._finished and self._pending_bytes == 0 and self.received is None
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Returns when there is memory for one more block, or the stream failed: queued blocks are within the bounds of the stream and of all
         partitions, or no block of this stream is queued."""
-        await self._room.wait()
+        await self._has_capacity.wait()
         while self._memory.full and self._pending_bytes and self.failed is None:
             await self._memory.changed()
 

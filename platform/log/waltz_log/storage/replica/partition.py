@@ -24,6 +24,7 @@ from waltz_log.core.formats.columns import slice_block, verify_records
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.ports import Clock, Offload
 from waltz_log.core.retention import SegmentFacts
+from waltz_log.core.status.latency import Latency
 from waltz_log.core.status.storage_statistics import PartitionStatistics
 from waltz_log.errors import (
     CorruptData,
@@ -76,6 +77,7 @@ class Shared(NamedTuple):
     control_turn: asyncio.Lock
     memory: WriterMemory
     corruption: Corruption
+    write_latency: Latency
 
 
 class PartitionStore:
@@ -107,7 +109,9 @@ class PartitionStore:
         self._failed: WaltzError | None = None
         self._closing = False
         self._tasks = ShieldedTasks(self._broke)
-        self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop)
+        self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop, shared.write_latency)
+        self._refused = 0
+        """Requests and streams of older sessions."""
 
     @classmethod
     async def open(cls, partition: int, shared: Shared) -> PartitionStore:
@@ -144,6 +148,7 @@ class PartitionStore:
             raise self._fenced(session)
 
     def _fenced(self, session: int) -> ReplicaFenced:
+        self._refused += 1
         return ReplicaFenced(what="store session", partition=self.partition, mine=session, newer=self._fence, clean_session=self._mark.session)
 
     def _note_growth(self) -> None:
@@ -501,6 +506,7 @@ class PartitionStore:
             unsynced_transactions=self._log.written_id - self._log.tail.last_id,
             writer_bytes=self._rounds.held_bytes,
             failed=None if self._failed is None else str(self._failed),
+            fenced=self._refused,
         )
 
     async def close(self) -> None:

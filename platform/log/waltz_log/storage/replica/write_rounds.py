@@ -11,12 +11,14 @@ durable; nothing is written after the partition was stopped. A failed sync stops
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import Offload
+from waltz_log.core.status.latency import Latency
 from waltz_log.errors import StorageFailed, StorageFull, WaltzError
 from waltz_log.storage.base.space import DiskSpace
 from waltz_log.storage.replica.appender import Appender, Pending
@@ -31,7 +33,8 @@ RETRY_S = 1.0
 
 
 class WriteRounds:
-    """For one partition. `stop` is called with the error that ends it and calls `end` in turn."""
+    """For one partition. `stop` is called with the error that ends it and calls `end` in turn. `latency`: counts the rounds, `now_s` is for
+    nothing else."""
 
     def __init__(
         self,
@@ -42,7 +45,11 @@ class WriteRounds:
         turn: asyncio.Lock,
         tasks: ShieldedTasks,
         stop: Callable[[WaltzError], None],
+        latency: Latency,
+        now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._latency = latency
+        self._now_s = now_s
         self.pending: deque[Pending] = deque()
         self.appenders: dict[Appender, None] = {}
         self.queued_last = segments.tail.last_id
@@ -116,6 +123,7 @@ class WriteRounds:
             return
         size = sum(len(block.records) for block in blocks)
         flushing = _flushing_of(batch)
+        began_s = self._now_s()
         try:
             if flushing is not None and not self._unsynced.there:
                 await self._offload(self._unsynced.put, self._log)
@@ -127,6 +135,7 @@ class WriteRounds:
                 failure = error  # Python deletes the name `error` at the end of the except clause
                 self.drop(lambda _: failure, self._before(batch[0]))
             return
+        self._latency.observe(self._now_s() - began_s)
         self.rounds += 1
         self.bytes_written += size
         for pending in batch:

@@ -65,7 +65,7 @@ class OpenFiles:
         for path in paths:
             self.forget(path)
 
-    def _make_room(self) -> None:
+    def _reserve_place(self) -> None:
         """Reserves a place for one more file. While other threads do the same, or every file is in use, the limit is exceeded for that moment: by at
         most two for each thread."""
         with self._lock:
@@ -107,7 +107,7 @@ class PooledFile:
         self.failed: OSError | None = None
         """The error of a failed sync. Nothing is written or synced any more."""
         self._pool = pool
-        self._mode = mode
+        self._mode: Literal["read", "write"] = mode
         self._file: DiskFile | None = None
         self._users = 0
         self._dirty = False
@@ -139,7 +139,7 @@ class PooledFile:
                 if self._file is not None:
                     self._users += 1
                     return self._file
-            pool._make_room()
+            pool._reserve_place()
             try:
                 file = pool.disk.open(self.path, self._mode)
             except BaseException:

@@ -177,16 +177,21 @@ def _scanned(data: DiskFile, index: DiskFile, where: str, header: SegmentHeader,
     entries = _credible_entries(index)
     known_good = max(known_good, first + entries - 1)
     checkpoint = (first + entries - 1) // CHECKPOINT_TRANSACTIONS * CHECKPOINT_TRANSACTIONS
-    starts = [(first, FILE_HEADER_BYTES)]
-    if checkpoint > first:
-        starts.insert(0, (checkpoint, int.from_bytes(index.read(FILE_HEADER_BYTES + 8 * (checkpoint - first), 8), "big")))
-    for next_id, offset in starts:
+
+    def scanned_from(next_id: int, offset: int) -> Scan:
         scan = Scan(data, where, header.partition, next_id=next_id, offset=offset, end=size)
         with allocating_space():
             _rewrite(index, scan, first)
+        return scan
+
+    if checkpoint > first:
+        scan = scanned_from(checkpoint, int.from_bytes(index.read(FILE_HEADER_BYTES + 8 * (checkpoint - first), 8), "big"))
         if scan.next_id > known_good:
             return scan
         # The entry of the checkpoint itself may be wrong: scan the whole segment.
+    scan = scanned_from(first, FILE_HEADER_BYTES)
+    if scan.next_id > known_good:
+        return scan
     raise scan.damage or CorruptData(
         where=where, offset=scan.offset, transaction_id=scan.next_id, reason=f"acknowledged transactions are missing: known_good={known_good}"
     )

@@ -94,9 +94,10 @@ class SegmentTimes:
         low, high = 0, self._chunks()
         while high - low > 1:
             middle = probe = (low + high) // 2
+            entries: list[tuple[int, int]] = []
             while probe < high and not (entries := self._entries(probe)):
                 probe += 1
-            if probe < high and before(*entries[0]):
+            if entries and before(*entries[0]):
                 low = probe
             else:
                 high = middle

@@ -274,7 +274,7 @@ class Views:
         """Merges the view's files at the same pace at which the log is folded. Returns early if the node closes."""
         pieces = compactor.merge_pieces(now_ms)
         try:
-            while not self._closing.is_set() and (size := await self._offload(next, pieces, None)) is not None:
+            while not self._closing.is_set() and (size := await self._offload(lambda: next(pieces, None))) is not None:
                 await self._pause(pace.charge(size, asyncio.get_running_loop().time()))
         finally:
             await self._offload(pieces.close)
@@ -316,7 +316,7 @@ class Views:
         snapshot = await self._reporting_corruption(partition, view.snapshot)
         try:
             pages = _pages(snapshot, first, max_bytes)
-            while (page := await self._reporting_corruption(partition, next, pages, None)) is not None:
+            while (page := await self._reporting_corruption(partition, lambda: next(pages, None))) is not None:
                 yield page
         except CorruptData as error:
             # Report it before the scrub's next pass: the owner sends another replica's view. A pass that finds the view intact clears this.

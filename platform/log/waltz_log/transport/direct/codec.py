@@ -1,12 +1,13 @@
-"""Frames on one TCP connection that carries one message stream, and nothing else: what blocks travel to replicas in (decision 20).
+"""The codec of a direct stream: frames on one TCP connection that carries one message stream and nothing else. Blocks are sent to replicas on such
+streams (decision 20).
 
 A frame is a kind (1 byte), a length (4 bytes, big-endian) and so many bytes. The calling end begins with a greeting that names the procedure. Then
-messages go both ways until the caller says END, after which it only receives; the serving end closes with a STATUS. The transport's own flow control
-is the stream's: who does not take messages stops reading, and its peer's `send` waits. Each end asks a peer that has been silent for a while for a
-sign of life, and gives it up where there is none.
+messages go both ways until the caller sends END, after which it only receives. The serving end closes with a STATUS. Flow control is that of TCP: an
+end that does not consume messages stops reading, and its peer's `send` waits. Each end pings a peer that has been silent for a while, and closes the
+connection if there is no answer.
 
-A caller is a stranger until the handler has accepted its opening: the first message, which carries the cluster key and the session. Until then the
-serving end holds a few hundred bytes for it, reads nothing beyond the opening, and closes the connection where the opening does not come in time.
+A caller is not trusted until the handler has accepted its opening: the first message, which carries the cluster key and the session. Until then the
+serving end buffers a few hundred bytes for it, reads nothing beyond the opening, and closes the connection if the opening does not arrive in time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GREETING = 0x57
 
 VERSION = b"\x01"
 
-ROOM_BYTES = 16 * 1024
+BUFFER_BYTES = 16 * 1024
 """Of each accepted connection: what is received lands here. A frame that does not fit gets memory of its own and is received in place."""
 
 GREETING_BYTES_MAX = 256
@@ -37,29 +38,29 @@ GREETING_BYTES_MAX = 256
 OPENING_BYTES_MAX = 256
 """Of a stream's first message. The opening of a replication stream is about 40 bytes; a caller with a larger first message uses gRPC."""
 
-STRANGER_BYTES = HEAD.size + max(GREETING_BYTES_MAX, OPENING_BYTES_MAX)
+UNTRUSTED_BYTES = HEAD.size + max(GREETING_BYTES_MAX, OPENING_BYTES_MAX)
 """All that a connection holds of what its peer sent until the handler accepts the opening."""
 
 HANDSHAKE_S = 5.0
 """For greeting and opening together, which the calling end sends at once: some round trips to a peer that is far away or busy."""
 
 HELD_BYTES_MAX = 1024 * 1024
-"""Received and not taken: above it nothing more is read."""
+"""Bytes that were received and not consumed. Above this limit nothing more is read."""
 
 MESSAGE_BYTES = 64
-"""What a message takes beside its data, about."""
+"""The approximate memory of a message besides its data."""
 
 UNSENT_BYTES_MAX = 256 * 1024
-"""Written and not taken by the kernel: above it who sends waits."""
+"""Bytes that were written and not accepted by the kernel. Above this limit `send` waits."""
 
 JOINED_BYTES = 16 * 1024
 """Below this a copy costs less than a second buffer."""
 
 SILENCE_S = 10.0
-"""After so long without a byte the peer is asked for a sign of life, and given up after as long again."""
+"""After this time without a byte the peer is pinged. After the same time again the connection is closed."""
 
 LINGER_S = 10.0
-"""For a peer to take the status: closing at once would reset the connection where it still sends, and the status would be lost."""
+"""How long a peer has to read the status. If the peer still sends, closing at once would reset the connection and lose the status."""
 
 
 class Wire(asyncio.BufferedProtocol):
@@ -77,8 +78,8 @@ class Wire(asyncio.BufferedProtocol):
         self._judging = False
         """The opening is here, and the handler has not accepted it yet: nothing more is read."""
         self._ending = False
-        self._room = bytearray(ROOM_BYTES if greeted is None else STRANGER_BYTES)
-        self._view = memoryview(self._room)
+        self._buffer = bytearray(BUFFER_BYTES if greeted is None else UNTRUSTED_BYTES)
+        self._view = memoryview(self._buffer)
         self._begin = self._end = 0
         self._large: tuple[int, bytearray] | None = None
         self._filled = 0
@@ -96,7 +97,7 @@ class Wire(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._timer = self._loop.call_later(HANDSHAKE_S if self._greeting_due else SILENCE_S, self._look)
+        self._timer = self._loop.call_later(HANDSHAKE_S if self._greeting_due else SILENCE_S, self._check_silence)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -115,18 +116,18 @@ class Wire(asyncio.BufferedProtocol):
                 self._frame(kind, data)
         else:
             self._end += nbytes
-            self._take_frames()
+            self._process_frames()
 
-    def _take_frames(self) -> None:
+    def _process_frames(self) -> None:
         while self._end - self._begin >= HEAD.size and not self._ending and not self._judging:
-            kind, length = HEAD.unpack_from(self._room, self._begin)
+            kind, length = HEAD.unpack_from(self._buffer, self._begin)
             if self._refused(kind, length):
                 break
             start, stop = self._begin + HEAD.size, self._begin + HEAD.size + length
             if stop <= self._end:
                 self._begin = stop
                 self._frame(kind, bytes(self._view[start:stop]))
-            elif HEAD.size + length > len(self._room):
+            elif HEAD.size + length > len(self._buffer):
                 data = bytearray(length)
                 self._filled = self._end - start
                 data[: self._filled] = self._view[start : self._end]
@@ -137,7 +138,7 @@ class Wire(asyncio.BufferedProtocol):
             self._begin = self._end = 0
         elif self._begin:
             rest = self._end - self._begin
-            self._room[:rest] = self._view[self._begin : self._begin + rest].tobytes()
+            self._buffer[:rest] = self._view[self._begin : self._begin + rest].tobytes()
             self._begin, self._end = 0, rest
 
     def eof_received(self) -> bool:
@@ -174,7 +175,7 @@ class Wire(asyncio.BufferedProtocol):
         return wrong is not None
 
     def _break(self, error: WaltzError) -> None:
-        """Both ends are told."""
+        """Ends the stream with an error at both ends."""
         self.status = encode(error).encode()
         self.end(self.status)
         self.resume_writing()
@@ -198,7 +199,7 @@ class Wire(asyncio.BufferedProtocol):
             if self._opening_due:
                 self._opening_due, self._judging = False, True
                 self._timer.cancel()
-                self._timer = self._loop.call_later(SILENCE_S, self._look)
+                self._timer = self._loop.call_later(SILENCE_S, self._check_silence)
             if (self._held > HELD_BYTES_MAX or self._judging) and self._reading:
                 self._reading = False
                 self._transport.pause_reading()
@@ -226,9 +227,9 @@ class Wire(asyncio.BufferedProtocol):
             self._transport.write(head)
             self._transport.write(data)
 
-    def _look(self) -> None:
-        """Silence while we do not read is ours, and we say so: what the peer asks waits behind what we do not read."""
-        self._timer = self._loop.call_later(SILENCE_S, self._look)  # first: an error below must not end the checks
+    def _check_silence(self) -> None:
+        """Checks for a silent peer. While this end does not read, pings of the peer wait unread, so it sends a PONG unasked."""
+        self._timer = self._loop.call_later(SILENCE_S, self._check_silence)  # first: an error below must not end the checks
         if (self._opening_due and not self.finished) or (self._asked and not self._heard and self._reading):
             self._reason = "no opening in time" if self._opening_due else "peer is silent"
             self._transport.abort()
@@ -250,14 +251,14 @@ class Wire(asyncio.BufferedProtocol):
         self._write(GREETING, VERSION + procedure.encode())
 
     def _accept(self) -> None:
-        """The handler answers or asks for more than the opening: the peer is no stranger any more, and may send as much as any."""
+        """The handler answers, or reads more than the opening: the peer is trusted now, and the full limits apply."""
         self._judging = False
         rest = bytes(self._view[self._begin : self._end])
-        self._room = bytearray(ROOM_BYTES)
-        self._view = memoryview(self._room)
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
         self._view[: len(rest)] = rest
         self._begin, self._end = 0, len(rest)
-        self._take_frames()
+        self._process_frames()
         self._read_on()
 
     def _read_on(self) -> None:
@@ -275,7 +276,7 @@ class Wire(asyncio.BufferedProtocol):
             await asyncio.shield(self._senders)
 
     async def next(self) -> bytes | bytearray | None:
-        """The next message; None where there will be none: `finished`, `status` and `lost` say why. For one receiver at a time."""
+        """The next message; None if there will be none: `finished`, `status` and `lost` say why. For one receiver at a time."""
         if self._judging and not self._messages:
             self._accept()
         while not self._messages:
@@ -295,7 +296,7 @@ class Wire(asyncio.BufferedProtocol):
         self._write(END, b"")
 
     def end(self, status: bytes) -> None:
-        """The serving end's last word. What the peer still sends is read and dropped until it has taken that."""
+        """Sends the serving end's status. What the peer still sends is read and dropped until it has received the status."""
         if self._ending or self._transport.is_closing():
             return
         self._write(STATUS, status)

@@ -1,9 +1,9 @@
-"""Streams over connections of their own, without gRPC: the way of blocks to replicas, of which a log server sends thousands a second.
+"""Streams over dedicated connections, without gRPC. Blocks are sent to replicas on them, thousands a second from one log server.
 
-The peer is asked over gRPC where it takes such connections (`methods.DIRECT`, routed to the worker that owns the partition like any other call), with
-what is to be the stream's first message. A peer that takes none or cannot be reached there is served over gRPC: so a network that passes only the
-node's one port on is enough, if slower. Errors, half close, cancellation and back-pressure are
-those of every stream (`core.ports.Stream`).
+A call over gRPC asks the peer for the port of its direct connections (`methods.DIRECT`, routed to the worker that owns the partition like any other
+call). The request is the stream's first message. If the peer accepts no direct connections or cannot be reached at that port, the stream uses gRPC.
+So a network that forwards only the node's one port is sufficient, but slower. Errors, half close, cancellation and back-pressure are those of every
+stream (`core.ports.Stream`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
 
 CONNECTIONS_MAX = 256
-"""That one process takes, strangers included: each holds a descriptor and some memory. One more is closed at once. The streams of further partitions
-share gRPC's connections."""
+"""The limit of one process, including connections without an accepted opening: each needs a descriptor and some memory. A connection above the limit
+is closed at once. The streams of further partitions share gRPC's connections."""
 
 PROMISE_S = 10.0
-"""So long a place is kept for a peer that was told to come."""
+"""How long a place is reserved for a peer that was sent the port."""
 
 AGAIN_S = 60.0
 """After a peer could not be reached directly it is not tried so again for so long: waiting for it would hold up each recovery."""
@@ -88,7 +88,7 @@ class _ServedDirectStream(_DirectStream[Sent, Received]):
         """Nothing to do: the stream finishes when its handler returns."""
 
     async def cancel(self) -> None:
-        """The caller is told that the call was cancelled."""
+        """Reports to the caller that the call was cancelled."""
         self._wire.end(errors.encode(ConnectionLost(address=self._address, reason="cancelled by the server")).encode())
 
 
@@ -112,8 +112,8 @@ class _ServedWire(Wire):
 
 
 class DirectListener:
-    """Takes connections for those procedures of a service that are offered directly, if there are any. `address` is the node's: connections are taken
-    at the same host, at `port`, or a free one where that is 0, or nowhere below 0."""
+    """Accepts connections for the procedures of a service that are offered directly, if there are any. `address` is the node's. Connections are
+    accepted at the same host: at `port`, at a free port if that is 0, or not at all below 0."""
 
     def __init__(self, address: str, port: int, service: Service) -> None:
         self._host = address.rpartition(":")[0].strip("[]")
@@ -128,7 +128,7 @@ class DirectListener:
         self._refusing = False
 
     async def open(self) -> None:
-        """Raises `OSError` where it cannot listen."""
+        """Raises `OSError` if it cannot listen."""
         if self._service and self._wanted >= 0:
             try:
                 self._server = await asyncio.get_running_loop().create_server(lambda: _ServedWire(self), self._host or None, self._wanted)
@@ -139,7 +139,7 @@ class DirectListener:
     @property
     def service(self) -> Service:
         """What the node offers over gRPC for it."""
-        return [methods.DIRECT.served_by(self._tell)] if self._service else []
+        return [methods.DIRECT.served_by(self._offer_port)] if self._service else []
 
     def connected(self, wire: Wire) -> None:
         if self._promised:
@@ -156,7 +156,7 @@ class DirectListener:
     def disconnected(self, wire: Wire) -> None:
         self._wires.pop(wire, None)
 
-    async def _tell(self, _request: pb.ReplicateRequest) -> pb.DirectResponse:
+    async def _offer_port(self, _request: pb.ReplicateRequest) -> pb.DirectResponse:
         now = asyncio.get_running_loop().time()
         while self._promised and self._promised[0] < now:
             self._promised.popleft()
@@ -183,7 +183,7 @@ class DirectListener:
             wire.when_lost = None
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Takes no more, and ends what is not done within the time."""
+        """Accepts no more connections, and ends the streams that do not finish within the time."""
         if self._server is not None:
             self._server.close()
         if self._tasks and grace_s:
@@ -198,7 +198,7 @@ class DirectListener:
 
 
 async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
-    """As `network.answered`, for a stream that tells its caller an error as it is."""
+    """As `network.answered`, for a stream that passes its errors to the caller unchanged."""
     try:
         await work
         return b""
@@ -217,7 +217,7 @@ async def _status_of(method: AnyMethod, work: Awaitable[None]) -> bytes:
 
 
 class DirectConnections:
-    """Of one channel, whose address also tells the host."""
+    """The direct connections of one channel, to the host of its address."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -226,7 +226,7 @@ class DirectConnections:
         self._not_before = 0.0
 
     async def open(self, method: StreamMethod[Request, Response], opening: Request | Encoded[Request]) -> Stream[Request, Response] | None:
-        """None where the peer is not to be had directly. Raises what the question does where the peer does not answer at all."""
+        """None if the peer is not to be had directly. Raises what the question does where the peer does not answer at all."""
         loop = asyncio.get_running_loop()
         data = serialized(opening)
         if loop.time() < self._not_before or len(data) > OPENING_BYTES_MAX:

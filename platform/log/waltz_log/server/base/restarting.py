@@ -1,4 +1,4 @@
-"""A task of the server that must not die in silence, and which of its ends are expected."""
+"""Restarts a task of the server that ends with an error, and decides which errors are expected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 from waltz_log.errors import Fenced, WaltzError
 
-__all__ = ["is_expected", "lasting"]
+__all__ = ["is_expected", "restart_on_error"]
 
 log = structlog.get_logger(__name__)
 
@@ -17,14 +17,14 @@ AGAIN_PAUSE_S = 0.5
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether the cluster deals with it by itself, as with a lost coordinator session, a peer that is away, or a newer owner. No operator and no
-    developer has to act."""
+    """Whether the cluster recovers by itself, as from a lost coordinator session, an unavailable peer, or a newer owner. No operator or developer has
+    to act."""
     return isinstance(error, WaltzError) and (error.retriable or isinstance(error, Fenced))
 
 
-async def lasting(what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """What it raises is logged and it starts again, unless it ends by itself. Expected events are warnings; everything else is an error, with the
-    traceback that a defect needs."""
+async def restart_on_error(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Runs the work until it returns. After an error it logs the error and starts the work again. An expected error is a warning. Any other is an
+    error with the traceback, because it may be a defect."""
     while True:
         try:
             await work()

@@ -1,4 +1,4 @@
-"""The bounds of an outbox: decides who may submit now, who waits, who is refused. Knows sizes and ages; writes nothing."""
+"""Admission to an outbox: decides which submits are accepted now, wait, or are refused. Knows sizes and ages; writes nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from waltz_log.errors import OutboxFull, WaltzError
 from waltz_log.outbox.ledger import Ledger
 from waltz_log.outbox.settings import OutboxSettings
 
-__all__ = ["Room"]
+__all__ = ["Admission"]
 
 
-class Room:
+class Admission:
     """`reserve` before a submit, `release` after it; `update` whenever what is owed has changed. First come, first served."""
 
     def __init__(self, settings: OutboxSettings, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class Room:
         return None
 
     async def reserve(self, size: int, timeout_s: float) -> None:
-        """Returns with room for so many bytes reserved. Raises `OutboxFull`."""
+        """Returns when so many bytes are reserved. Raises `OutboxFull`."""
         why = "others wait" if self._waiters.queue else self._why_not(size)
         if why is None:
             self._add(size)
@@ -53,7 +53,7 @@ class Room:
         return OutboxFull(bytes=self._owed, reason=why)
 
     def release(self, size: int) -> None:
-        """What was reserved is part of what is owed now, or was not written."""
+        """Ends a reservation: its intents count as owed now, or were not written."""
         self._reserved -= size
         self._waiters.admit()
 

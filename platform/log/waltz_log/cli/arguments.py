@@ -1,0 +1,28 @@
+"""Arguments that several commands share, and the formats in which commands print their results: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waltz_log.errors import InvalidSetting
+
+__all__ = ["Cluster", "ClusterOption", "Config", "DryRun", "LogLevel", "Output", "Timeout", "checked_output"]
+
+Cluster = Annotated[str, typer.Argument(help="Connection string of the cluster: host:port[,host:port]/path.")]
+ClusterOption = Annotated[str | None, typer.Option("--cluster", help="Connection string of the cluster: host:port[,host:port]/path.")]
+Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings in YAML. The environment and the options here override it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error. Also WALTZ_LOG_LEVEL.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="table or json.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the coordinator.")]
+
+
+def checked_output(chosen: str) -> str:
+    """Raises `InvalidSetting` where it is neither."""
+    if chosen not in ("table", "json"):
+        near = InvalidSetting.unknown(chosen, ("table", "json")).nearest
+        raise InvalidSetting(name="--output", reason=f"is table or json, not {chosen!r}", nearest=near)
+    return chosen

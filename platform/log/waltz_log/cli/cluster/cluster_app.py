@@ -1,0 +1,90 @@
+"""The arguments of `waltz cluster`. The modules beside this one implement the commands. Imports next to nothing, like `main`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from waltz_log.cli.arguments import Cluster, DryRun, Output, Timeout, checked_output
+from waltz_log.cli.cluster.replicas_app import replicas_app
+
+__all__ = ["cluster_app"]
+
+cluster_app = typer.Typer(help="Create, grow and inspect a cluster.", no_args_is_help=True)
+cluster_app.add_typer(replicas_app, name="replicas")
+
+
+@cluster_app.command()
+def create(
+    cluster: Cluster,
+    name: Annotated[str, typer.Option(help="A name for people; the cluster key identifies the cluster.")],
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; `waltz cluster grow` adds more.")],
+    storages: Annotated[str, typer.Option(help="Names of the storage nodes, separated by commas.")],
+    replication: Annotated[int, typer.Option(min=1, help="Replicas of each partition.")] = 3,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if the cluster exists already.")] = False,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Create a cluster. Fails if the cluster exists already."""
+    from waltz_log.cli.cluster import cluster as command
+
+    names = [each.strip() for each in storages.split(",")]
+    return asyncio.run(
+        command.create(cluster, name=name, partitions=partitions, storages=names, replication=replication, if_missing=if_missing, timeout_s=timeout)
+    )
+
+
+@cluster_app.command()
+def grow(
+    cluster: Cluster,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions afterwards.")],
+    storages: Annotated[str | None, typer.Option(help="Storage nodes for the new partitions, separated by commas. All nodes by default.")] = None,
+    replication: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of each new partition. By default as many as the existing partitions have.")
+    ] = None,
+    dry_run: DryRun = False,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Add partitions to a log while the cluster runs. The number of partitions cannot decrease."""
+    from waltz_log.cli.cluster import grow as command
+
+    names = None if storages is None else [each.strip() for each in storages.split(",")]
+    return asyncio.run(command.run(cluster, partitions, storages=names, replication=replication, dry_run=dry_run, timeout_s=timeout))
+
+
+@cluster_app.command()
+def adopt(
+    cluster: Cluster,
+    nodes: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=DIRECTORY...", help="Each node with its directory, or the output of `waltz storage describe`."),
+    ],
+    name: Annotated[str, typer.Option(help="A name for people. The cluster key comes from the directories.")],
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(help="A node that held every partition and is not listed; recovery counts it as absent and waits for it if the vote needs it."),
+    ] = None,
+    restored: Annotated[
+        bool, typer.Option("--restored", help="The coordinator was restored to an older state: keep its topics and replace the rest of its metadata.")
+    ] = False,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Create the metadata of a cluster for storage directories that hold data, such as migrated ones. Start nodes and servers afterwards."""
+    from waltz_log.cli.cluster import adopt as command
+
+    return asyncio.run(command.run(cluster, name=name, nodes=nodes, missing=missing or [], restored=restored, timeout_s=timeout))
+
+
+@cluster_app.command()
+def status(
+    cluster: Cluster,
+    output: Output = "table",
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the exit code is 0.")] = 0.0,
+    complete: Annotated[bool, typer.Option("--complete", help="Also ask every node and every worker for its status.")] = False,
+    timeout: Timeout = 10.0,
+) -> int:
+    """Show owners, replicas and nodes. Exit code 3 if a partition has no owner, or no majority of replicas that accept appends."""
+    from waltz_log.cli.cluster import cluster as command
+
+    return asyncio.run(command.status(cluster, output=checked_output(output), wait_s=wait, complete=complete, timeout_s=timeout))
