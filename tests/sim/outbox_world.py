@@ -25,7 +25,7 @@ from waltz_log.client import (
     WaltzClient,
 )
 from waltz_log.core.ports import Coordinator
-from waltz_log.errors import NotAppended, OutboxTaken, OutcomeUnknown
+from waltz_log.errors import NotAppended, OutboxFenced, OutcomeUnknown
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.held_network import HeldNetwork
@@ -165,7 +165,7 @@ class World:
                 await outbox.flush()
         except TimeoutError:
             raise AssertionError(f"not forwarded within {SETTLED_WITHIN_S:g} s: {outbox.statistics()}") from None
-        except OutboxTaken as error:
+        except OutboxFenced as error:
             raise AssertionError(f"not forwarded, its own sendings look like those of a copy: {error}") from None
         assert outbox.dead_letters() == []
         await service.network.deliver()

@@ -70,7 +70,7 @@ def _outcomes(actor: Actor, receipt: BulkReceipt, rows: int) -> list[asyncio.Fut
         for at in range(length):
             own: WaltzError = error.part(at, 1) if isinstance(error, OutcomeUnknown) else error
             found[position + at].set_exception(own)
-    for future in found[receipt.taken :]:
+    for future in found[receipt.submitted :]:
         future.set_exception(NotAppended(partition=receipt.partition, reason="never taken"))
     return found
 

@@ -27,7 +27,7 @@ SAMPLES: list[WaltzError] = [
     errors.ConnectionLost(address="host:1", reason="gone"),
     errors.NotOwner(partition=1, reason="moved"),
     errors.OutboxFull(bytes=5, reason="bytes_max reached"),
-    errors.OutboxTaken(client_id=1, mine=2, newer=3, reason="another copy"),
+    errors.OutboxFenced(client_id=1, mine=2, newer=3, reason="another copy"),
     errors.BelongsToTopic(partition=3, topic="shop/orders"),
     errors.NotAllowed(action="append", topic="shop/orders", principal=None),
     errors.Fenced(what="session", partition=1, mine=2, newer=3),
@@ -95,7 +95,7 @@ def test_a_field_that_the_class_fixes_cannot_be_passed() -> None:
         errors.TransactionTooLarge(what="data", size=3, limit=2, reason="no")  # type: ignore[call-arg]
     assert errors.TransactionTooLarge(what="data", size=3, limit=2).reason == "above a limit"
     with pytest.raises(TypeError, match="partition"):
-        errors.OutboxTaken(client_id=1, mine=2, newer=3, reason="no", partition=4)  # type: ignore[call-arg]
+        errors.OutboxFenced(client_id=1, mine=2, newer=3, reason="no", partition=4)  # type: ignore[call-arg]
 
 
 def test_mypy_refuses_a_field_of_the_wrong_type_and_a_changed_field() -> None:

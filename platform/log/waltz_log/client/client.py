@@ -1,7 +1,7 @@
 """The client of the log: appends under optimistic locks, feeds, followers, transactions.
 
-Everything is refused before it is sent that the log could never take. An append has three outcomes: a `Receipt`; `LockConflict` (or, rarely,
-`NotAppended`): certainly not in the log; `OutcomeUnknown`: ask `resolve`. Belongs to one event loop and one process.
+An append that the log could never accept is refused before it is sent. An append has three outcomes: a `Receipt`; `LockConflict` (or, rarely,
+`NotAppended`): certainly not in the log; `OutcomeUnknown`: ask `resolve`. A client belongs to one event loop and one process.
 """
 
 from __future__ import annotations

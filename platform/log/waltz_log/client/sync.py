@@ -165,7 +165,7 @@ class SyncWaltzClient:
         return outcome
 
     def _wake(self) -> None:
-        self._waking = False  # before the inbox is read: whoever hands something over from now on wakes again
+        self._waking = False  # before the inbox is read: every call from now on wakes the loop again
         if self._inbox and (self._pump is None or self._pump.done()):
             self._pump = self.background.loop.create_task(self._empty_inbox(), name="waltz inbox")
 
@@ -173,7 +173,7 @@ class SyncWaltzClient:
         while self._inbox:
             append, outcome = self._inbox[0]
             if not outcome.set_running_or_notify_cancel():
-                pass  # taken back
+                pass  # the caller cancelled it
             elif append is None:
                 outcome.set_result(None)
             else:

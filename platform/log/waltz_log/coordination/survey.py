@@ -55,7 +55,7 @@ class SurveyedReplica:
 @dataclass(frozen=True)
 class PartitionState:
     """`high_water_mark` is None if no owner answers for it. `replicas`: those assigned, and others that the owner's session still has.
-    `takes_appends`: an append can be committed now."""
+    `accepts_appends`: an append can be committed now."""
 
     partition: int
     server_id: int | None
@@ -64,7 +64,7 @@ class PartitionState:
     session: int
     high_water_mark: int | None
     replicas: tuple[SurveyedReplica, ...]
-    takes_appends: bool
+    accepts_appends: bool
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Survey:
     @property
     def ready(self) -> bool:
         """Every partition has an owner that serves it and a majority of replicas that can accept appends."""
-        return all(each.takes_appends for each in self.partitions)
+        return all(each.accepts_appends for each in self.partitions)
 
     @property
     def complete(self) -> bool:
@@ -139,7 +139,7 @@ class Survey:
 
 
 def _lacks_majority(state: PartitionState) -> bool:
-    return state.high_water_mark is not None and not state.takes_appends
+    return state.high_water_mark is not None and not state.accepts_appends
 
 
 def _short_of(state: PartitionState) -> str:

@@ -22,7 +22,7 @@
     ├── NotAllowed                the topic does not allow this to that principal       ask the topic's owner
     ├── Fenced                    a newer session or mount replaced this one            stop; open again
     │   ├── ReplicaFenced         the same, reported by one replica
-    │   └── OutboxTaken           another copy of the outbox's directory replaced it    find the other copy
+    │   └── OutboxFenced          another copy of the outbox's directory replaced it    find the other copy
     ├── CoordinatorBehind         the coordinator was restored, its replicas were not   an operator adopts what the replicas hold
     ├── SessionTooOld             the replica's tail may not be committed               read from another replica
     ├── ClusterKeyMismatch        the node belongs to another cluster                   check the address
@@ -56,7 +56,7 @@ from waltz_log.errors.availability import ClusterUnavailable, ConnectionLost, No
 from waltz_log.errors.base import WaltzError, exit_code_of
 from waltz_log.errors.data import CorruptData, EnvelopeBroken, NotCommittedYet, OutOfRange, Trimmed
 from waltz_log.errors.defects import UndeclaredTransition
-from waltz_log.errors.fencing import ClusterKeyMismatch, CoordinatorBehind, Fenced, OutboxTaken, ReplicaFenced, SessionTooOld
+from waltz_log.errors.fencing import ClusterKeyMismatch, CoordinatorBehind, Fenced, OutboxFenced, ReplicaFenced, SessionTooOld
 from waltz_log.errors.machine import JournalFailed, JournalFull, StorageFailed, StorageFull, WorkerFailed
 from waltz_log.errors.requests import (
     BelongsToTopic,
@@ -94,8 +94,8 @@ __all__ = [
     "NotCommittedYet",
     "NotOwner",
     "OutOfRange",
+    "OutboxFenced",
     "OutboxFull",
-    "OutboxTaken",
     "OutcomeUnknown",
     "ProtocolViolation",
     "ReplicaFenced",

@@ -7,7 +7,7 @@ from dataclasses import field
 from waltz_log.errors.base import WaltzError
 from waltz_log.exit_codes import REFUSED
 
-__all__ = ["ClusterKeyMismatch", "CoordinatorBehind", "Fenced", "OutboxTaken", "ReplicaFenced", "SessionTooOld"]
+__all__ = ["ClusterKeyMismatch", "CoordinatorBehind", "Fenced", "OutboxFenced", "ReplicaFenced", "SessionTooOld"]
 
 
 class Fenced(WaltzError):
@@ -34,7 +34,7 @@ class ReplicaFenced(Fenced):
     clean_session: int
 
 
-class OutboxTaken(Fenced):
+class OutboxFenced(Fenced):
     """Another copy of this outbox's directory forwards now. This one forwards nothing more. What it still holds can be exported.
 
     To do: find the other copy, and keep only one."""

@@ -11,7 +11,7 @@ import structlog
 
 from waltz_log.client.base.retry import Backoff
 from waltz_log.core.ports import Clock, Disk, Offload
-from waltz_log.errors import InvalidRequest, JournalFailed, OutboxTaken, WaltzError
+from waltz_log.errors import InvalidRequest, JournalFailed, OutboxFenced, WaltzError
 from waltz_log.outbox.admission import Admission
 from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.outbox.reserved_space import ReservedSpace
@@ -216,7 +216,7 @@ class Engine:
             self.session = Session(self._dependencies, self.ledger, self._writer, self)
             try:
                 await self.session.run()
-            except OutboxTaken as error:
+            except OutboxFenced as error:
                 log.error("outbox fenced by a newer epoch", client_id=error.client_id, mine=error.mine, newer=error.newer)
                 self._error, self._failure = str(error), error
                 self.admission.refuse_all(error)

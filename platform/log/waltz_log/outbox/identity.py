@@ -19,7 +19,7 @@ from dataclasses import replace
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import outbox_path
 from waltz_log.core.ports import Coordinator
-from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutboxTaken
+from waltz_log.errors import ClusterKeyMismatch, ClusterUnavailable, OutboxFenced
 from waltz_log.outbox.ledger import Identity, Ledger
 from waltz_log.outbox.writer import JournalWriter
 
@@ -40,7 +40,7 @@ def _coordinator(owners: Owners) -> Coordinator:
 
 
 async def claim(owners: Owners, ledger: Ledger, writer: JournalWriter, nonce: Callable[[], str]) -> Identity:
-    """Raises the epoch, or creates the identity. Raises `OutboxTaken`, `ClusterKeyMismatch`, `Unavailable`."""
+    """Raises the epoch, or creates the identity. Raises `OutboxFenced`, `ClusterKeyMismatch`, `Unavailable`."""
     key = str(owners.parameters.key)
     if ledger.identity is not None and ledger.identity.cluster_key != key:
         raise ClusterKeyMismatch(expected=ledger.identity.cluster_key, got=key)
@@ -55,7 +55,7 @@ async def claim(owners: Owners, ledger: Ledger, writer: JournalWriter, nonce: Ca
             identity = replace(identity, epoch=epoch, nonce=held, claim="")
             await writer.write(ledger.identify(identity))
         elif (epoch, held) != (identity.epoch, identity.nonce) or not set(partitions) <= set(identity.partitions):
-            raise OutboxTaken(client_id=identity.client_id, mine=identity.epoch, newer=epoch, reason="another copy of this directory was started")
+            raise OutboxFenced(client_id=identity.client_id, mine=identity.epoch, newer=epoch, reason="another copy of this directory was started")
         if mine and held == mine:
             return identity
         if not identity.claim:
@@ -88,7 +88,7 @@ async def renew(owners: Owners, ledger: Ledger, writer: JournalWriter) -> None:
 
 
 async def declare(owners: Owners, ledger: Ledger, writer: JournalWriter, partition: int) -> None:
-    """Records in the coordinator that the partition is used from now on, which every copy of this directory can read. Raises `OutboxTaken`,
+    """Records in the coordinator that the partition is used from now on, which every copy of this directory can read. Raises `OutboxFenced`,
     `Unavailable`."""
     identity = ledger.identity
     assert identity is not None
@@ -100,7 +100,7 @@ async def declare(owners: Owners, ledger: Ledger, writer: JournalWriter, partiti
         node = await coordinator.get(outbox_path(identity.client_id), latest=True)
         epoch, held, partitions = (0, "", []) if node is None else _read(node.data)
         if node is None or (epoch, held) != (identity.epoch, identity.nonce):
-            raise OutboxTaken(client_id=identity.client_id, mine=identity.epoch, newer=epoch, reason="another copy of this directory was started")
+            raise OutboxFenced(client_id=identity.client_id, mine=identity.epoch, newer=epoch, reason="another copy of this directory was started")
         if partition in partitions:
             return
         # Keeps the recorded partitions and adds only this one: what another lane is about to declare may not be on disk yet.

@@ -21,13 +21,13 @@ import structlog
 from waltz_log.client.append.frame import Frame, SentAppends
 from waltz_log.client.append.packing import pack_checked
 from waltz_log.client.append.pending_append import PendingAppend
-from waltz_log.client.append.producer import SEQUENCE_MAX, Lasting, Producer
+from waltz_log.client.append.producer import SEQUENCE_MAX, DurableClient, Producer
 from waltz_log.client.append.window import STORAGE_FULL
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
 from waltz_log.client.transactions.transaction import Receipt
-from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, NotAllowed, NotAppended, OutboxTaken, Unavailable, WaltzError
+from waltz_log.errors import BelongsToTopic, InvalidRequest, LockConflict, NotAllowed, NotAppended, OutboxFenced, Unavailable, WaltzError
 from waltz_log.outbox.calls import Calls
 from waltz_log.outbox.ledger import Entry, Ledger, Outcome, Place
 from waltz_log.outbox.settings import OutboxSettings
@@ -122,8 +122,8 @@ class Lane:
         self._ledger = ledger
         self._writer = writer
         self._listener = listener
-        lasting = Lasting(mount_sequence, ledger.next_sequence(partition, client_id), self._sending)
-        self.producer = Producer(partition, client_id, owners, client_settings, rng, lasting)
+        durable = DurableClient(mount_sequence, ledger.next_sequence(partition, client_id), self._sending)
+        self.producer = Producer(partition, client_id, owners, client_settings, rng, durable)
         self._sequences_left = sequences_left(client_settings)
         self._settle_only = settle_only
         self._unsettled: list[Entry] | None = entries
@@ -249,7 +249,7 @@ class Lane:
                 await self._settling.close()
             beyond = [sequence for sequence in found.committed if sequence >= attempts[-1].next_sequence]
             if beyond:
-                raise OutboxTaken(
+                raise OutboxFenced(
                     client_id=self._client_id, mine=attempts[-1].next_sequence - 1, newer=max(beyond), reason="the log holds more than this copy sent"
                 )
             absent = [(sequence, entry) for sequence, entry in sorted(known.items()) if sequence not in found.committed]

@@ -139,7 +139,7 @@ class Outbox:
     async def submit(self, intents: Intent | Sequence[Intent], timeout_s: float | None = None) -> list[IntentReceipt]:
         """Returns when all of them are on the local disk: all or none, also across partitions. Concurrent submits share a sync.
 
-        Raises `OutboxFull`: nothing was accepted; `InvalidRequest`, `TransactionTooLarge`: these intents can never be accepted; `OutboxTaken`:
+        Raises `OutboxFull`: nothing was accepted; `InvalidRequest`, `TransactionTooLarge`: these intents can never be accepted; `OutboxFenced`:
         another copy of the directory forwards now; `JournalFailed`: not acknowledged, and only the next opening finds out whether they are on
         disk."""
         wanted = [intents] if isinstance(intents, Intent) else list(intents)

@@ -29,7 +29,7 @@ class IntentReceipt:
 
     async def outcome(self) -> Outcome:
         """Waits for the outcome, also while the log is unavailable. Calling it is optional. Raises `InvalidRequest` if the outbox is closed first,
-        and `OutboxTaken` if another copy of the directory forwards now; the intent stays on disk."""
+        and `OutboxFenced` if another copy of the directory forwards now; the intent stays on disk."""
         ticket = self._ticket
         if ticket.failed is not None:
             raise ticket.failed

@@ -25,7 +25,7 @@ PAUSE_S = 5.0
 class Registry(Protocol):
     """The part of `SyncSubscribers` that is used here."""
 
-    def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Any: ...
+    def register(self, name: str, marks: Mapping[int, int], labels: Mapping[str, str] | None = None) -> Any: ...
     def report(self, name: str, marks: Mapping[int, int]) -> Any: ...
     def close(self) -> None: ...
 
@@ -99,10 +99,10 @@ class Subscribing:
         if cluster not in self._registries:
             self._registries[cluster] = self._connect(cluster)
         registry = self._registries[cluster]
-        told = {"pipeline": settings.name, "tables": ",".join(settings.tables)}
+        labels = {"pipeline": settings.name, "tables": ",".join(settings.tables)}
         if set(marks) != set(self._registered.get(settings.name, ())):
-            registry.register(subscriber, marks, told)
+            registry.register(subscriber, marks, labels)
         try:
             registry.report(subscriber, marks)
         except InvalidRequest:  # the subscriber was removed
-            registry.register(subscriber, marks, told)
+            registry.register(subscriber, marks, labels)

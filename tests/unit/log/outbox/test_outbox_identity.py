@@ -8,14 +8,14 @@ import pytest
 
 from tests.unit.log.outbox.bench import FAST, Bench, bench, run, until
 from waltz_log.client import ClientSettings, Intent, Outbox
-from waltz_log.errors import OutboxTaken, OutcomeUnknown
+from waltz_log.errors import OutboxFenced, OutcomeUnknown
 from waltz_log.outbox import lane
 from waltz_log.testing.disk import SimulatedDisk
 
 
 async def taken(outbox: Outbox) -> None:
     await until(lambda: "fenced by a newer epoch" in outbox.statistics().error)
-    with pytest.raises(OutboxTaken):
+    with pytest.raises(OutboxFenced):
         await outbox.submit(Intent.data(0, b"refused"))
 
 

@@ -161,7 +161,7 @@ async def test_entries_of_bulk_appends_meet_faults_like_any_append() -> None:
         cluster.conflict_next_append(data=b"rival")
         locked = Draft(b"locked", write_locks=[Lock("seat", "1A")], high_water_mark=-1)
         done = await client.append_bulk(0, [b"first", b"never taken"])
-        assert ([(position, type(error)) for position, error, _ in done.failed], done.taken) == ([(0, NotAppended)], 1)
+        assert ([(position, type(error)) for position, error, _ in done.failed], done.submitted) == ([(0, NotAppended)], 1)
         done = await client.append_bulk(0, [b"first", locked, b"last"])
         assert ([(position, type(error)) for position, error, _ in done.failed], done.committed) == ([(1, LockConflict)], 2)
         assert await _log(client) == [b"first", b"rival", b"last"]

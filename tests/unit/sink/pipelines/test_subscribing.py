@@ -18,7 +18,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.marks: dict[str, dict[int, int]] = {}
-        self.told: dict[str, dict[str, str]] = {}
+        self.labels: dict[str, dict[str, str]] = {}
         self.calls: list[str] = []
         self.fails: Exception | None = None
         self.closed = False
@@ -29,9 +29,9 @@ class Registry:
         if failure is not None:
             raise failure
 
-    def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Any:
+    def register(self, name: str, marks: Mapping[int, int], labels: Mapping[str, str] | None = None) -> Any:
         self._call("register")
-        self.marks[name], self.told[name] = dict(marks), dict(told or {})
+        self.marks[name], self.labels[name] = dict(marks), dict(labels or {})
 
     def report(self, name: str, marks: Mapping[int, int]) -> Any:
         self._call("report")
@@ -65,7 +65,7 @@ def test_it_registers_with_what_has_landed_and_reports_what_lands_after() -> Non
     subscribing.report()
     subscribing.report()
     assert registry.marks == {"orders-table": {0: 9, 1: -1}}
-    assert registry.told["orders-table"] == {"pipeline": "ingest", "tables": "/lake/orders"}
+    assert registry.labels["orders-table"] == {"pipeline": "ingest", "tables": "/lake/orders"}
     assert registry.calls == ["register", "report"]
     with subscribing:
         landed(board, p0=25, p1=3)

@@ -65,7 +65,7 @@ def described(
     """`lag_transactions`: committed and not reported as read; None if no owner answers. `kept_for_it`: what is retained of what it has not read."""
     return {
         "name": subscriber.name,
-        "told": dict(subscriber.labels),
+        "labels": dict(subscriber.labels),
         "created": _date(subscriber.created_ms),
         "seen": _date(subscriber.seen_ms),
         "silent_s": max(0, (now_ms - subscriber.seen_ms) // 1000),
@@ -90,9 +90,9 @@ def show(found: Sequence[Mapping[str, Any]], output: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("subscriber", "partition", "topic", "mark", "lag", "first retained", "last seen", "told")
+    table = Table("subscriber", "partition", "topic", "mark", "lag", "first retained", "last seen", "labels")
     for each in found:
-        labels = " ".join(f"{name}={value}" for name, value in each["told"].items())
+        labels = " ".join(f"{name}={value}" for name, value in each["labels"].items())
         for place in each["partitions"] or [{}]:
             table.add_row(*_row(each, place, labels))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)

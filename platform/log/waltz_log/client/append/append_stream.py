@@ -1,7 +1,7 @@
-"""The stream of one mount that is ready: sends what the window holds, takes the owner's answers, and ends by an error that says why.
+"""The append stream of one mount: sends what the window holds, applies the owner's answers, and ends with an error that says why.
 
-Leaves its owner where that one answers nothing for too long, or was deposed and does not know it. What it leaves in flight is undecided, for the next
-mount to settle. Makes no task and no message per transaction.
+It leaves an owner that does not answer for too long, or that was replaced and does not know it. Appends that are in flight then stay undecided until
+the next mount settles them. No task and no message is made for a single transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FRAMES_UNANSWERED = 2
 throughput falls tenfold."""
 
 FRAMES_TOGETHER = 8
-"""Full frames that a lasting client says one word on disk for."""
+"""The number of full frames that a durable client records on disk with one write."""
 
 MOVE_GRACE_S = 0.5
 """How long an owner that is no longer assigned may go on answering what is in flight before its stream is left."""
@@ -132,10 +132,11 @@ class AppendStream:
             if self._sending is None:
                 await stream.send(pb.ClientMessage(append=frame))
             else:
-                await self._send_lasting(frame, self._sending)
+                await self._send_recorded(frame, self._sending)
 
-    async def _send_lasting(self, frame: pb.AppendFrame, sending: Callable[[list[Frame]], Awaitable[None]]) -> None:
-        """The frame and what else waits: the word on disk is one for all of them, for it takes longer than a frame."""
+    async def _send_recorded(self, frame: pb.AppendFrame, sending: Callable[[list[Frame]], Awaitable[None]]) -> None:
+        """Records the frame and the full frames that wait behind it on disk, then sends them. One record for all, because a sync takes longer than a
+        frame."""
         window, frames = self._window, [frame]
         while window.queue_bytes >= self._settings.frame_bytes and len(frames) < FRAMES_TOGETHER:
             another = window.pack(self._mounted.client_id, self._mounted.generation, window.known_mark, self._loop.time())
@@ -218,7 +219,7 @@ class AppendStream:
         for flushed in self._flushes.values():
             if not flushed.done():
                 flushed.set_exception(ConnectionLost(address=f"partition {self._window.partition}", reason="stream ended"))
-                flushed.exception()  # whoever waits for it still sees it; one who gave up must not be warned about
+                flushed.exception()  # a caller that still waits sees it; asyncio must not warn about one that gave up
 
     # ---- leaving -------------------------------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class _BulkOutcome(asyncio.Future[Receipt]):
-    """The outcome of one draft of a call, which it informs at once; nobody awaits it."""
+    """The outcome of one draft of a bulk call. It reports to the call at once, and is never awaited."""
 
     __slots__ = ("bulk", "position")
 
@@ -90,7 +90,7 @@ class BulkAppend:
 
     @property
     def ended(self) -> bool:
-        """Nothing more is taken."""
+        """Stops reading the source."""
         return self._ended
 
     async def enqueue(self, source: Source) -> None:
@@ -108,7 +108,7 @@ class BulkAppend:
             await self._enqueue_batches(batches)
 
     async def finish(self) -> BulkReceipt:
-        """Returns when all that was taken is decided. Cancelled, as `cancel`."""
+        """Returns when every submitted entry is decided. If it is cancelled, it does what `cancel` does."""
         try:
             await self._all_decided.wait()
         except asyncio.CancelledError:
@@ -146,7 +146,7 @@ class BulkAppend:
 
     async def enqueue_rows(self, rows: Rows) -> None:
         """Enqueues rows that were checked, as there is room."""
-        first = self.receipt.taken
+        first = self.receipt.submitted
         start = 0
         while start < rows.count and not self._ended:
             start += await self._enqueue_some(rows, start, first)
@@ -236,24 +236,24 @@ class BulkAppend:
 
     def _next_outcome(self) -> _BulkOutcome:
         outcome = _BulkOutcome(loop=self._loop)
-        outcome.bulk, outcome.position = self, self.receipt.taken
+        outcome.bulk, outcome.position = self, self.receipt.submitted
         self._expect(1)
         return outcome
 
     # ---- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
     def _expect(self, count: int) -> None:
-        """So many more entries were taken and have no outcome."""
-        self.receipt.taken += count
+        """Counts `count` more entries as submitted, without an outcome yet."""
+        self.receipt.submitted += count
         self._left += count
         if self._left:
             self._all_decided.clear()
 
     def _end(self, error: WaltzError) -> None:
-        """The next entry fails, and nothing more is taken."""
+        """Fails the next entry and stops reading the source."""
         self._ended = True
         self._expect(1)
-        self.rows_failed(self.receipt.taken - 1, 1, error)
+        self.rows_failed(self.receipt.submitted - 1, 1, error)
 
     def rows_committed(self, position: int, count: int, transaction_id: int) -> None:
         """As `RowOutcomes`."""
@@ -300,7 +300,7 @@ class Bulk(Protocol[Result]):
 
 
 async def append_all(bulk: Bulk[Result], source: Source) -> Result:
-    """Raises what the source raises, once what was taken before is decided."""
+    """Raises what the source raises, after the entries that were read before it are decided."""
     try:
         await bulk.enqueue(source)
     except asyncio.CancelledError:
@@ -350,4 +350,4 @@ def call_hook(hook: Callable[[Any], None], argument: object) -> None:
     try:
         hook(argument)
     except Exception:
-        log.exception("bulk append callback failed", told=repr(argument))
+        log.exception("bulk append callback failed", argument=repr(argument))

@@ -30,11 +30,11 @@ class NotInLog(NamedTuple):
 
 @dataclass(slots=True)
 class BulkReceipt:
-    """The outcome of a bulk append. `taken`: the number of entries that were read from the source: all of them, unless a failure ended the call.
+    """The outcome of a bulk append. `submitted`: the number of entries that were read from the source: all, unless a failure ended the call.
     `appended` and `failed` are sorted by position."""
 
     partition: int
-    taken: int = 0
+    submitted: int = 0
     appended: list[Appended] = field(default_factory=list)
     failed: list[NotInLog] = field(default_factory=list)
 

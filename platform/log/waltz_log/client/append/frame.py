@@ -113,7 +113,7 @@ class SentAppends:
         return []
 
     def undecided(self) -> Iterator[tuple[int, PendingAppend]]:
-        """Sequence and append. Each is looked at when it is its turn: settling one may cancel others."""
+        """Sequence and append of each. They are read one at a time, because settling one can cancel others."""
         for sequence, append in enumerate(self.appends, self.first_sequence):
             if append is not None and not append.future.done():
                 yield sequence, append

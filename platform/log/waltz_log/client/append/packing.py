@@ -1,4 +1,4 @@
-"""From what the caller says of an append to what a window sends: checked against what the log could never take, locks as a frame carries them."""
+"""Turns the arguments of an append into what a window sends: checked against the log's limits, with locks in the form that a frame carries."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from waltz_log.client.transactions.transaction import Receipt
 __all__ = ["FRAME_OVERHEAD_BYTES", "NO_LOCKS", "PendingAppend"]
 
 FRAME_OVERHEAD_BYTES = 64
-"""What a transaction takes in a frame beyond data and locks: record overhead, length, mark, lock counts, some framing."""
+"""Bytes of a transaction in a frame besides data and locks: record overhead, length, mark, lock counts, some framing."""
 
 NO_LOCKS = b"\0\0\0"
 """The lock counts of a transaction without locks."""

@@ -15,13 +15,13 @@ __all__ = ["PendingRows", "RowOutcomes", "UnsentRows"]
 
 
 class RowOutcomes(Protocol):
-    """Who made the call. Positions count from the start of the call."""
+    """The bulk call that the rows belong to. Positions count from the start of the call."""
 
     def rows_committed(self, position: int, count: int, transaction_id: int) -> None:
         """`count` rows from `position` are in the log under consecutive ids from `transaction_id`."""
 
     def rows_failed(self, position: int, count: int, error: WaltzError) -> None:
-        """None of these rows is in the log; or for `OutcomeUnknown`, of as many sequences, nobody knows."""
+        """None of these rows is in the log. With `OutcomeUnknown`, that is undecided for as many sequences."""
 
 
 class PendingRows:
@@ -43,7 +43,7 @@ class PendingRows:
         self.deadline = deadline
         self.left = stop - start
         self.given_up = False
-        """Nobody wants the outcomes any more. What was not sent is not sent."""
+        """The caller does not need the outcomes any more. Rows that were not sent yet are not sent."""
         self._decided: asyncio.Future[None] | None = None
 
     @property
@@ -71,7 +71,7 @@ class PendingRows:
             self._settle(self.left)
 
     def decided(self) -> asyncio.Future[None]:
-        """Is done when no row is without an outcome that somebody wants."""
+        """Done when every row has its outcome, or its outcome is not needed any more."""
         if self._decided is None:
             self._decided = asyncio.get_running_loop().create_future()
             if not self.left:

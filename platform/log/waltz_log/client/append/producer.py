@@ -46,7 +46,7 @@ from waltz_log.errors import (
 )
 from waltz_log.transport.methods import RESOLVE, MountStream
 
-__all__ = ["SEQUENCE_MAX", "Lasting", "Producer"]
+__all__ = ["SEQUENCE_MAX", "DurableClient", "Producer"]
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ STRIKES_MAX = 3
 """Streams in a row that end because of the bytes on them, before what was on them is no longer sent again. One can be a connection that was cut."""
 
 EXPIRE_PAUSE_S = 0.01
-"""Deadlines are looked after so often at most: one look goes over the whole window."""
+"""The shortest interval between two checks of deadlines: a check reads the whole window."""
 
 
 class Applying(Protocol):
@@ -67,8 +67,8 @@ class Applying(Protocol):
     def applied(self) -> int: ...
 
 
-class Lasting(NamedTuple):
-    """What a client brings along that outlives its process (design: protocol, rule 8)."""
+class DurableClient(NamedTuple):
+    """The state of a client that outlives its process (design: protocol, rule 8)."""
 
     mount_sequence: int
     """Above every one that an earlier process of this client used, so that the first mount fences what that one still has on the wire."""
@@ -87,7 +87,7 @@ class Producer:
         owners: Owners,
         settings: ClientSettings,
         rng: random.Random,
-        lasting: Lasting | None = None,
+        durable: DurableClient | None = None,
         *,
         topic: TopicEpoch | None = None,
         own_client_id: bool = False,
@@ -117,8 +117,8 @@ class Producer:
         self._backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
         self._mount_sequence = 0
         self._sending: Callable[[list[Frame]], Awaitable[None]] | None = None
-        if lasting is not None:
-            self._mount_sequence, self.window.next_sequence, self._sending = lasting
+        if durable is not None:
+            self._mount_sequence, self.window.next_sequence, self._sending = durable
         self._mount_mark = -1
         self._strikes = 0
         self._serving: AppendStream | None = None
@@ -137,7 +137,7 @@ class Producer:
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """The task must outlive everything but `close` and being fenced; if it does not, nobody may wait for it in vain."""
+        """Only `close` and a fence may end the task. If anything else ends it, all callers that wait get the error."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("producer failed", partition=self.partition, exc_info=error)
             self._die(ProtocolViolation(reason=f"defect in the client: {type(error).__name__}: {error}"), str(error))
@@ -151,7 +151,7 @@ class Producer:
         window = self.window
         if not window.try_enqueue(append):
             return False
-        if len(window.queue) == 1:  # nobody waits for work while there is some
+        if len(window.queue) == 1:  # with work in the queue, the sending task does not wait
             self._signals.work.set()
         if window.queue_bytes >= self._frame_bytes:
             self._signals.paced.set()
@@ -197,7 +197,7 @@ class Producer:
 
     @property
     def ready(self) -> bool:
-        """Whether an owner takes appends now, as far as known."""
+        """Whether an owner accepts appends now, as far as known."""
         return self._serving is not None
 
     def default_mark(self) -> tuple[int | None, bool]:
@@ -252,8 +252,8 @@ class Producer:
                 await asyncio.sleep(0)
 
     async def flush(self) -> None:
-        """Returns when all that was submitted before is decided, well or badly, and on disk as far as it was appended. Raises `Unavailable` where
-        something was told as received (`Receipt.durability`) and the connection broke before it was known to be on disk."""
+        """Returns when everything that was submitted before is decided, and what was appended of it is on disk. Raises `Unavailable` if a receipt
+        reported something as received (`Receipt.durability`) and the connection broke before it was known to be on disk."""
         undecided = self.window.undecided()
         if undecided:
             await asyncio.wait(undecided)
@@ -263,7 +263,7 @@ class Producer:
                 await serving.flushed(self.loop.time() + self._settings.request_timeout_s)
         doubtful, self._doubtful = self._doubtful, False
         if received > self.known_mark and (serving is None or self._serving is not serving):
-            self.window.forget_received()  # told once
+            self.window.forget_received()  # reported once
         if received > self.known_mark or doubtful:
             log.warning("received transactions not confirmed on disk", partition=self.partition, known_mark=self.known_mark)
             raise Unavailable(reason=f"what was received is not known to be on disk: partition={self.partition} known_mark={self.known_mark}")
@@ -318,7 +318,7 @@ class Producer:
                 self._signals.work.clear()
                 await self._signals.work.wait()
             if self._sending is not None and self._used_up:
-                self._die(Unavailable(reason="sequences are used up"), "sequences are used up")  # another client id is its owner's to take
+                self._die(Unavailable(reason="sequences are used up"), "sequences are used up")  # its creator gives it another client id
                 return
             stream: MountStream | None = None
             try:
@@ -380,7 +380,7 @@ class Producer:
         assigned = self._owners.generation(self.partition)
         mark = max(self._mount_mark, self.known_mark)  # within the log: the first retained, or what we know to be committed
         mine = (self.partition, self.client_id, self.next_mount_sequence(), mark)
-        # Who forgets on disk what was appended must not be told before that is on disk.
+        # An outbox deletes an intent from its disk when it hears that it was appended: it may hear so only after the log has it on disk.
         stream, answer = await mount_for_appends(self._owners, address, *mine, timeout_s, on_disk=self._sending is not None, topic=self._topic)
         self._doubtful = self.window.forget_received() or self._doubtful
         self.window.raise_known_mark(answer.high_water_mark)

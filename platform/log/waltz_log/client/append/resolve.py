@@ -120,6 +120,6 @@ async def receipt_of(error: OutcomeUnknown, found: Ranges, owners: Owners, setti
     try:
         answer = await owners.ask(error.partition, TRANSACTIONS, request, timeout_s=_left(settings, deadline))
     except (NotAllowed, OutOfRange, Unavailable):
-        # Who may append and not read knows all but the time; so does everybody once it is trimmed, and who has no time left.
+        # Without permission to read, after a trim, or with no time left, everything is known except the append time.
         return Receipt(error.partition, transaction_id, 0)
     return Receipt(error.partition, transaction_id, answer.blocks[0].append_time_ms if answer.blocks else 0)

@@ -1,8 +1,8 @@
-"""Asks the owner which of a client's sequences are in the log, in as many questions as it takes.
+"""Asks the owner which of a client's sequences are in the log, in as many requests as necessary.
 
-The log above `since` may be longer than an owner reads before a call's deadline, so each question says how long the owner may search, and the next
-begins where that search ended: a try that fails loses one question's work and not all. What was searched stays searched whoever owns the partition
-by then, for committed transactions never change. Never decides by itself that something is not in the log: the last answer says whether it is final.
+The log above `since` can be longer than an owner reads before a call's deadline. So each request says how long the owner may search, and the next
+one starts where that search ended; a failed request loses only its own work. A range that was searched stays searched after a change of owner,
+because committed transactions never change. This module never decides that something is not in the log: the last answer says whether it is final.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ ADMITTED_PART = 8
 LATE_UNSENT = "deadline passed before it was sent"
 
 STORAGE_FULL = "storage is full"
-"""The reason of a `NotAppended` that time alone may mend: no majority of the replicas has room."""
+"""The reason of a `NotAppended` that can pass without action: no majority of the replicas has room."""
 
 
 class Window:
@@ -275,9 +275,9 @@ class Window:
             frame.since = max(frame.since, searched_to)
 
     def resend(self, found: Iterable[tuple[int, ...]], failure: WaltzError | None) -> None:
-        """Everything in flight is decided: `found` (first sequence, count, first id) is in the log, the rest never will be and goes back to the
-        head of the queue, in order. One that was rejected, and only the answer lost, is rejected again: its mark stays, and locks never go back.
-        `failure`: the server would not take these bytes; they are not sent again."""
+        """Everything in flight is decided: `found` (first sequence, count, first id) is in the log. The rest never will be, and goes back to the
+        head of the queue, in order. An append whose rejection was lost on the way is rejected again, because its mark stays and locks only rise.
+        `failure`: the server refused these bytes, and they are not sent again."""
         for first, count, transaction_id in found:
             self._settle_committed(first, count, transaction_id, 0)  # of some the answer had come before the connection broke
         self._retire()

@@ -66,8 +66,8 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 _lock = threading.RLock()
-"""Whoever is let in under it is in the loop's queue before the loop is told to stop, and so told of its end. Reentrant: a collected generator closes
-its feed wherever it is collected."""
+"""A call that holds it is in the loop's queue before the loop is stopped, so the call learns of the end. Reentrant, because garbage collection can
+close a feed in any thread."""
 _current: list[_Loop] = []
 
 

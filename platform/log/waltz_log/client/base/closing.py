@@ -1,5 +1,5 @@
-"""How a client closes: waits for what is pending as long as it may, then ends everything. Cancelled it waits no longer, and ends everything all the
-same: nobody could close it a second time."""
+"""How a client closes: it waits for pending work up to a limit, then ends everything. If it is cancelled, it stops waiting and still ends everything,
+because a client cannot be closed twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def close_in_time(flush: Callable[[], Awaitable[None]], end: Callable[[flo
         async with asyncio.timeout(wait_s):
             await flush()
     except (TimeoutError, Unavailable):
-        pass  # told when it ends
+        pass  # each append reports it when it ends
     except asyncio.CancelledError:
         await _whole(end(0.0))
         raise

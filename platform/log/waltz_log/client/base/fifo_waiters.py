@@ -1,4 +1,4 @@
-"""Callers that wait for capacity, first come, first served. Who owns the capacity counts it; here is only the line."""
+"""Callers that wait for capacity, first come, first served. The owner of the capacity counts it; this module keeps only the queue."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class FifoWaiters(Generic[Amount]):
     """`admit` whenever capacity came back. A caller asks the owner first and waits only where `queue` is not empty or nothing fits."""
 
     def __init__(self, fits: Callable[[Amount], bool], reserve: Callable[[Amount], None], release: Callable[[Amount], None]) -> None:
-        """`fits`: whether there is capacity for so much now; `reserve` takes it and `release` gives it back."""
+        """`fits`: whether there is capacity for an amount now. `reserve` acquires it and `release` returns it."""
         self._fits = fits
         self._reserve = reserve
         self._release = release
         self.queue: deque[tuple[asyncio.Future[None], Amount]] = deque()
-        """Who waits, and for how much. Always the same object."""
+        """The waiters and the amount that each needs. Always the same object."""
 
     async def wait(self, amount: Amount, deadline: float) -> None:
         """Returns once the amount is reserved. Raises `TimeoutError` at the deadline, on the loop's clock; or what `fail` was given."""

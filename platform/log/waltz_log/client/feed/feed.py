@@ -1,7 +1,7 @@
 """The feed of one partition: every committed transaction once, in order, over any change of owner.
 
-Its own stream with client id 0, which may not append and fences nobody. Pulled by the caller: nothing is read ahead but the one frame and what flow
-control lets through. A stream that ends is mounted again after the last transaction handed out.
+It uses its own stream with client id 0, which may not append and fences no other client. The caller pulls: only one frame, and what flow control
+allows, is read ahead. A stream that ends is mounted again after the last transaction that the caller received.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ a cut connection a violation, an owner that was deposed and lags behind, a frame
 async def feed_batches(
     partition: int, after: int, *, data: bool, owners: Owners, settings: ClientSettings, rng: random.Random, topic: TopicEpoch | None = None
 ) -> AsyncGenerator[list[Transaction], None]:
-    """Non-empty lists of transactions from `after + 1` on, without end. Waits as long as it takes for an owner.
+    """Non-empty lists of transactions from `after + 1` on, without end. Waits for an owner without a limit.
 
     Raises `OutOfRange` where `after` is beyond the log or before its first retained transaction, `CorruptData` and `ProtocolViolation` where the
     owner sends what it must not, `TopicDeleted` where the partition is not that topic's any more, `ClusterKeyMismatch` where it belongs to another
@@ -97,6 +97,6 @@ async def _next_frame(stream: MountStream, partition: int) -> pb.FeedFrame:
 
 
 async def _leave_when_moved(stream: MountStream, owners: Owners, partition: int, address: str, generation: int) -> None:
-    """An owner that was deposed and does not know it would feed nothing for ever."""
+    """An owner that was replaced and does not know it would never feed anything again."""
     await owners.wait_moved(partition, address, generation)
     await stream.cancel()

@@ -1,8 +1,8 @@
-"""Subscribers: readers that the log keeps what they have not read for (docs/guides/topics.md, Subscribers).
+"""Subscribers: registered readers. Retention keeps what they have not read (docs/guides/topics.md, Subscribers).
 
-A service registers under a name of its own with a mark for each log partition: the last transaction that it will never ask for again. It reports
-marks as it goes, after what it made of the transactions is safe, and removes itself when it is gone for good. One that only stops holds what it has
-not read, for as long as nobody removes it.
+A service registers under its own name with a mark for each log partition: the last transaction that it will never read again. It reports higher
+marks after the results of those transactions are safe, and removes itself when it stops permanently. The log keeps the unread transactions of a
+subscriber that only stops, until an operator removes it.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ class Subscribers:
         """Closes the connection. The registrations stay."""
         await self._coordinator.close()
 
-    async def register(self, name: str, marks: Mapping[int, int], told: Mapping[str, str] | None = None) -> Subscriber:
-        """Registers a subscriber, so that retention keeps everything above its marks. `marks`: by log partition. `told`: labels for operators,
+    async def register(self, name: str, marks: Mapping[int, int], labels: Mapping[str, str] | None = None) -> Subscriber:
+        """Registers a subscriber, so that retention keeps everything above its marks. `marks`: by log partition. `labels`: shown to operators,
         such as a table or a host. If it is registered already, higher marks stay. Raises `OutOfRange` if retention has already removed something
         above a mark: read from its field `first` on, or continue without it."""
         now_ms = _now_ms()
-        return await register_subscriber(self._coordinator, Subscriber(name, dict(marks), dict(told or {}), now_ms, now_ms))
+        return await register_subscriber(self._coordinator, Subscriber(name, dict(marks), dict(labels or {}), now_ms, now_ms))
 
-    async def register_at_start(self, name: str, partitions: Iterable[int], told: Mapping[str, str] | None = None) -> Subscriber:
+    async def register_at_start(self, name: str, partitions: Iterable[int], labels: Mapping[str, str] | None = None) -> Subscriber:
         """Registers a subscriber with the marks at which each log partition begins now, so that everything there is stays."""
         chosen = sorted(set(partitions))
         while True:
             kept = [await read_retained(self._coordinator, partition) for partition in chosen]
             try:
                 return await self.register(
-                    name, {partition: max(each.first, each.proposed) - 1 for partition, each in zip(chosen, kept, strict=True)}, told
+                    name, {partition: max(each.first, each.proposed) - 1 for partition, each in zip(chosen, kept, strict=True)}, labels
                 )
             except OutOfRange:
                 continue  # it was trimmed meanwhile
@@ -107,5 +107,5 @@ class SyncSubscribers:
 
 
 def _now_ms() -> int:
-    """Told to people, and nothing else."""
+    """Only shown to people."""
     return time.time_ns() // 1_000_000

@@ -1,6 +1,6 @@
 """What a bulk reader asks of a cluster before it reads: its parameters, how far each partition is committed, which storage nodes hold it.
 
-Blocking; made for Spark's driver. Patient over changes of owner within its timeout. Never appends and takes no client id.
+Blocking; made for Spark's driver. It retries through changes of owner within its timeout. It never appends and needs no client id.
 """
 
 from __future__ import annotations
@@ -147,11 +147,11 @@ class ClusterInspector:
         ]
 
     def owners(self) -> dict[int, str | None]:
-        """The address of each partition's owner as it is assigned now; None where nobody owns it."""
+        """The address of each partition's owner as it is assigned now; None where it has no owner."""
         return {partition: self._owners.address(partition) for partition in range(self.parameters.partitions)}
 
     def locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:
-        """Where something is in the log, as its replicas tell: positions by time, sizes of ranges. Raises `OutOfRange`, `Unavailable`."""
+        """Where something is in the log, as its replicas report: positions by time, sizes of ranges. Raises `OutOfRange`, `Unavailable`."""
         return self._background.call(self._locate(questions))
 
     async def _locate(self, questions: Mapping[int, Question]) -> dict[int, Place]:

@@ -27,8 +27,8 @@ CALL_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Of one partition that is committed up to `high_water_mark` in `session`. `times_ms` (64 at most): from which id each holds. `first` to `last`:
-    a range to measure, `max_bytes`: and up to where it takes no more than that."""
+    """Asks about one partition that is committed up to `high_water_mark` in `session`. `times_ms` (64 at most): for each, the first id that is as
+    new. `first` to `last`: a range to measure. `max_bytes`: up to which id the range is at most so large."""
 
     session: int
     high_water_mark: int

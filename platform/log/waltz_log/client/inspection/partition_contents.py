@@ -1,4 +1,4 @@
-"""What log partitions hold, asked of their owners and replicas: for whoever is about to give them to a topic (docs/guides/topics.md)."""
+"""What log partitions hold, asked of their owners and replicas, before they are given to a topic (docs/guides/topics.md)."""
 
 from __future__ import annotations
 

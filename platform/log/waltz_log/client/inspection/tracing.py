@@ -37,7 +37,7 @@ NO_LIMIT_BYTES = 1 << 62
 @dataclass(frozen=True, slots=True)
 class TracedBlock:
     """The transactions `first_transaction_id` to `last_transaction_id`, which have the same append time, and `bytes` together. The transaction begins
-    at byte `offset` of them and takes `record_bytes`, 40 of which are framing. Two blocks of one millisecond count as one."""
+    at byte `offset` of them and is `record_bytes` long, 40 of which are framing. Two blocks of one millisecond count as one."""
 
     first_transaction_id: int
     last_transaction_id: int

@@ -27,7 +27,8 @@ async def view_ends(
     principal: str,
     timeout_s: float,
 ) -> dict[int, dict[str, int]]:
-    """By partition and address, the id with which the log goes on; who has no view is left out. Raises `NotAllowed`, `ClusterKeyMismatch`."""
+    """By partition and address, the id at which the log continues after the view. Replicas without a view are left out. Raises `NotAllowed`,
+    `ClusterKeyMismatch`."""
 
     async def of(partition: int, session: int) -> dict[str, int]:
         addresses = replicas.get(partition, ())

@@ -1,8 +1,8 @@
-"""Who owns which partition, and the channels to the owners: the client's view of the cluster.
+"""The client's view of the cluster: the owner of each partition, and the channels to the owners.
 
-Keeps the assignment of the coordinator as it changes; a lost coordinator session is replaced, and until then the last assignment is used, for owners
-may well go on. Two channels per server, one for streams and one for calls (Client-Server Communication). Never decides what became of an
-append: an owner's address is only where to ask.
+It follows the assignment in the coordinator. A lost coordinator session is replaced; until then the last assignment is used, because owners can
+continue without it. There are two channels to each server, one for streams and one for calls (Client-Server Communication). It never decides the
+outcome of an append: an owner's address is only where to ask.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Owners:
 
     @property
     def principal(self) -> str:
-        """Who the client says it is; empty: nobody in particular."""
+        """The principal that the client states; empty: none."""
         return self._settings.principal or ""
 
     @property
@@ -89,7 +89,7 @@ class Owners:
     # ---- the assignment ------------------------------------------------------------------------------------------------------------------------
 
     def address(self, partition: int) -> str | None:
-        """Where the partition's owner answers, as far as known; None: nobody owns it just now."""
+        """The address of the partition's owner, as far as known. None: it has no owner now."""
         return self._assignment.address_of(partition)
 
     def generation(self, partition: int) -> int:
@@ -115,7 +115,7 @@ class Owners:
         return address
 
     async def wait_moved(self, partition: int, address: str, generation: int) -> None:
-        """Returns when the partition is assigned elsewhere, or anew, or this view of the cluster is closed."""
+        """Returns when the partition is assigned elsewhere, or again to the same server, or this view of the cluster is closed."""
         while not self._closed and self.address(partition) in (None, address) and self.generation(partition) == generation:
             await self._changed.wait()
 
@@ -132,7 +132,7 @@ class Owners:
         await self._drop_channels(self._assignment.every_address)
 
     async def _grow(self, coordinator: Coordinator) -> None:
-        """Partitions were added to the log while this view of it was open. Of another cluster that is there now its owners will tell."""
+        """Partitions were added to the log while this view of it was open. If another cluster is there now, its owners refuse the cluster key."""
         found = await coordinator.get(CLUSTER)
         grown = None if found is None else ClusterParameters.from_bytes(found.data)
         if grown is not None and grown.key == self.parameters.key:
@@ -162,7 +162,7 @@ class Owners:
                 await asyncio.sleep(backoff.next_s())
 
     async def next_client_id(self) -> int:
-        """An id nobody had before, from the counter in the coordinator."""
+        """An id that no client had before, from the counter in the coordinator."""
         while True:
             coordinator = self._coordinator
             if coordinator is None:
@@ -225,7 +225,7 @@ class Owners:
         timeout_s: float,
         accept: Callable[[Response], bool] = lambda _: True,
     ) -> Response:
-        """One answer of the partition's owner that `accept` takes, whoever the owner is by then. Raises the last error after `timeout_s`."""
+        """The first answer that `accept` approves, from the partition's current owner. Raises the last error after `timeout_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         backoff = Backoff(self._settings.retry_base_s, self._settings.retry_cap_s, self._rng)

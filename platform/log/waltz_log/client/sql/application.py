@@ -1,10 +1,10 @@
-"""An application whose state is an SQL database, shared by any number of processes (seeds: application programming model).
+"""An application whose state is an SQL database, shared by any number of processes (Application Programming Model).
 
-Each process is fed the whole log and offers each transaction to the database; the mark decides which of them applies it, so every transaction is
-applied exactly once, whoever dies in between. The mark moves first in each database transaction: the others wait for that row, and then find that
-there is nothing left to do. Contexts read the mark before the state, so it never claims more than they saw.
+Each process reads the whole log and offers each transaction to the database. The mark decides which process applies it, so every transaction is
+applied exactly once, even if a process dies in between. Each database transaction moves the mark first: the other processes wait for that row, and
+then find that nothing is left to do. Contexts read the mark before the state, so it never claims more than they saw.
 
-The database is called in threads of the event loop's executor. Cancelled, a call is waited for: no database transaction goes on behind one's back.
+The database is called in threads of the event loop's executor. A cancelled call returns only after its database transaction has ended.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class SqlApplication(Application):
     # ---- in a thread -----------------------------------------------------------------------------------------------------------------------------
 
     def _apply(self, partition: int, batch: list[Transaction]) -> bool:
-        """Applies what of the batch the database has not, in one database transaction. False: try again, somebody moved the mark in between."""
+        """Applies the part of the batch that the database does not have yet, in one database transaction. False: another process moved the mark in
+        between, try again."""
         known, last = batch[0].transaction_id - 1, batch[-1].transaction_id
         with self.engine.begin() as connection:
             if not self._marks.advance(connection, partition, known, last):
@@ -162,13 +163,13 @@ async def _in_thread(work: Callable[[], T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([running])
         if not running.cancelled():
-            running.exception()  # seen: whoever cancelled wants no answer
+            running.exception()  # marks the error as retrieved: the caller has cancelled
         raise
 
 
 @contextmanager
 def _kept_open(connection: Connection) -> Iterator[None]:
-    """The database transaction is ended by whoever began it: ended within, the mark would be told of what is not done."""
+    """Refuses a commit or rollback by the application's function: it would record the mark without the change, or the change without the mark."""
     tried = False
 
     def refuse(_: Connection) -> None:
@@ -187,7 +188,7 @@ def _kept_open(connection: Connection) -> Iterator[None]:
         event.remove(connection, "commit", refuse)
         event.remove(connection, "rollback", refuse)
     if tried:
-        connection.invalidate()  # SQLAlchemy takes the transaction for ended, the database does not: closed, it takes all of it back
+        connection.invalidate()  # SQLAlchemy believes that it ended, the database does not: closing the connection rolls back
         raise InvalidRequest(reason=NOT_ITS_OWN) from failed
     if failed is not None:
         raise failed

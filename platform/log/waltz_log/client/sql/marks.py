@@ -1,8 +1,7 @@
-"""The client high-water marks of one application, in its own database: per partition the last transaction that the database holds.
+"""The client high-water marks of one application, in its own database: for each partition, the last transaction that the database holds.
 
-A mark moves only from the value its mover knew, in the database transaction that also holds the application's change. So of several processes that
-apply one transaction one succeeds, and what it did and the mark are there together or not at all. Portable SQL; blocking; takes the connection of its
-caller.
+A mark moves only by compare-and-set, in the database transaction that also holds the application's change. So if several processes apply one
+transaction, one succeeds, and its change and the mark are committed together or not at all. Portable SQL; blocking; uses the caller's connection.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Marks:
         try:
             self._table.metadata.create_all(engine)
         except DBAPIError:
-            # Another process may have made it between the look and the making: databases tell that in different ways.
+            # Another process may have created it between the check and the creation: databases report that in different ways.
             if not inspect(engine).has_table(self._table.name):
                 raise
 

@@ -1,11 +1,11 @@
-"""The compacted view of a partition, and then the log: the latest value of each key, in the order of ids, with no gap (docs/guides/topics.md).
+"""The compacted view of a partition, and then the log: the latest value of each key, in the order of ids, without a gap (docs/guides/topics.md).
 
-What makes it whole, whatever replicas compact meanwhile and whichever of them answers: ids only rise, and a page is read above the last id that was
-handed out. A value that a newer view left out was replaced by one above, which is still to come, in that view or in the log; so once a view was read
-to its end, everything up to its end or up to the last id handed out, whichever is higher, is settled, and the log goes on there. Where retention has
-taken that from the log, a view reaches further by then, and is read again from there.
+The result is complete even if replicas compact during the read, or different replicas answer: ids only rise, and each page is read above the last id
+that was returned. If a newer view omits a value, a transaction with a higher id replaced it, which is still to come, in the view or in the log.
+So after a view was read to its end, everything up to its end or up to the last returned id, whichever is higher, is complete, and the read continues
+in the log. If retention has removed that part of the log, a newer view reaches further, and is read from there.
 
-A replica whose view ends before the log begins is passed over. Where there is no view but the log reaches back, the log alone is read.
+A replica whose view ends before the log begins is skipped. If there is no view but the log reaches back, only the log is read.
 """
 
 from __future__ import annotations

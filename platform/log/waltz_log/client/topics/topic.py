@@ -261,7 +261,7 @@ class TopicHandle:
             raise InvalidRequest(reason=f"no such position: after={min(marks.values())}")
         read = self._compacted if compacted else self._log
         ends = until or {}
-        # Whoever used a log partition before the topic did, and whatever mark a reader brings along from there: the topic begins where it begins.
+        # A log partition can hold transactions from before the topic, and a reader can have a mark in them: the topic starts at its own begin.
         return merged(self._known, [read(each, max(marks.get(each, -1), self._topic.begin_of(each) - 1), ends.get(each)) for each in wanted])
 
     async def feed(

@@ -39,21 +39,21 @@ class Addressing:
     keyed: bool
     partitions: int
     place: int | None
-    """The only partition that entries without a key go to; None: they take turns."""
+    """The only partition that entries without a key go to. None: they alternate between all partitions."""
     draft_of: Callable[[Any], tuple[int, Draft]]
     """From an entry to its partition and what is appended there. Raises `WaltzError` for what the topic does not accept."""
     keyed_data: Callable[[bytes, bytes | None], tuple[int, bytes]]
     """From key and value to the partition and the data. Raises `InvalidRequest`."""
     next_turns: Callable[[int], int]
-    """The partition of the first of so many entries that take turns."""
+    """Returns the partition of the first of `count` entries that alternate between all partitions."""
 
 
 @dataclass(slots=True)
 class TopicBulkReceipt:
-    """The outcome of a bulk append to a topic. `taken`: the number of entries that were read from the source. `partitions`: by partition of the
+    """The outcome of a bulk append to a topic. `submitted`: the number of entries that were read from the source. `partitions`: by partition of the
     topic, the outcome of its entries; positions in it count these entries only."""
 
-    taken: int = 0
+    submitted: int = 0
     partitions: dict[int, BulkReceipt] = field(default_factory=dict)
     failed: list[NotInLog] = field(default_factory=list)
     """By position in the call."""
@@ -92,7 +92,7 @@ class TopicBulk:
 
     @property
     def ended(self) -> bool:
-        """Nothing more is taken."""
+        """Stops reading the source."""
         return any(bulk.ended for bulk in self._bulks.values())
 
     async def enqueue(self, source: Source) -> None:
@@ -229,8 +229,8 @@ class TopicBulk:
     # ---- outcomes ----------------------------------------------------------------------------------------------------------------------------------
 
     def _next_positions(self, count: int) -> int:
-        first = self.receipt.taken
-        self.receipt.taken += count
+        first = self.receipt.submitted
+        self.receipt.submitted += count
         return first
 
     def _positions_of(self, partition: int) -> array[int]:
@@ -261,7 +261,7 @@ class TopicBulk:
             call_hook(self._on_error, failure)
 
     async def finish(self) -> TopicBulkReceipt:
-        """Returns when all that was taken is decided. Cancelled, as `cancel`."""
+        """Returns when every submitted entry is decided. If it is cancelled, it does what `cancel` does."""
         try:
             found = await asyncio.gather(*(bulk.finish() for bulk in self._bulks.values()))
         except asyncio.CancelledError:
@@ -269,10 +269,10 @@ class TopicBulk:
             raise
         self.receipt.partitions = dict(zip(self._bulks, found, strict=True))
         for partition, receipt in self.receipt.partitions.items():
-            left = len(self._positions_of(partition)) - receipt.taken
+            left = len(self._positions_of(partition)) - receipt.submitted
             if left:
                 error = NotAppended(partition=receipt.partition, reason="what ended the call stands before it")
-                self._fail_part(partition, NotInLog(receipt.taken, error, left))
+                self._fail_part(partition, NotInLog(receipt.submitted, error, left))
         self.receipt.failed.sort(key=lambda failure: failure.position)
         return self.receipt
 

@@ -1,15 +1,15 @@
-"""Makes a topic over log partitions that are empty, or that somebody named and said what becomes of the data in them (decision 26).
+"""Creates a topic over log partitions that are empty, or that the caller names together with what happens to the data in them (decision 26).
 
-Whether a partition is empty is the log's to say, and safe from appends meanwhile:
+Only the owner can say whether its partition is empty, and appends must not change that in the meantime:
 
-1. The topic is written into the catalogue as pending. Owners let nobody append to its partitions from then on.
-2. Each owner answers with the bound of its partition when it knows of that, has sent away whoever appended, has decided what they sent, and has made
-   sure that no newer session has fenced it. An owner that comes after it reads the catalogue after its session began, so it is closed there too.
-3. The topic becomes one of the catalogue's, its partitions beginning above those bounds, or is given up, and appends go on as before.
+1. The topic is written to the catalog as pending. From then on, owners accept no appends to its partitions.
+2. Each owner returns the bound of its partition after it has read the pending entry, disconnected the clients that append, decided what they sent,
+   and checked that no newer session has fenced it. A later owner reads the catalog after its session began, so the partition is closed there too.
+3. The topic becomes active, with its partitions beginning above those bounds. Or it is given up, and appends continue as before.
 
-A creation that fails in between withdraws its topic. One that dies leaves it pending; repeating it or deleting the topic ends that, and so do the
-servers by themselves after a while (`server.node.pending_topics`). The activation is a compare-and-set that needs the very entry of this creation,
-so a topic that somebody else withdrew never becomes active.
+A creation that fails in between withdraws its topic. A creation whose process dies leaves the topic pending; to repeat it or to delete the topic ends
+that state, and so do the servers after a time (`server.node.pending_topics`). The activation is a compare-and-set on the entry of this creation, so a
+topic that another process withdrew never becomes active.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Existing: TypeAlias = Literal["keep", "discard"]
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic as it is wanted. `log_partitions`: which ones; None: any that are empty. `existing`: what becomes of data in those named; None: they
-    must be empty. `discards`: how many transactions are to be discarded, as whoever wants that has read them from a dry run."""
+    """The topic to create. `log_partitions`: which ones; None: any that are empty. `existing`: what happens to data in them; None: they must be
+    empty. `discards`: the number of transactions to discard, which the caller read from a dry run."""
 
     name: TopicName
     partitions: int
@@ -108,13 +108,13 @@ async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPl
         if plan.name in catalogue.topics:
             return catalogue.with_new(plan.name, **_again(plan, pool, now_ms()))[1]
         chosen = plan.log_partitions or await _empty_ones(asked, catalogue, pool, plan)
-        catalogue.with_new(plan.name, **plan.about(chosen, pool, now_ms()))  # what could never be made closes nothing
-        # A first look, so that a plan that will not do holds up nobody's appends.
+        catalogue.with_new(plan.name, **plan.about(chosen, pool, now_ms()))  # raises before any partition is closed
+        # A check without closing anything: a plan that cannot work must not stop the appends of others.
         await _judge(asked, plan, await _all_bounds(asked, chosen))
         try:
             topic, version = await write_catalogue(coordinator, reserve)
             catalogue = await read_catalogue(coordinator)
-            if plan.name in catalogue.topics:  # somebody else made it meanwhile
+            if plan.name in catalogue.topics:  # another process created it in the meantime
                 return catalogue.with_new(plan.name, **_again(plan, pool, now_ms()))[1]
             bounds = await _closed_bounds(asked, plan, chosen, version)
             begins_at = [bounds[each].high_water_mark + 1 for each in chosen]

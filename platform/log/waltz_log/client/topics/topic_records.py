@@ -1,4 +1,4 @@
-"""What is appended to a topic and read from it, with key and value apart. Values; nothing here talks to anybody."""
+"""What is appended to a topic and read from it, with key and value as separate fields. Values only, without I/O."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Lets transactions of this client that would conflict with each other take turns, in the order in which they came.
+"""Runs transactions of this client that would conflict with each other one after another, in the order in which they arrived.
 
-Two transactions of one client that run on the same state conflict with each other as those of two clients do, where the first sets a lock that the
-second checks. Here the second waits until the first is in this client's state, so that the log never has to reject it for the first. Locks are
-known beforehand where the caller tells them, else from the transaction's first execution. It decides nothing: the log judges all the same.
+Two transactions of one client that run on the same state conflict if the first sets a lock that the second checks, as those of two clients do. Here
+the second waits until the first is in this client's state, so the log does not have to reject it. Its locks are known if the caller passes them, and
+otherwise after the transaction's first execution. This only avoids conflicts: the log checks every lock.
 
-Where other clients want a lock too, the line at the owner is the one that counts: to wait here first, for what was executed already, would only cost
-an execution more. Such locks are known by their conflicts, and forgotten when there are none for a while.
+If other clients want a lock too, the queue at the owner counts: waiting here first, after an execution, would only cost one more execution. Such
+locks are recognized by their conflicts, and forgotten after a number of commits without one.
 
-Whoever comes joins the lines of all its locks at once, so all lines have the same order and nobody waits for one another. Pure but for the future of
-a turn.
+A transaction joins the queues of all its locks at once. So all queues have the same order, and there is no deadlock. Pure, except for the future of a
+turn.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from waltz_log.client.transactions.transaction import Draft, Lock, lock_hash
 __all__ = ["Admission", "Ticket"]
 
 NEWEST_MAX = 65_536
-"""Locks of which it is remembered who of this client set them last, some MB. For a forgotten one the log rejects what could have been seen here."""
+"""The number of locks for which the last transaction of this client is remembered: some MB. For a forgotten lock, the log rejects a conflict that
+could have been avoided here."""
 
 CONTESTED_COMMITS = 16
-"""So many transactions of this client in a row without a conflict with another client, and nobody else is taken to want their locks."""
+"""After so many transactions of this client in a row without a conflict with another client, their locks count as uncontested."""
 
 
 class Ticket:
@@ -38,7 +39,7 @@ class Ticket:
         self.checks = checks
         self.sets = sets
         self.waited = False
-        """Whether somebody was ahead when it joined: what was computed before that is old."""
+        """Whether another transaction was ahead when it joined: what was computed before that is old."""
         self._behind: set[bytes] = set()
         self._executed = False
         self._turn: asyncio.Future[None] | None = None
@@ -54,7 +55,7 @@ class Ticket:
 
     @classmethod
     def whole(cls, locks: Iterable[Lock]) -> Ticket:
-        """For locks of which it is not known how they will be used."""
+        """For locks whose use is not known yet: checked and set."""
         hashes = frozenset(lock_hash(lock) for lock in locks)
         return cls(hashes, hashes)
 
@@ -65,13 +66,13 @@ class Ticket:
         return Ticket(self.checks | other.checks, self.sets | other.sets)
 
     async def turn(self) -> None:
-        """Returns when nobody ahead sets what this one checks."""
+        """Returns when no transaction ahead sets a lock that this one checks."""
         if self._behind:
             self._turn = asyncio.get_running_loop().create_future()
             await self._turn
 
     async def turn_or_contest(self) -> bool:
-        """The same for what was executed already, and False; or True once its locks are contested: then the owner's line is the one to be in."""
+        """As `turn` after an execution, returning False. Returns True once its locks are contested: then the owner's queue decides."""
         self._executed = True
         await self.turn()
         return bool(self._behind)

@@ -1,9 +1,9 @@
-"""One logical transaction from its first execution to its end: execute on the application's state, append, and again where somebody was faster.
+"""One logical transaction from its first execution to its end: execute on the application's state, append, and repeat after a conflict.
 
-Each execution is given a mark that never claims more than it could have seen. After a conflict the winner is applied before the next execution, so
-what was rejected is never sent again as it was. Before anything is sent it waits for the transactions of this client that it would conflict with,
-and is executed again where they changed what it read. Nothing is tried again whose outcome is unknown. Ends when the transaction is applied here, so
-that calls that follow each other do not conflict.
+Each execution gets a mark that never claims more than it could have seen. After a conflict the winner is applied before the next execution, so a
+rejected append is never sent again unchanged. Before an append is sent, it waits for the transactions of this client that it would conflict with, and
+is executed again if they changed what it read. An append with an unknown outcome is not repeated. A logical transaction ends when it is applied here,
+so consecutive calls do not conflict.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Append(Protocol):
 
 
 class Feeding(Protocol):
-    """Who applies the feed to the application's state: a `Follower`, or what stands for it while it is made anew."""
+    """Applies the feed to the application's state: a `Follower`, or its substitute while it is created again."""
 
     partition: int
     admission: Admission
@@ -85,7 +85,8 @@ async def _nothing(_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """How. `attempts`: how often it may be sent; a local execution more costs none. `closed`: whether the client takes nothing any more."""
+    """How transactions are retried. `attempts`: how often one may be sent; an additional local execution does not count. `closed`: whether the client
+    accepts no more work."""
 
     append: Append
     backoff: Callable[[], Backoff]
@@ -114,7 +115,7 @@ class Attempts:
         turns = _Turns(following, deadline, progress)
         try:
             if declared is not None:
-                await turns.take(declared)
+                await turns.join(declared)
             return await self._run(following, execute, deadline, turns, progress, decided, rejected)
         finally:
             turns.leave()
@@ -163,7 +164,7 @@ class Attempts:
                 await decided(receipt)
                 await _see_own(following, receipt, deadline)
                 return receipt
-            # Who meets others at a lock is told in turn by the owner. Pauses are for one who came in its turn and was passed all the same.
+            # The owner delays rejections at a lock that many want. A pause is only for a transaction that had its turn and was rejected again.
             pause = pauses.next_s() if progress.sent > 1 or isinstance(failed, NotAppended) else 0.0
             limit = self._limit_reached(progress.sent, in_time=loop.time() + pause < deadline)
             if limit is not None:
@@ -193,7 +194,8 @@ class _Turns:
         self._deadline = deadline
         self._ticket: Ticket | None = None
 
-    async def take(self, ticket: Ticket) -> None:
+    async def join(self, ticket: Ticket) -> None:
+        """Returns when it is the ticket's turn."""
         self._join(ticket)
         await self._in_time(ticket.turn())
 
@@ -202,8 +204,8 @@ class _Turns:
         self._ticket = self._admission.join(ticket)
 
     async def current(self, execution: Execution) -> bool:
-        """Whether the execution may be sent: it saw all that this client wrote under its locks, and nobody of this client is ahead, or the owner is
-        to judge that. If not, it is now for the next one."""
+        """Whether the execution may be sent: it saw everything that this client wrote under its locks, and no transaction of this client is ahead, or
+        the owner decides that. If not, it is the turn of the next execution now."""
         assert execution.draft is not None
         needed = Ticket.of(execution.draft)
         held = self._ticket

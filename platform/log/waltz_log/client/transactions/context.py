@@ -1,7 +1,7 @@
-"""The application's side of the original's programming model: contexts that are submitted, an application that is fed.
+"""The application's side of the original's programming model: contexts that are submitted, and an application that applies the feed.
 
-Values and hooks for subclasses; who calls them and in what order is decided in `submitting` and `follow`. Each hook may be a plain function or a
-coroutine function. They run in the client's event loop, so they must not block it.
+Values and hooks for subclasses. `submitting` and `follow` decide when the hooks are called. Each hook can be a plain or a coroutine function.
+They run in the client's event loop and must not block it.
 """
 
 from __future__ import annotations

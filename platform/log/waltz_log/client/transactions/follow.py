@@ -1,8 +1,8 @@
 """A follower: applies the feed of one partition to the application's state, in order, in the background.
 
 `applied` is the application's high-water mark of the partition: what transactions are computed from. It moves only after `apply` returned, so it
-never claims more than the state holds. An error in `apply` or in the feed ends the follower, unless whoever made it says where the feed is to begin
-again; whoever waits for a follower that ended gets that error.
+never claims more than the state holds. An error in `apply` or in the feed ends the follower, unless its creator says where the feed starts again. All
+callers that wait for a follower that ended get that error.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Submitting:
     # ---- contexts --------------------------------------------------------------------------------------------------------------------------------
 
     async def submit(self, context: Context, partitions: int, timeout_s: float, attempts: int) -> asyncio.Task[Receipt | None]:
-        """Waits only for room, until the deadline. The task ends when it is applied here, or with the error that its `on_exception` is told."""
+        """Waits only for room, until the deadline. The task ends when it is applied here, or with the error that its `on_exception` receives."""
         partition = context.partition(partitions)
         follower = self.followers.get(partition)
         if follower is None:
@@ -134,7 +134,7 @@ class Submitting:
         self._tasks.discard(task)
         self._room.release()
         if not task.cancelled():
-            task.exception()  # told to `on_exception`; whoever looks at the task sees it too
+            task.exception()  # `on_exception` received it; a caller that awaits the task gets it too
 
     async def _carry_out(self, context: Context, follower: Follower, deadline: float, attempts: Attempts) -> Receipt | None:
         async def execute(attempt: int) -> Execution:
@@ -147,11 +147,11 @@ class Submitting:
         async def decided(receipt: Receipt) -> None:
             nonlocal completed
             completed = True
-            await _tell(context.on_completion, receipt)
+            await _call_hook(context.on_completion, receipt)
             sending.complete()
 
         async def rejected(conflict: LockConflict) -> None:
-            await _tell(context.on_lock_failure, conflict)
+            await _call_hook(context.on_lock_failure, conflict)
 
         try:
             locks = context.locks()
@@ -160,14 +160,14 @@ class Submitting:
             receipt = await tracked.run(follower, execute, deadline, declared=declared, decided=decided, rejected=rejected)
         except (Exception, asyncio.CancelledError) as error:
             if not completed:  # cancelled while it was applied, it is in the log all the same
-                await _tell(context.on_exception, error)
+                await _call_hook(context.on_exception, error)
             raise
         finally:
             sending.complete()
         if receipt is None:
-            await _tell(context.on_completion, None)
+            await _call_hook(context.on_completion, None)
         elif follower.applied >= receipt.transaction_id:
-            await _tell(context.on_application)
+            await _call_hook(context.on_application)
         return receipt
 
     @property
@@ -182,7 +182,8 @@ class Submitting:
             await asyncio.wait(tasks)
 
     async def close(self, timeout_s: float) -> None:
-        """Waits for contexts to be told what the closed producers say; what hangs after `timeout_s`, in the application's own code, is cancelled."""
+        """Waits until contexts received their outcomes from the closed producers. What still runs after `timeout_s`, in the application's own code,
+        is cancelled."""
         await self.unmount(list(self.followers))
         tasks = list(self._tasks)
         if tasks:
@@ -192,7 +193,7 @@ class Submitting:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _tell(hook: Callable[..., Any], *arguments: object) -> None:
+async def _call_hook(hook: Callable[..., Any], *arguments: object) -> None:
     try:
         result = hook(*arguments)
         if inspect.isawaitable(result):

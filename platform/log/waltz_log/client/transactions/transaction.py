@@ -1,4 +1,4 @@
-"""What applications hand in and get back: locks, drafts, receipts, transactions. Values; nothing here talks to anybody."""
+"""What applications pass in and get back: locks, drafts, receipts, transactions. Values only, without I/O."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A function as a transaction: run on the state that a follower built, appended under its locks, run again when somebody else was faster.
+"""A function as a transaction: it runs on the state that a follower built, is appended under its locks, and runs again after a conflict.
 
-How it is run, and in what order with others of this client, is decided in `attempts`. The function gets a `TransactionContext`, whose mark is read
-before it runs.
+`attempts` decides when it runs, and in which order with others of this client. The function gets a `TransactionContext`, whose mark is read before it
+runs.
 """
 
 from __future__ import annotations

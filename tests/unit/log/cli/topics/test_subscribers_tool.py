@@ -49,7 +49,7 @@ def ensemble(monkeypatch: pytest.MonkeyPatch) -> MemoryEnsemble:
 def test_each_subscriber_is_shown_with_its_marks_and_what_is_kept(ensemble: MemoryEnsemble, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["subscribers", "list", ADDRESS, "--output", "json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
-    assert (told["name"], told["told"], told["seen"]) == ("billing", {"host": "app-7"}, "1970-01-01T00:01:01+00:00")
+    assert (told["name"], told["labels"], told["seen"]) == ("billing", {"host": "app-7"}, "1970-01-01T00:01:01+00:00")
     assert told["partitions"] == [
         {"partition": 0, "topic": "", "mark": -1, "high_water_mark": None, "lag_transactions": None, "first_retained": 0},
         {"partition": 1, "topic": "shop/orders/0", "mark": 41, "high_water_mark": None, "lag_transactions": None, "first_retained": 40},

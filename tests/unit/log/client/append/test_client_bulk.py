@@ -35,7 +35,7 @@ async def test_a_list_is_appended_in_order_with_one_result(client: WaltzClient, 
     told: list[Appended] = []
     receipt = await client.append_bulk(0, [b"%d" % n for n in range(5000)], on_ack=told.append)
     assert receipt.appended == [Appended(0, 5000, 1)]
-    assert (receipt.partition, receipt.taken, receipt.committed, receipt.failed) == (0, 5000, 5000, [])
+    assert (receipt.partition, receipt.submitted, receipt.committed, receipt.failed) == (0, 5000, 5000, [])
     assert cluster.logs[0].data()[1:] == [b"%d" % n for n in range(5000)]
     assert sum(each.length for each in told) == 5000
     assert len(told) < 500, "callbacks are told of ranges"
@@ -152,10 +152,10 @@ async def test_taking_ends_with_the_first_deadline_that_passes(connect: Connect,
             yield b""
 
     receipt = await client.append_bulk(0, many(), timeout_s=0.1)
-    assert read == receipt.taken < 30
+    assert read == receipt.submitted < 30
     assert receipt.appended == []
     assert {type(each.error) for each in receipt.failed} == {OutcomeUnknown, NotAppended}
-    assert [each.position + at for each in receipt.failed for at in range(each.length)] == list(range(receipt.taken))
+    assert [each.position + at for each in receipt.failed for at in range(each.length)] == list(range(receipt.submitted))
     assert [each.length for each in receipt.failed if isinstance(each.error, OutcomeUnknown)] == [10], "what is unknown together is one range"
     cluster.logs[0].gate.set()
 
@@ -181,7 +181,7 @@ async def test_taking_ends_where_the_client_was_closed(connect: Connect, asynchr
 
     await bulk.enqueue(many_arriving() if asynchronous else many())
     receipt = await bulk.finish()
-    assert (read, receipt.taken, receipt.committed) == (1, 2, 1)
+    assert (read, receipt.submitted, receipt.committed) == (1, 2, 1)
     assert "closed" in str(receipt.failed[0].error)
 
 
@@ -374,7 +374,7 @@ def test_rows_and_single_appends_come_out_as_they_went_in(entries: list[int | No
         receipt = await bulk.finish()
         assert {place: (await future).transaction_id for place, future in singles.items()} == {place: place for place in singles}
         assert cluster.logs[0].data() == expected
-        assert (receipt.taken, receipt.committed, receipt.failed) == (len(positions), len(positions), [])
+        assert (receipt.submitted, receipt.committed, receipt.failed) == (len(positions), len(positions), [])
         assert [receipt.transaction_id(at) for at in range(len(positions))] == positions
         window = client._producer(0).window
         assert (window.pending, window.pending_bytes, window.queue_bytes) == (0, 0, 0)
@@ -397,7 +397,7 @@ async def test_what_a_client_left_open_in_mid_batch_is_resolved_by_ranges(connec
     cluster.logs[0].gate.set()
     unknown = [each for each in receipt.failed if isinstance(each.error, OutcomeUnknown)]
     assert unknown
-    assert sum(each.length for each in receipt.failed) + receipt.committed == receipt.taken
+    assert sum(each.length for each in receipt.failed) + receipt.committed == receipt.submitted
     another = await connect()
     log, found = cluster.logs[0].data(), 0
     for position, error, length in unknown:

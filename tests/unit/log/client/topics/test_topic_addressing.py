@@ -257,7 +257,7 @@ async def test_pairs_drafts_and_record_batches_land_in_their_partitions_in_the_o
     keys = [b"k%d" % (n % 7) for n in range(2000)]
     entries: list[Any] = [(key, b"%d" % n) if n % 2 else KeyedDraft(key, b"%d" % n, header=n) for n, key in enumerate(keys)]
     done = await topic.append_bulk(entries)
-    assert (done.taken, done.committed, done.failed) == (2000, 2000, [])
+    assert (done.submitted, done.committed, done.failed) == (2000, 2000, [])
     found = await everything(topic, 2000)
     for partition, records in found.items():
         assert [(each.key, each.value) for each in records] == [(k, b"%d" % n) for n, k in enumerate(keys) if topic.partition_of(k) == partition]
@@ -290,7 +290,7 @@ async def test_each_entry_stands_for_itself_and_failures_are_told_by_position(cl
     entries = [(b"a", b"1"), b"no key", (b"b", b""), (b"c", bytes(2_000_000)), (b"d", None), (b"e",), (b"f", b"6")]
     done = await topic.append_bulk(entries, on_error=lambda failure: told.append(failure.position))
     assert [failure.position for failure in done.failed] == sorted(told) == [1, 2, 3, 5]
-    assert (done.taken, done.committed) == (7, 3)
+    assert (done.submitted, done.committed) == (7, 3)
     assert [done.place(position) is not None for position in range(7)] == [True, False, False, False, True, False, True]
     with pytest.raises(InvalidRequest):
         done.raise_failed()

@@ -159,7 +159,7 @@ def test_the_exit_code_is_3_without_a_majority_and_wait_waits_for_exactly_that(
         assert await status() == UNAVAILABLE
         found = json.loads(capsys.readouterr().out)
         assert [each["status"] for each in found["partitions"][0]["replicas"]] == ["unreachable", "unreachable", "live"]
-        assert (found["partitions"][0]["takes_appends"], found["ready"]) == (False, False)
+        assert (found["partitions"][0]["accepts_appends"], found["ready"]) == (False, False)
         assert await status(wait_s=5) == UNAVAILABLE
         waiting = asyncio.ensure_future(status(wait_s=30))
         await asyncio.sleep(1)
