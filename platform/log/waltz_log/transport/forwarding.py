@@ -28,6 +28,7 @@ from waltz_log.core.status.worker_statistics import ForwardingStatistics, Worker
 from waltz_log.core.topics.sharding import Shard, worker_of
 from waltz_log.errors import ProtocolViolation, Unavailable
 from waltz_log.transport.addresses import listen_error
+from waltz_log.transport.call_status import CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import DirectListener
 from waltz_log.transport.gathering import GATHERED, describing
@@ -244,12 +245,13 @@ class _Calls:
         call = channel.channel.stream_stream(method.name, None, None)(
             None, timeout=context.time_remaining(), metadata=(*_passable(context.invocation_metadata()), (PASSED_ON, "1"))
         )
+        status = CallStatus(call)
         channel.calls += 1
         self._forwarded.calls += 1
         self._forwarded.open_calls += 1
         upwards = asyncio.ensure_future(self._upwards(call, first, context))
         try:
-            await self._downwards(call, context)
+            await self._downwards(call, status, context)
         finally:
             channel.calls -= 1
             self._forwarded.open_calls -= 1
@@ -268,7 +270,7 @@ class _Calls:
                 message = await context.read()
             await call.done_writing()
 
-    async def _downwards(self, call: Any, context: Any) -> None:
+    async def _downwards(self, call: Any, status: CallStatus, context: Any) -> None:
         """What the owner answers, and how the call ended."""
         try:
             if await begun(call):
@@ -280,11 +282,11 @@ class _Calls:
         except asyncio.CancelledError:
             if task_is_cancelled():
                 raise
-        code, details, trailing = await call.code(), await call.details(), await call.trailing_metadata()
+        code, details, trailing = await status.get()
         if code is grpc.StatusCode.OK:
             context.set_trailing_metadata(_passable(trailing))
         else:
-            await context.abort(code, details or "", _passable(trailing))
+            await context.abort(code, details, _passable(trailing))
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}

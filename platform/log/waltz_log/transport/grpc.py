@@ -35,6 +35,7 @@ from waltz_log.core.ports import (
 )
 from waltz_log.errors import ConnectionLost, ProtocolViolation, WaltzError
 from waltz_log.transport.addresses import PORT_MAX, listen_error
+from waltz_log.transport.call_status import REPLACED, CallStatus
 from waltz_log.transport.cancelled import task_is_cancelled
 from waltz_log.transport.direct.connection import ChosenStream, DirectConnections, DirectListener
 from waltz_log.transport.methods import DIRECTLY, MAX_FRAME_BYTES
@@ -81,9 +82,11 @@ def error_of(address: str, code: grpc.StatusCode, details: str | None) -> WaltzE
     told = errors.decode(details or "")
     if told is not None:
         return told
-    if details is not None and details.startswith("Internal error from Core"):
-        # A write that raced with the peer's closing status; gRPC keeps only the race. The next call meets the peer's own words.
+    if details is not None and details.startswith(REPLACED):
+        # A write failed because the call has ended, and the peer's own status did not arrive.
         return ConnectionLost(address=address, reason="stream ended while writing")
+    if code is grpc.StatusCode.OK:
+        return ConnectionLost(address=address, reason="the peer ended the stream")
     if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
         return ProtocolViolation(reason=f"{code.name.lower()} from {address}: {details}")
     return ConnectionLost(address=address, reason=f"{code.name.lower()}: {details}")
@@ -111,6 +114,7 @@ class _CallStream:
     def __init__(self, address: str, call: Any, *, half_closed: bool) -> None:
         self._address = address
         self._call = call
+        self._status = CallStatus(call)
         self._half_closed = half_closed
         self._begun = False
 
@@ -120,16 +124,15 @@ class _CallStream:
         self._begun = True
 
     async def _end(self) -> WaltzError:
-        return error_of(self._address, await self._call.code(), await self._call.details())
+        status = await self._status.get()
+        return error_of(self._address, status.code, status.details)
 
     async def send(self, message: Any) -> None:
         try:
             if not self._begun:
                 await self._begin()
             await self._call.write(message)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(self._address, error.code(), error.details()) from None
-        except asyncio.InvalidStateError:
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             raise await self._end() from None
         except asyncio.CancelledError:
             if task_is_cancelled():
@@ -139,18 +142,15 @@ class _CallStream:
     async def receive(self) -> Any | None:
         try:
             message = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise error_of(self._address, error.code(), error.details()) from None
-        except asyncio.InvalidStateError:
-            raise await self._end() from None
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            message = EOF
         except asyncio.CancelledError:
             if task_is_cancelled():
                 raise
             raise ConnectionLost(address=self._address, reason="cancelled") from None
         if message is not EOF:
             return message
-        code = await self._call.code()
-        if code is not grpc.StatusCode.OK:
+        if (await self._status.get()).code is not grpc.StatusCode.OK:
             raise await self._end()
         return None
 
@@ -159,9 +159,7 @@ class _CallStream:
             self._half_closed = True
             try:
                 await self._call.done_writing()
-            except grpc.aio.AioRpcError as error:
-                raise error_of(self._address, error.code(), error.details()) from None
-            except (asyncio.InvalidStateError, grpc.aio.InternalError):
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
                 raise await self._end() from None
 
     async def cancel(self) -> None:
