@@ -64,7 +64,7 @@ def test_another_root_holds_no_cluster(cluster: LocalCluster) -> None:
     began_s = time.monotonic()
     with pytest.raises(ClusterUnavailable, match="elsewhere"):
         SyncWaltzClient(address)
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 20
 
 
 async def test_a_window_full_of_conflicts_is_answered_at_once_and_delays_no_other_client(cluster: LocalCluster) -> None:
@@ -78,9 +78,9 @@ async def test_a_window_full_of_conflicts_is_answered_at_once_and_delays_no_othe
         again = asyncio.ensure_future(ann.append_many(0, drafts))
         await asyncio.sleep(0.05)
         await bob.append(0, b"meanwhile")
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 15
         assert any(isinstance(outcome, LockConflict) for outcome in await again)
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 25
 
 
 class Appender:

@@ -107,7 +107,7 @@ async def test_connecting_without_a_listener_fails_in_time() -> None:
     start = time.monotonic()
     with pytest.raises(ClusterUnavailable, match=address):
         await ZooKeeperCoordinator.connect(address, timeout_s=0.5)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 15
 
 
 async def test_connecting_to_a_port_that_never_answers_fails_in_time() -> None:
@@ -116,7 +116,7 @@ async def test_connecting_to_a_port_that_never_answers_fails_in_time() -> None:
         start = time.monotonic()
         with pytest.raises(ClusterUnavailable, match=address):
             await ZooKeeperCoordinator.connect(address, timeout_s=0.5)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 15
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:2181", "localhost:2181/", ":2181/a", "localhost:no/a", "localhost:2181//a", "h:0/a"])

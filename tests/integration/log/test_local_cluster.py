@@ -251,7 +251,7 @@ def test_a_node_without_a_cluster_ends_in_time_and_names_the_address(cluster: Lo
     start = time.monotonic()
     more = ["--name", "storage-0", "--directory", str(tmp_path)] if kind == "storage" else []
     refused = _waltz(kind, "--cluster", address, *more)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 25
     assert refused.returncode == 3
     assert refused.stderr.count("\n") == 1
     assert address in refused.stderr
