@@ -1,6 +1,6 @@
 """How a gRPC call ended, in the peer's words.
 
-A write that fails because the peer has ended the call makes gRPC replace the call's status by its own, "Internal error from Core". It does so before or
+When a write fails because the peer has ended the call, gRPC replaces the call's status by its own, "Internal error from Core". It does so before or
 after it receives the peer's status. `CallStatus` keeps the peer's.
 
 `Any` stands for gRPC's own objects (call, metadata), which its types describe only in part.
