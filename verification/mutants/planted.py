@@ -34,6 +34,7 @@ from waltz_log.errors import NotAppended
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.sequencer import Answers, Frame, Sequenced, Sequencer
 from waltz_log.server.partition.partition import Partition
+from waltz_log.server.partition.serving import Serving
 from waltz_log.server.replication import recovery, store
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
@@ -80,7 +81,7 @@ def no_fence() -> None:
     admit: Any = None
 
     async def admit_any(self: PartitionStore, session: int) -> None:
-        if session > self._fence:
+        if session > self._sessions.fence:
             await admit(self, session)
 
     change(PartitionStore, "_check", check)
@@ -341,11 +342,11 @@ def mount_does_not_wait() -> None:
         _MOUNTING.set(True)
         await original(self, request, stream, version)
 
-    async def decided(self: Partition, serving: Any) -> int:
-        return int(serving.store.committed) if _MOUNTING.get() else await wait(self, serving)
+    async def decided(self: Serving) -> int:
+        return self.store.committed if _MOUNTING.get() else int(await wait(self))
 
     original: Any = change(Partition, "mount", mount)
-    wait: Any = change(Partition, "_decided", decided)
+    wait: Any = change(Serving, "decided", decided)
 
 
 @bug

@@ -7,7 +7,7 @@ from typing import Any
 from verification.mutants.planting import bug, change
 from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.server.replication.replica import ReplicaSession
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.session_marks import SessionMarks
 
 __all__: list[str] = []
 
@@ -26,10 +26,10 @@ def progress_forgotten() -> None:
 def too_much_kept() -> None:
     """A replica keeps all that it holds when a newer session comes, also what was never decided."""
 
-    async def keep_all(self: PartitionStore) -> None:
-        await original(self)
-        mark, last = self._mark, self._log.tail.last_id
+    async def keep_all(self: SessionMarks, last: int) -> None:
+        await original(self, last)
+        mark = self.mark
         if last > mark.local_low_water_mark:
-            await self._put_progress(SessionMark(mark.session, max(mark.low_water_mark, last), last))
+            await self.put_progress(SessionMark(mark.session, max(mark.low_water_mark, last), last))
 
-    original: Any = change(PartitionStore, "_end_fill", keep_all)
+    original: Any = change(SessionMarks, "end_fill", keep_all)

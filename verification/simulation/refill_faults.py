@@ -83,7 +83,7 @@ async def _begin_sessions(world: World, client: WaltzClient, who: str, name: str
         if store.session != before:
             before, sessions, began_s = store.session, sessions + 1, world.now_s
         replica = await storage.node.partition(partition)
-        kept = replica._mark.local_low_water_mark
+        kept = replica._sessions.mark.local_low_water_mark
         if replica.last_id > kept and not store.checkpoint_due and world.now_s >= began_s + SESSION_S:
             store.checkpoint_due = True  # as retention has it: it wants a higher low-water mark
             store.advanced.notify()

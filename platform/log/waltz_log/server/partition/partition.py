@@ -7,37 +7,28 @@ Every mount belongs to one store session: when that ends, its clients are sent a
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict
-from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
 
 import structlog
 
 from waltz_log.core.fill_pace import FillPace
-from waltz_log.core.formats.block import Block
 from waltz_log.core.hand_over import Stranded
-from waltz_log.core.locks.locks import LockStatistics
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.core.ports import Clock, Coordinator, Network, Receiver
 from waltz_log.core.recovery import closed_at
 from waltz_log.core.status.server_statistics import (
-    HotLockStatistics,
-    LockTableStatistics,
     OpenPartitionStatistics,
     RecoveringPartitionStatistics,
 )
 from waltz_log.errors import (
     BelongsToTopic,
     Fenced,
-    InvalidRequest,
     NotAllowed,
     NotOwner,
     OutOfRange,
     ProtocolViolation,
     TopicDeleted,
-    Unavailable,
     WaltzError,
 )
 from waltz_log.server.base.caches import Caches
@@ -46,20 +37,18 @@ from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
-from waltz_log.server.mounts.by_id import gather, rising_ids
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.frames import PartitionFrames
 from waltz_log.server.mounts.mount import Mount
-from waltz_log.server.mounts.search import Search
 from waltz_log.server.ordering.handed_locks import read_handed_locks, write_handed_locks
 from waltz_log.server.ordering.sequencer import Sequencer
 from waltz_log.server.partition.append import AppendTask
 from waltz_log.server.partition.renewal import Renewal
+from waltz_log.server.partition.serving import Serving, until_failed
 from waltz_log.server.replication.memory import PartitionMemory
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.block_messages import fill_message
 from waltz_log.transport.methods import ServedMountStream
 
 __all__ = ["Partition"]
@@ -68,43 +57,6 @@ log = structlog.get_logger(__name__)
 
 CLIENTS_REMEMBERED_MAX = 10_000
 """How many mount sequences of disconnected clients are kept, to detect a late connection as stale."""
-
-FEED_WAIT_S = 0.05
-"""If a client follows the feed, what is received is synced at the latest after this time, whatever the period: feeds send what is on disk."""
-
-SEARCH_GRACE = 1.5
-"""The limit of a whole search, as a multiple of the time that the client requests: a stalled replica must not withhold what was found."""
-
-
-class _Serving:
-    """The objects that exist only while a store session is open."""
-
-    def __init__(self, store: StoreSession, append: AppendTask, feed: Feed, upkeep: Upkeep) -> None:
-        self.store = store
-        self.upkeep = upkeep
-        self.append = append
-        self.feed = feed
-        self.mounts: dict[Mount, None] = {}
-
-    def committed(self) -> None:
-        for mount in self.mounts:
-            mount.committed()
-
-    @property
-    def followed(self) -> bool:
-        return any(mount.feed != pb.FEED_NONE for mount in self.mounts)
-
-    async def sync_for_feeds(self) -> None:
-        """Requests a sync of what a majority received, if a client waits for it."""
-        store = self.store
-        while True:
-            await store.advanced.wait_for(lambda: store.received > store.committed and self.followed)
-            await asyncio.sleep(FEED_WAIT_S)
-            store.hurry()
-
-    def ready(self, client_id: int) -> bool:
-        """Whether the client's newest mount is ready: then no older mount can append any more."""
-        return any(mount.client_id == client_id and mount.ready for mount in self.mounts)
 
 
 class Partition:
@@ -139,7 +91,7 @@ class Partition:
         self._topics = topics
         self._probes = probes
         self._fill_pace = fill_pace
-        self._serving: _Serving | None = None
+        self._serving: Serving | None = None
         self._store: StoreSession | None = None
         self._changed = Pulse()
         self._clients: OrderedDict[int, int] = OrderedDict()
@@ -205,7 +157,7 @@ class Partition:
         append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark), self._totals)
         feed = Feed(store, PartitionFrames(self._caches.frames), self._settings)
         upkeep = Upkeep(store, self._topics, self._clock, self._settings)
-        serving = _Serving(store, append, feed, upkeep)
+        serving = Serving(self.generation, self._settings, store, append, feed, upkeep)
         self._serving, self._error = serving, None
         self._changed.notify()
         tasks = [
@@ -218,7 +170,7 @@ class Partition:
             asyncio.ensure_future(append.refuse_marks()),
             asyncio.ensure_future(Renewal(store, append, self._settings).run()),
             asyncio.ensure_future(upkeep.run()),
-            asyncio.ensure_future(_until_failed(store)),
+            asyncio.ensure_future(until_failed(store)),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -244,7 +196,7 @@ class Partition:
         serving.append.moving = True
         try:
             async with asyncio.timeout(timeout_s):
-                await self._decided(serving)
+                await serving.decided()
                 serving.append.answer_queued(None)
                 for mount in list(serving.mounts):
                     await mount.drained()
@@ -254,7 +206,7 @@ class Partition:
             return  # the session ended by itself
         await self._conclude(serving, timeout_s)
 
-    async def _conclude(self, serving: _Serving, timeout_s: float) -> None:
+    async def _conclude(self, serving: Serving, timeout_s: float) -> None:
         """Records where the session closed. A coordinator that does not answer must not hold up the end: without the mark the next owner votes."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -275,7 +227,7 @@ class Partition:
         self._send_away(serving)
         return await serving.store.send_topic()
 
-    def _send_away(self, serving: _Serving) -> None:
+    def _send_away(self, serving: Serving) -> None:
         """Ends mounts that the catalog no longer allows."""
         for mount in list(serving.mounts):
             try:
@@ -314,7 +266,7 @@ class Partition:
         store = serving.store
         mount = Mount(request, stream, store, serving.feed, self.generation, version)
         if store.committed < request.client_high_water_mark <= store.received:
-            await self._decided(serving)  # the client knows the mark from its own receipts; it is on disk soon
+            await serving.decided()  # the client knows the mark from its own receipts; it is on disk soon
         if request.client_high_water_mark > store.committed:
             raise OutOfRange(partition=self.partition, asked=request.client_high_water_mark, first=store.first_transaction_id, last=store.committed)
         # Checked after all waits: before a topic's first append, no client may remain that means another topic.
@@ -329,7 +281,7 @@ class Partition:
         tasks: list[asyncio.Task[None]] = []
         try:
             # Everything this client had in flight over earlier connections is decided first: at "ready" it is in the log or never will be.
-            target = await self._decided_or_full(serving) if mount.client_id else store.committed
+            target = await serving.decided_or_full() if mount.client_id else store.committed
             if mount.failed is not None:
                 raise mount.failed
             tasks = [asyncio.ensure_future(mount.write(target)), asyncio.ensure_future(self._receive(serving, mount, stream))]
@@ -342,7 +294,7 @@ class Partition:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _fence_older(self, serving: _Serving, mount: Mount) -> None:
+    def _fence_older(self, serving: Serving, mount: Mount) -> None:
         mounted = [other.mount_sequence for other in serving.mounts if other.client_id == mount.client_id]
         newest = max([self._clients.get(mount.client_id, -1), *mounted])  # a connected client may be missing in `_clients`, which is bounded
         if newest >= mount.mount_sequence:
@@ -358,7 +310,7 @@ class Partition:
                 other.fail(Fenced(what="mount", partition=self.partition, mine=other.mount_sequence, newer=mount.mount_sequence))
         serving.append.mount_failed()
 
-    async def _receive(self, serving: _Serving, mount: Mount, stream: Receiver[pb.ClientMessage]) -> None:
+    async def _receive(self, serving: Serving, mount: Mount, stream: Receiver[pb.ClientMessage]) -> None:
         while (message := await stream.receive()) is not None:
             await mount.wait_for_capacity(self._settings.answers_max)
             kind = message.WhichOneof("kind")
@@ -375,40 +327,12 @@ class Partition:
         if not mount.client_id:
             # A reader has nothing more to say; it goes on reading.
             await asyncio.get_running_loop().create_future()
-        await self._decided(serving)
+        await serving.decided()
         serving.append.answer_queued(mount)
         await serving.append.marks_refused()
         await mount.drained()
 
-    async def _decided(self, serving: _Serving) -> int:
-        """The high-water mark once all that is queued now is decided. Raises what ended the session before that."""
-        decided: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        serving.append.barrier(lambda mark: None if decided.done() else decided.set_result(mark))
-        ended = asyncio.ensure_future(_until_failed(serving.store))
-        either: list[asyncio.Future[Any]] = [decided, ended]
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended.cancel()
-        if not decided.done():
-            raise NotOwner(partition=self.partition, reason="store session ended")
-        return decided.result()
-
-    async def _decided_or_full(self, serving: _Serving) -> int:
-        """As `_decided`. Raises `StorageFull` if blocks in flight wait for space, because it is unknown when they will be decided."""
-        deciding = asyncio.ensure_future(self._decided(serving))
-        stuck = asyncio.ensure_future(serving.store.advanced.wait_for(lambda: serving.append.stuck))
-        try:
-            await asyncio.wait([deciding, stuck], return_when=asyncio.FIRST_COMPLETED)
-            if deciding.done():
-                return deciding.result()
-            raise serving.store.storage_full()
-        finally:
-            for task in (deciding, stuck):
-                task.cancel()
-            await asyncio.gather(deciding, stuck, return_exceptions=True)
-
-    async def _open_for_service(self, *, appends: bool = False) -> _Serving:
+    async def _open_for_service(self, *, appends: bool = False) -> Serving:
         def full() -> bool:
             return appends and self._serving is None and self._store is not None and self._store.full
 
@@ -442,7 +366,7 @@ class Partition:
         the owner."""
         serving = await self._open_for_service()
         self._send_away(serving)
-        await self._decided(serving)
+        await serving.decided()
         await serving.store.confirm()
         found = self.bound()
         if found is None or self._serving is not serving:
@@ -450,107 +374,19 @@ class Partition:
         return found
 
     async def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
-        """Which of a client's sequences are in the log. Final if the client's newest mount is ready: then no older mount can append any more. A
-        search that takes longer than the client waits is answered in parts, each of which extends the one before."""
-        began, search_s = asyncio.get_running_loop().time(), request.search_ms / 1000
-        serving = await self._open_for_service()
-        store = serving.store
-        search = Search(request, store.first_transaction_id)
-        mark = -1
-        ready = serving.ready(request.client_id)
-        try:
-            async with asyncio.timeout_at(began + SEARCH_GRACE * search_s if search_s else None):
-                mark = await self._decided(serving)
-                await store.confirm()
-                await search.run(store, mark, began + search_s if search_s else math.inf)
-        except TimeoutError:
-            if not search.advanced:
-                raise Unavailable(reason=f"nothing searched in time: partition={self.partition} since={request.since}") from None
-        more = search.searched_to < mark
-        return pb.ResolveResponse(
-            committed=search.committed(),
-            final=ready and serving.ready(request.client_id) and not search.trimmed and not more,
-            high_water_mark=mark,
-            more=more,
-            searched_to=search.searched_to,
-            trimmed=search.trimmed,
-        )
+        """As `Serving.resolve`, once the partition is open. The time until then counts for the search."""
+        began_s = asyncio.get_running_loop().time()
+        return await (await self._open_for_service()).resolve(request, began_s)
 
     async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
-        """Records by id, within one frame: of the range, or the first of `transaction_ids`. Raises `OutOfRange` if one is not in the log."""
-        serving = await self._open_for_service()
-        if request.transaction_ids:
-            return _transaction_response(await self._by_id(serving, rising_ids(request.transaction_ids)))
-        store = serving.store
-        first, last = request.first_transaction_id, request.first_transaction_id + request.count - 1
-        if request.count < 1:
-            raise InvalidRequest(reason=f"count must be positive count={request.count}")
-        if store.committed < last <= store.received:
-            await self._decided(serving)
-        if first < store.first_transaction_id or last > store.committed:
-            raise OutOfRange(partition=self.partition, asked=first, first=store.first_transaction_id, last=store.committed)
-        return _transaction_response(await serving.feed.blocks(first, last))
-
-    async def _by_id(self, serving: _Serving, ids: Sequence[int]) -> list[Block]:
-        store = serving.store
-        if store.committed < ids[-1] <= store.received:
-            await self._decided(serving)
-        if ids[-1] > store.committed:
-            await store.confirm()  # the id may be one of a newer owner that this one does not know of
-        if ids[-1] > store.committed:
-            beyond = next(each for each in ids if each > store.committed)
-            raise OutOfRange(partition=self.partition, asked=beyond, first=store.first_transaction_id, last=store.committed)
-        store.expect_retained(ids[0])
-        return await gather(serving.feed, ids, self._settings.feed_bytes_max)
+        """As `Serving.transactions`, once the partition is open."""
+        return await (await self._open_for_service()).transactions(request)
 
     def statistics(self) -> OpenPartitionStatistics | RecoveringPartitionStatistics:
         serving = self._serving
         if serving is None:
             return RecoveringPartitionStatistics(generation=self.generation, state="recovering", error=self._error)
-        append, store = serving.append, serving.store
-        return OpenPartitionStatistics(
-            generation=self.generation,
-            state="open",
-            mounts=len(serving.mounts),
-            catching_up=sum(mount.catching_up for mount in serving.mounts),
-            feed=serving.feed.statistics(),
-            last_transaction_id=store.window.last_transaction_id,
-            appended_transactions=append.appended_transactions,
-            rejected=append.rejected,
-            refused=append.refused,
-            blocks=append.blocks,
-            queued_bytes=append.queued_bytes,
-            locks=_locks(append.locks, append.waiting),
-            upkeep=serving.upkeep.statistics(),
-            session=store.session,
-            low_water_mark=store.resolved,
-            committed=store.committed,
-            in_memory=max(0, store.received - store.committed),
-            replicas=store.replica_statistics(),
-        )
-
-
-def _transaction_response(blocks: list[Block]) -> pb.TransactionResponse:
-    response = pb.TransactionResponse()
-    for block in blocks:
-        fill_message(response.blocks.add(), block)
-    return response
-
-
-def _locks(found: LockStatistics, waiting: int) -> LockTableStatistics:
-    """Locks as the sixteen digits that `lock_hash` of the client gives."""
-    return LockTableStatistics(
-        entries=found.entries,
-        floor=found.floor,
-        conflicts=found.conflicts,
-        floor_conflicts=found.floor_conflicts,
-        hottest=tuple(HotLockStatistics(lock=f"{hot.key & (1 << 64) - 1:016x}", conflicts=hot.times, error=hot.error) for hot in found.hottest),
-        waiting=waiting,
-    )
-
-
-async def _until_failed(store: StoreSession) -> None:
-    await store.advanced.wait_for(lambda: store.failed is not None)
+        return serving.statistics()
 
 
 async def _last_append_time_ms(store: StoreSession, high_water_mark: int) -> int:

@@ -7,7 +7,7 @@ A replica that fails is tried again with growing pauses and comes back by catchi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -16,13 +16,11 @@ import structlog
 from waltz_log.core import metadata as paths
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
-from waltz_log.core.metadata import StorageNodeEntry
-from waltz_log.core.ports import CallMethod, Channel, ReadMethod, Receiver, Request, Response, Stream, StreamMethod
+from waltz_log.core.ports import CallMethod, ReadMethod, Receiver, Request, Response, Stream, StreamMethod
 from waltz_log.core.recovery import Classification, ReplicaReport, lost, majority
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.session_states import REPLICA_SESSION, StateMachine
 from waltz_log.core.status.server_statistics import ReplicaStatistics
-from waltz_log.core.topics.access import allowed
 from waltz_log.errors import ConnectionLost, CoordinatorBehind, CorruptData, Fenced, StorageFull, Unavailable, UndeclaredTransition, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.replication.block_stream import BlockStream
@@ -30,9 +28,8 @@ from waltz_log.server.replication.fill import Fill
 from waltz_log.server.replication.owner_session import OwnerSession
 from waltz_log.server.replication.patience import Patience
 from waltz_log.server.replication.recovery import Recovery
-from waltz_log.transport import methods
+from waltz_log.server.replication.replica_calls import ReplicaCalls, flushing_message
 from waltz_log.transport import waltz_pb2 as pb
-from waltz_log.transport.block_messages import block_of
 
 __all__ = ["ReplicaSession"]
 
@@ -45,7 +42,6 @@ class ReplicaSession:
     def __init__(self, store: OwnerSession, name: str) -> None:
         self.name = name
         self.reading = 0
-        self.patience = Patience(name, store.settings.rpc_timeout_s)
         self.corrupt_reads = 0
         self.full = False
         """The disk had no space for the last blocks. The replica is not damaged. It is tried again with pauses, as after any failure."""
@@ -54,21 +50,14 @@ class ReplicaSession:
         self.free_bytes = 0
         """Free bytes on its disk when it refused the last block for lack of space."""
         self._store = store
-        self._channel: Channel | None = None
+        self._calls = ReplicaCalls(store, name)
         self._state = StateMachine(REPLICA_SESSION)
-        self._corrupt = False
-        """The node refuses to open the partition, because its data is damaged."""
         self._error: str | None = None
         self._classification: Classification | None = None
         self._reached = -1
-        self._started = -1
-        self._entry_version: int | None = None
         self._reported_session: int | None = None
-        self._sent_topic: tuple[str, tuple[str, ...]] | None = None
         self._fill: Fill | None = None
         """The progress of a fill, while the replica lacks what others hold. It is kept over several store sessions."""
-        self._stream_epoch = 0
-        """Raised for each new connection and when the replica becomes clean: the node refuses a stream that was opened earlier and arrives later."""
         self._received = -1
         """The last id of this stream of blocks that the replica has, on disk or in memory."""
         self._acknowledging = Pulse()
@@ -122,14 +111,14 @@ class ReplicaSession:
         if isinstance(error, StorageFull):
             self.free_bytes = max(0, error.free_bytes)
         self.full = isinstance(error, StorageFull) or (self.full and isinstance(error, ConnectionLost))
-        self._state.move(ReplicaStatus.CORRUPT if self._corrupt else ReplicaStatus.FAILED)
+        self._state.move(ReplicaStatus.CORRUPT if self._calls.corrupt else ReplicaStatus.FAILED)
         self._error = str(error)
         self._store.advanced.notify()
         log.warning("replica failed", partition=self._store.partition, replica=self.name, error=str(error))
 
     async def _pause(self, pause_s: float) -> bool:
         """Waits until the next try. True if the node registered or answered again before the time was over."""
-        waits = [asyncio.ensure_future(self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._entry_version))]
+        waits = [asyncio.ensure_future(self._store.coordinator.wait_changed(f"{paths.STORAGE_NODES}/{self.name}", self._calls.entry_version))]
         if not self.reached:
             waits.append(asyncio.ensure_future(self._store.probes.wait_back(self.name, self._store.partition)))
         deadline = asyncio.get_running_loop().time() + pause_s
@@ -154,22 +143,17 @@ class ReplicaSession:
 
     async def _connect(self) -> None:
         self._state.move(ReplicaStatus.CONNECTING)
-        node = await self._store.coordinator.get(f"{paths.STORAGE_NODES}/{self.name}")
-        self._entry_version = None if node is None else node.version
-        if node is None:
-            raise Unavailable(reason=f"storage node has never been started name={self.name}")
-        entry = StorageNodeEntry.from_bytes(node.data)
-        address, self._started = entry.address_for(self._store.partition), entry.start
-        if self._channel is None or self._channel.address != address:
+        address = await self._calls.find()
+        if self._calls.address != address:
             await self.close()
-            self._channel = self._store.network.connect(address)
+            self._calls.connect(address)
 
     async def _recover(self) -> int:
         """Brings the replica to the resolved mark, clean, and returns the next id it needs."""
         store, recovery = self._store, self._recovery
         self._state.move(ReplicaStatus.RECOVERING)
-        self._stream_epoch += 1
-        opened = await self._open_again()
+        self._calls.stream_epoch += 1
+        opened = await self._calls.open_session()
         self.reached = True
         if opened.full and not self.full:
             self.full = True
@@ -177,7 +161,7 @@ class ReplicaSession:
         store.first_transaction_id = max(store.first_transaction_id, opened.first_transaction_id)
         last = opened.last_transaction_id
         # A directory with fewer starts than were recorded is a copy of an earlier state, whatever else it says.
-        session = opened.session if opened.start >= self._started else min(opened.session, -1)
+        session = opened.session if opened.start >= self._calls.started else min(opened.session, -1)
         report = ReplicaReport(session, opened.low_water_mark, last, opened.local_low_water_mark, opened.first_transaction_id, opened.grew_as_member)
         if store.made_clean.get(self.name) != store.session:
             recovery.expect_recorded(self.name, store.session, report)
@@ -198,7 +182,7 @@ class ReplicaSession:
                 last = await self._truncate(to)
             self._classification, self._reached = found, last
         if last < store.first_transaction_id - 1:
-            last = await self._begin(store.first_transaction_id)
+            last = self._reached = await self._calls.begin(store.first_transaction_id)
         recovery.report(self.name, last, found, may_lack=opened.may_lack)
         last = await self._copy_until_resolved(last)
         resolved = recovery.resolved
@@ -220,14 +204,10 @@ class ReplicaSession:
                 last = await self._copy_committed(last, mark)
         recovery.lift(self.name, last)
         store.made_clean[self.name] = store.session
-        self._stream_epoch += 1
-        request = pb.LowWaterMarkRequest(
-            cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=mark, stream_epoch=self._stream_epoch
-        )
-        answer = await self._call(methods.SET_LOW_WATER_MARK, request)
-        if answer.last_transaction_id != last:
+        self._calls.stream_epoch += 1
+        if await self._calls.set_low_water_mark(mark) != last:
             # An earlier call that timed out arrived late. What it truncated must not count.
-            raise Unavailable(reason=f"replica holds other than was copied to it: last={answer.last_transaction_id} copied={last}")
+            raise Unavailable(reason=f"replica holds other than was copied to it: copied={last}")
         self._reported_session, self._lost = store.session, False
         return await self._take_part(last)
 
@@ -266,7 +246,7 @@ class ReplicaSession:
         waiting = asyncio.ensure_future(wait)
         try:
             while not (await asyncio.wait([waiting], timeout=self._store.settings.replica_retry_max_s))[0]:
-                if (await self._open_again()).last_transaction_id != last:
+                if (await self._calls.open_session()).last_transaction_id != last:
                     raise ConnectionLost(address=self.name, reason="storage node was restarted")
             waiting.result()
         finally:
@@ -287,8 +267,8 @@ class ReplicaSession:
                 if tried >= 2 * len(sources):
                     raise
                 log.warning("copy interrupted", partition=self._store.partition, source=source, replica=self.name, error=str(error))
-                self._stream_epoch += 1
-                last = (await self._open_again()).last_transaction_id
+                self._calls.stream_epoch += 1
+                last = (await self._calls.open_session()).last_transaction_id
         return last
 
     async def _copy_committed(self, last: int, target: int) -> int:
@@ -304,50 +284,12 @@ class ReplicaSession:
             reached = self._reached = transaction_id
             self._acknowledging.notify()
 
-        await (await self._open_stream(acknowledged)).copy(runs)
+        await (await self._calls.open_stream(acknowledged)).copy(runs)
         return reached
-
-    async def _open_again(self) -> pb.OpenResponse:
-        store = self._store
-        topic, readers = sent = self._topic
-        request = pb.OpenRequest(
-            cluster_key=self._key,
-            partition=store.partition,
-            session=store.session,
-            partitions=store.cluster.partitions,
-            topic=topic,
-            readers=readers,
-            owner_token=store.owner_token,
-            stream_epoch=self._stream_epoch,
-        )
-        try:
-            answer = await self._call(methods.OPEN, request)
-        except CorruptData:
-            self._corrupt = True
-            raise
-        self._corrupt = False
-        self._sent_topic = sent
-        return answer
-
-    @property
-    def _topic(self) -> tuple[str, tuple[str, ...]]:
-        """What the partition belongs to, and who may read it."""
-        found = self._store.topics.of(self._store.partition)
-        if found is None:
-            return ("", ())
-        topic, partition = found
-        return str(topic.name), allowed(topic.properties_of(partition), "read")
 
     async def send_topic(self) -> bool:
         """Sends the topic to the node. False if it does not answer. A node that is not connected receives it when it connects."""
-        if self._channel is None or self._sent_topic in (None, self._topic):
-            return True
-        try:
-            await self._open_again()
-        except WaltzError as error:
-            log.info("replica not informed of its topic", partition=self._store.partition, replica=self.name, error=str(error))
-            return False
-        return True
+        return await self._calls.send_topic()
 
     async def _copy_from(self, source: str, last: int, target: int) -> int:
         """One pass of copying `last+1 .. target` from a peer through the owner."""
@@ -389,12 +331,11 @@ class ReplicaSession:
     async def _keep_progress(self, reached: int) -> None:
         """Makes the replica keep what it holds and receives up to the resolved mark, which is recorded by now: no session copies that again. For
         readers and votes it remains a replica that lacks the rest."""
-        store, resolved = self._store, self._recovery.resolved
+        resolved = self._recovery.resolved
         assert resolved is not None
         kept = min(reached, resolved)
         self._filling().kept()
-        request = pb.LowWaterMarkRequest(cluster_key=self._key, partition=store.partition, session=store.session, low_water_mark=resolved, kept=kept)
-        await self._call(methods.KEEP_PROGRESS, request)
+        await self._calls.keep_progress(resolved, kept)
 
     # ---- the stream of blocks --------------------------------------------------------------------------------------------------------------------
 
@@ -420,7 +361,7 @@ class ReplicaSession:
                 self._acknowledging.notify()
             store.receive(self.name, transaction_id)
 
-        stream = await self._open_stream(acknowledged, received)
+        stream = await self._calls.open_stream(acknowledged, received)
         # It received everything and may have space again. Only a ping can show that, because refused appends are not sent.
         asking = asyncio.ensure_future(self._ask_for_space()) if self.full and next_id > store.window.last_transaction_id else None
         try:
@@ -435,11 +376,11 @@ class ReplicaSession:
         store = self._store
         while self.full:
             try:
-                answer = await self._call(methods.PING, pb.PingRequest(cluster_key=self._key, partition=store.partition))
+                full = await self._calls.is_full()
             except WaltzError as error:
                 log.info("replica not asked for free space", partition=store.partition, replica=self.name, error=str(error))
             else:
-                if not answer.full:
+                if not full:
                     self.full = False
                     store.advanced.notify()
                     return
@@ -464,8 +405,7 @@ class ReplicaSession:
             if has_request():
                 if flushing != store.flushing:
                     flushing = store.flushing
-                    policy = pb.Flushing() if flushing is None else pb.Flushing(period_ms=round(flushing.period_s * 1000), bytes=flushing.bytes)
-                    await stream.say(pb.ReplicateRequest(flushing=policy))
+                    await stream.say(pb.ReplicateRequest(flushing=flushing_message(flushing)))
                 else:
                     flushed = next_id - 1
                     await stream.say(pb.ReplicateRequest(flush=pb.Flush()))
@@ -489,59 +429,32 @@ class ReplicaSession:
         return ReplicaStatus.FULL if self.full else self._state.current
 
     @property
+    def patience(self) -> Patience:
+        return self._calls.patience
+
+    @property
     def live(self) -> bool:
         return self._state.current is ReplicaStatus.LIVE
 
-    @property
-    def _key(self) -> bytes:
-        return self._store.cluster.key.bytes
-
-    def _connected(self) -> Channel:
-        if self._channel is None:
-            raise ConnectionLost(address=self.name, reason="not connected yet")
-        return self._channel
-
-    async def _call(self, method: CallMethod[Request, Response], request: Request) -> Response:
-        return await self._connected().call(method, request, timeout_s=self._store.settings.rpc_timeout_s)
-
-    async def _open_stream(self, acknowledged: Callable[[int], None], received: Callable[[int], None] | None = None) -> BlockStream:
-        stream = self._connected().open(methods.REPLICATE)
-        opening = pb.ReplicateOpen(
-            cluster_key=self._key, partition=self._store.partition, session=self._store.session, stream_epoch=self._stream_epoch
-        )
-        await stream.send(pb.ReplicateRequest(open=opening))
-        bytes_max = self._store.settings.replica_bytes_in_flight
-        return BlockStream(self.name, stream, self._store.encodings, bytes_max=bytes_max, acknowledged=acknowledged, received=received)
-
     async def _truncate(self, last: int) -> int:
-        store = self._store
-        request = pb.TruncateRequest(cluster_key=self._key, partition=store.partition, session=store.session, last_transaction_id=last)
-        self._reached = (await self._call(methods.TRUNCATE, request)).last_transaction_id
-        return self._reached
-
-    async def _begin(self, first: int) -> int:
-        """No replica keeps what this one lacks, and all of that was committed: it drops its log and starts at the first retained id."""
-        store = self._store
-        log.info("replica starts empty at a new first id", partition=store.partition, replica=self.name, first=first)
-        request = pb.BeginRequest(cluster_key=self._key, partition=store.partition, session=store.session, first_transaction_id=first)
-        self._reached = (await self._call(methods.BEGIN, request)).last_transaction_id
+        self._reached = await self._calls.truncate(last)
         return self._reached
 
     async def ask(self, method: CallMethod[Request, Response], request: Request) -> Response:
         """One call beside the stream of blocks."""
-        return await self._call(method, request)
+        return await self._calls.call(method, request)
 
     def read(self, method: ReadMethod[Request, Response], request: Request) -> Receiver[Response]:
         """A stream of answers beside the stream of blocks. Raises `ConnectionLost` if there is no connection."""
-        return self._connected().read(method, request)
+        return self._calls.read(method, request)
 
     def open(self, method: StreamMethod[Request, Response]) -> Stream[Request, Response]:
         """A stream beside the stream of blocks. Raises `ConnectionLost` if there is no connection."""
-        return self._connected().open(method)
+        return self._calls.open(method)
 
     async def probe(self) -> None:
         """Asks whether this session is still the newest the replica has seen; `Fenced` where it is not."""
-        await self._open_again()
+        await self._calls.open_session()
 
     async def read_run(self, first: int, last: int, *, headers_only: bool = False) -> list[Block]:
         """One run of about `feed_bytes_max` from the beginning of the range; empty if the replica has nothing of it."""
@@ -554,30 +467,18 @@ class ReplicaSession:
         self, first: int, last: int, *, headers_only: bool = False, recovering: bool = False, runs_max: int = 0
     ) -> AsyncGenerator[list[Block], None]:
         """Stored records of this replica. `recovering`: as the owner of a session that is not open yet, also above what is known to be clean."""
-        store = self._store
-        request = pb.ReadRequest(
-            cluster_key=self._key,
-            partition=store.partition,
-            session=-1 if recovering else store.session,
-            fence=store.session,
-            owner_token=store.owner_token,
-            first_transaction_id=first,
-            last_transaction_id=last,
-            max_bytes=store.settings.feed_bytes_max,
-            headers_only=headers_only,
-            runs_max=runs_max,
-        )
-        stream = self._connected().read(methods.READ, request)
+        self._calls.expect_connection()
+        runs = self._calls.runs(first, last, headers_only=headers_only, recovering=recovering, runs_max=runs_max)
         self.reading += 1
         try:
-            while (answer := await self.patience.await_answer(stream.receive())) is not None:
-                yield [block_of(got) for got in answer.blocks]
+            async with aclosing(runs):
+                async for run in runs:
+                    yield run
         except ConnectionLost:
             self.check_reachable()
             raise
         finally:
             self.reading -= 1
-            await stream.cancel()
 
     def check_reachable(self) -> None:
         """A read was not answered. While nothing is appended, nothing else shows that the node cannot be reached: it is asked until it answers."""
@@ -601,9 +502,7 @@ class ReplicaSession:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
-        if self._channel is not None:
-            channel, self._channel = self._channel, None
-            await channel.close()
+        await self._calls.close()
 
     def statistics(self, acknowledged: int | None) -> ReplicaStatistics:
         return ReplicaStatistics(

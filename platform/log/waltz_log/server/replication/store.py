@@ -27,22 +27,26 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.fill_pace import FillPace
 from waltz_log.core.flushing import Flushing
 from waltz_log.core.formats.block import Block
-from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState, partition_path
+from waltz_log.core.metadata import ClusterParameters, PartitionMetadata, ReplicaAssignment, ReplicaState
 from waltz_log.core.ports import Coordinator, Network
-from waltz_log.core.recovery import closed_metadata, committed_mark, decided_metadata, majority, next_metadata, opening_replicas
+from waltz_log.core.recovery import closed_metadata, decided_metadata, majority, next_metadata, opening_replicas
 from waltz_log.core.replica_status import ReplicaStatus
 from waltz_log.core.session_states import STORE_SESSION, StateMachine, StoreState
 from waltz_log.core.status.server_statistics import ReplicaStatistics
-from waltz_log.errors import CoordinatorBehind, CorruptData, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
+from waltz_log.errors import CoordinatorBehind, Fenced, OutOfRange, ReplicaFenced, StorageFull, Unavailable, WaltzError
 from waltz_log.server.base.node_probes import NodeProbes
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.restarting import is_expected
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
+from waltz_log.server.replication.acknowledgments import Acknowledgments
 from waltz_log.server.replication.block_stream import Encodings
+from waltz_log.server.replication.confirmation import confirmed_by_majority
 from waltz_log.server.replication.memory import PartitionMemory
 from waltz_log.server.replication.recovery import Recovery
 from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.session_reads import committed_runs
+from waltz_log.server.replication.session_record import SessionRecord
 from waltz_log.server.replication.window import Window
 
 __all__ = ["StoreSession"]
@@ -103,18 +107,14 @@ class StoreSession:
         dropped may be added again within the session."""
         self.before = PartitionMetadata(generation, -1, {})
         """The metadata that the opening found."""
-        self._metadata = PartitionMetadata(generation, -1, {})
-        self._metadata_version = -1
-        self._metadata_lock = asyncio.Lock()
-        self._acknowledged: dict[str, int] = {}
-        self._received: dict[str, int] = {}
+        self._recorded = SessionRecord(partition, generation, coordinator)
+        self._acknowledgments = Acknowledgments()
         self._flushing: Flushing | None = None
         self._flushing_of: int | None = None
         self._replicas: dict[str, ReplicaSession] = {}
         self._recovery: Recovery | None = None
         self._learners: dict[str, asyncio.Task[None]] = {}
         """Replicas that are filled before they are assigned: they follow like the others, and nothing they acknowledge counts."""
-        self._learned: dict[str, int] = {}
         self._refused: Counter[str] = Counter()
         """How often each replica refused this session without evidence of an owner that the metadata does not know."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -133,7 +133,8 @@ class StoreSession:
         owner was faster."""
         log.info("opening store session", partition=self.partition, generation=self.generation)
         # 1. new session id, by compare-and-set
-        before = self.before = await self._begin_session()
+        before = self.before = await self._recorded.begin()
+        self.session = self._recorded.current.session
         self.first_transaction_id = (await read_retained(self.coordinator, self.partition)).first
         await self._establish(before, opening_replicas(before, await self.wanted_replicas()))
         log.info("store session open", partition=self.partition, session=self.session, high_water_mark=self.committed)
@@ -176,31 +177,13 @@ class StoreSession:
             await asyncio.sleep(self.settings.memory_wait_s)
             recovery.lose_patience()
 
-    async def _begin_session(self) -> PartitionMetadata:
-        path = partition_path(self.partition)
-        while True:
-            node = await self.coordinator.get(path)
-            if node is None:
-                await self.coordinator.create(path, PartitionMetadata(0, 0, {}).to_bytes())
-                continue
-            found = PartitionMetadata.from_bytes(node.data)
-            if found.newer_session is not None:
-                raise CoordinatorBehind(partition=self.partition, replica=None, recorded=found.session, found=found.newer_session)
-            if found.generation > self.generation:
-                raise Fenced(what="generation", partition=self.partition, mine=self.generation, newer=found.generation)
-            mine = PartitionMetadata(self.generation, found.session + 1, found.replicas)
-            version = await self.coordinator.set(path, mine.to_bytes(), node.version)
-            if version is not None:
-                self.session, self._metadata, self._metadata_version = mine.session, mine, version
-                return found
-
     async def decide(self, recovery: Recovery) -> None:
         """Returns once the metadata records the mark that the recovery decided. Replicas receive it only afterwards, because a replica is never
         truncated below a mark that it received."""
         mark = recovery.resolved
         assert mark is not None
-        async with self._metadata_lock:
-            await self._write_metadata(decided_metadata(self._metadata, recovery.source(mark), mark))
+        async with self._recorded.turn:
+            await self._write_metadata(decided_metadata(self._recorded.current, recovery.source(mark), mark))
 
     def resolved_at(self, high_water_mark: int) -> None:
         """The recovery decided the mark: the log goes on from here."""
@@ -220,40 +203,31 @@ class StoreSession:
     async def became_clean(self, name: str, recovery: Recovery, last_transaction_id: int) -> None:
         """Returns once the metadata records the replica as clean and its acknowledgements count."""
         await self._record(recovery)
-        self._received.pop(name, None)  # what it had in memory before it was restarted
+        self._acknowledgments.forget_memory(name)
         self.acknowledge(name, last_transaction_id)
         self.advanced.notify()  # the replica can be read from now
 
     def forget(self, name: str, recovery: Recovery) -> None:
         """A replica lost its data: its acknowledgments do not count until it is clean again."""
         recovery.clean.discard(name)
-        self._acknowledged.pop(name, None)
-        self._received.pop(name, None)
-        self._learned.pop(name, None)
+        self._acknowledgments.forget(name)
 
     async def _record(self, recovery: Recovery) -> None:
         """Writes the replicas' states, if they changed."""
         assert recovery.resolved is not None
-        async with self._metadata_lock:
-            await self._write_metadata(next_metadata(self._metadata, self.assigned, recovery.clean, recovery.resolved))
+        async with self._recorded.turn:
+            await self._write_metadata(next_metadata(self._recorded.current, self.assigned, recovery.clean, recovery.resolved))
 
     async def _write_metadata(self, wanted: PartitionMetadata) -> None:
-        """Writes the metadata by compare-and-set, while the lock is held. Raises `Fenced` if another process wrote: the session is over then."""
-        if self._metadata.newer_session is not None or self._metadata.session > self.session:
+        """Records the metadata, within the turn of `_recorded`. Raises `Fenced` if another process wrote: the session is over then."""
+        recorded = self._recorded.current
+        if recorded.newer_session is not None or recorded.session > self.session:
             self._raise_if_failed()  # it was closed here, or left for a session above a fence
-        if wanted == self._metadata:
-            return
-        version = await self.coordinator.set(partition_path(self.partition), wanted.to_bytes(), self._metadata_version)
-        if version is None:
-            node = await self.coordinator.get(partition_path(self.partition))
-            if node is not None and PartitionMetadata.from_bytes(node.data) == wanted:
-                version = node.version  # our own write, whose answer was lost
-            else:
-                newer = -1 if node is None else PartitionMetadata.from_bytes(node.data).session
-                error = Fenced(what="store session", partition=self.partition, mine=self.session, newer=newer)
-                self.fail(error)
-                raise error
-        self._metadata, self._metadata_version = wanted, version
+        try:
+            await self._recorded.write(wanted, self.session)
+        except Fenced as error:
+            self.fail(error)
+            raise
 
     @property
     def window(self) -> Window:
@@ -296,10 +270,9 @@ class StoreSession:
     def acknowledge(self, name: str, last_transaction_id: int) -> None:
         """A clean replica has everything up to the id on disk."""
         if name not in self.assigned:
-            self._learned[name] = max(last_transaction_id, self._learned.get(name, -1))
+            self._acknowledgments.learned(name, last_transaction_id)
             return
-        self._acknowledged[name] = max(last_transaction_id, self._acknowledged.get(name, -1))
-        mark = committed_mark(self._acknowledged, len(self.assigned))
+        mark = self._acknowledgments.synced(name, last_transaction_id, len(self.assigned))
         if mark is not None and mark > self.committed:
             self.committed = min(mark, self.window.last_transaction_id)
             self.memory.committed(self.committed)
@@ -309,9 +282,7 @@ class StoreSession:
         """A clean replica has everything up to the id in memory, and will sync it."""
         if name not in self.assigned:
             return
-        self._received[name] = max(transaction_id, self._received.get(name, -1))
-        has = {each: max(on_disk, self._received.get(each, -1)) for each, on_disk in self._acknowledged.items()}
-        mark = committed_mark(has, len(self.assigned))
+        mark = self._acknowledgments.received(name, transaction_id, len(self.assigned))
         if mark is not None and mark > self.received:
             self.received = min(mark, self.window.last_transaction_id)
             self.advanced.notify()
@@ -341,31 +312,7 @@ class StoreSession:
 
     async def confirm(self) -> None:
         """Returns once a majority of the assigned replicas confirmed, after this call began, that no newer session has fenced this one."""
-
-        async def ask(replica: ReplicaSession) -> bool:
-            try:
-                await replica.probe()
-            except Fenced as error:
-                await self.judge_fence(replica.name, error)
-                return False
-            except WaltzError:
-                return False
-            return True
-
-        while True:
-            # One that does not answer must not keep the others' answers.
-            asked = [asyncio.ensure_future(ask(replica)) for name, replica in self._replicas.items() if name in self.assigned]
-            said = 0
-            try:
-                for answer in asyncio.as_completed(asked):
-                    said += await answer
-                    self._raise_if_failed()
-                    if said >= majority(len(self.assigned)):
-                        return
-            finally:
-                for each in asked:
-                    each.cancel()
-                await asyncio.gather(*asked, return_exceptions=True)
+        while not await confirmed_by_majority(self, [replica for name, replica in self._replicas.items() if name in self.assigned]):
             await asyncio.sleep(self.settings.replica_retry_s)
 
     # ---- reading -------------------------------------------------------------------------------------------------------------------------------
@@ -377,47 +324,26 @@ class StoreSession:
                 for block in run:
                     yield block
 
-    async def runs(self, first: int, last: int, *, headers_only: bool = False) -> AsyncGenerator[list[Block], None]:
-        """Committed records from any replica of this session, in runs of blocks, verified by the node. Goes on at another where one fails."""
-        position = first
-        last = min(last, self.committed)
-        failed: Counter[str] = Counter()
-        while position <= last:
-            self.expect_retained(position)
-            sources = await self.sources(position)
-            source = min(sources, key=lambda replica: failed[replica.name])
-            try:
-                async with aclosing(source.runs(position, last, headers_only=headers_only)) as runs:
-                    async for run in runs:
-                        yield run
-                        position = run[-1].last_transaction_id + 1
-                        failed.clear()
-            except Fenced as error:
-                self.fenced(error)
-                self._raise_if_failed()
-            except WaltzError as error:
-                log.warning("read failed", partition=self.partition, replica=source.name, transaction_id=position, error=str(error))
-                if isinstance(error, CorruptData):
-                    source.corrupt_reads += 1
-            if position <= last:
-                failed[source.name] += 1
-                if failed.total() > 2 * len(self.assigned):
-                    raise Unavailable(reason=f"no replica could serve partition={self.partition} transaction_id={position}")
-                await asyncio.sleep(0 if failed.total() < len(sources) else self.settings.replica_retry_s)
+    def runs(self, first: int, last: int, *, headers_only: bool = False) -> AsyncGenerator[list[Block], None]:
+        """Committed records from any replica of this session, in runs of blocks, as `committed_runs`."""
+        return committed_runs(self, first, last, headers_only=headers_only)
 
     async def sources(self, transaction_id: int) -> list[ReplicaSession]:
         """Replicas that have the id on disk, living, quick and idle ones first; waits until there is one. Raises what ended the session."""
-        while not (found := [self._replicas[name] for name, last in self._acknowledged.items() if last >= transaction_id]):
-            await self.advanced.wait_for(lambda: self.failed is not None or any(last >= transaction_id for last in self._acknowledged.values()))
+        holding = self._acknowledgments.holding
+        while not (found := holding(transaction_id)):
+            await self.advanced.wait_for(lambda: self.failed is not None or bool(holding(transaction_id)))
             self._raise_if_failed()
-        return sorted(found, key=lambda replica: (not replica.live, replica.patience.strained, replica.reading, replica.name))
+        return sorted(
+            (self._replicas[name] for name in found), key=lambda replica: (not replica.live, replica.patience.strained, replica.reading, replica.name)
+        )
 
     def replica(self, name: str) -> ReplicaSession:
         return self._replicas[name]
 
     def members(self) -> list[ReplicaSession]:
         """Replicas that are clean in this session, as the metadata records."""
-        return [self._replicas[name] for name in sorted(self._acknowledged)]
+        return [self._replicas[name] for name in sorted(self._acknowledgments.on_disk)]
 
     def expect_retained(self, transaction_id: int) -> None:
         """Raises `OutOfRange`, with both bounds, for what was trimmed."""
@@ -442,7 +368,7 @@ class StoreSession:
             task = self._learners.pop(name)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            self._learned.pop(name, None)
+            self._acknowledgments.forget(name)
             if self._recovery is not None:
                 self._recovery.withdraw(name)
             await self._replicas.pop(name).close()
@@ -458,15 +384,12 @@ class StoreSession:
 
     def nearly_filled(self, names: Iterable[str]) -> frozenset[str]:
         """Which of those being filled lack at most what is in this owner's memory."""
-        return frozenset(
-            name
-            for name in names
-            if name in self._learners and self._replicas[name].live and self._learned.get(name, -1) >= self.window.first_transaction_id - 1
-        )
+        following = [name for name in names if name in self._learners and self._replicas[name].live]
+        return frozenset(self._acknowledgments.learners_holding(following, self.window.first_transaction_id - 1))
 
     def _filled(self) -> list[str]:
         """Those being filled that said they have everything on disk."""
-        return sorted(name for name in self._learners if self._learned.get(name, -1) >= self.window.last_transaction_id)
+        return sorted(self._acknowledgments.learners_holding(self._learners, self.window.last_transaction_id))
 
     async def renew(self, assigned: tuple[str, ...]) -> bool:
         """Closes the session in order and continues in the next one, over `assigned`. Blocks in memory, reads and mounts stay. The caller must not
@@ -483,15 +406,15 @@ class StoreSession:
         self._state.move(StoreState.CLOSING)
         try:
             await self._end_replica_sessions()
-            async with self._metadata_lock:
-                closed = closed_metadata(self._metadata, self._complete(), self.committed)
+            async with self._recorded.turn:
+                closed = closed_metadata(self._recorded.current, self._complete(), self.committed)
                 members = closed.replicas | {name: ReplicaState(self.session, self.committed) for name in filled}
                 closed = PartitionMetadata(self.generation, self.session + 1, members)
                 await self._write_metadata(closed)
             self._raise_if_failed()
             self._state.move(StoreState.REOPENING)
             self.session += 1
-            self._acknowledged, self._received, self._learned = {}, {}, {}
+            self._acknowledgments.clear()
             await self._establish(closed, assigned)
         except WaltzError as error:
             self.fail(error)  # it may be closed in the metadata: nothing may be appended to it any more
@@ -539,8 +462,9 @@ class StoreSession:
     async def _pass_fence(self, replica: str, error: Fenced) -> None:
         """Ends the session. The next one gets a number above the fence."""
         try:
-            async with self._metadata_lock:
-                await self._write_metadata(replace(self._metadata, session=max(error.newer, self._metadata.session)))
+            async with self._recorded.turn:
+                recorded = self._recorded.current
+                await self._write_metadata(replace(recorded, session=max(error.newer, recorded.session)))
                 self.fail(error)
         except WaltzError as failed:
             self.fail(failed)
@@ -551,8 +475,8 @@ class StoreSession:
         """Ends the session, permanently if the metadata is still as this session wrote it: a newer session of another owner would explain what was
         found on the replica. If the coordinator does not answer, only this session ends."""
         try:
-            async with self._metadata_lock:
-                await self._write_metadata(replace(self._metadata, newer_session=error.found))
+            async with self._recorded.turn:
+                await self._write_metadata(replace(self._recorded.current, newer_session=error.found))
                 self.fail(error)
         except WaltzError as failed:
             self.fail(failed)
@@ -590,7 +514,7 @@ class StoreSession:
 
     def _complete(self) -> list[str]:
         """Replicas that said they have everything on disk."""
-        return sorted(name for name, last in self._acknowledged.items() if last >= self.window.last_transaction_id)
+        return sorted(self._acknowledgments.holding(self.window.last_transaction_id))
 
     async def conclude(self) -> bool:
         """Ends an idle session and records where it closed, so that the next one needs no vote. False if it is not idle: then the next session finds
@@ -599,8 +523,8 @@ class StoreSession:
             return False
         # First stop appends, then write the mark. In the other order a block could be committed above the mark.
         self._end(Unavailable(reason=f"store session closed partition={self.partition} session={self.session}"))
-        async with self._metadata_lock:
-            await self._write_metadata(closed_metadata(self._metadata, self._complete(), self.committed))
+        async with self._recorded.turn:
+            await self._write_metadata(closed_metadata(self._recorded.current, self._complete(), self.committed))
         log.info("store session closed in order", partition=self.partition, session=self.session, high_water_mark=self.committed)
         return True
 
@@ -623,7 +547,7 @@ class StoreSession:
         return {name: self._replica_statistics(name, replica) for name, replica in self._replicas.items()}
 
     def _replica_statistics(self, name: str, replica: ReplicaSession) -> ReplicaStatistics:
-        found = replica.statistics(self._acknowledged.get(name))
+        found = replica.statistics(self._acknowledgments.on_disk.get(name))
         if name not in self._learners:
             return found
         return replace(found, counts=False, state=ReplicaStatus.COPYING if found.state.follows else found.state)

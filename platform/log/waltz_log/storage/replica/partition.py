@@ -30,8 +30,6 @@ from waltz_log.errors import (
     CorruptData,
     OutOfRange,
     ProtocolViolation,
-    ReplicaFenced,
-    SessionTooOld,
     StorageFailed,
     StorageFull,
     Unavailable,
@@ -43,8 +41,8 @@ from waltz_log.storage.base.snapshots import ReplicaState
 from waltz_log.storage.base.space import DiskSpace
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.replica.appender import Appender
-from waltz_log.storage.replica.progress import mark_of_progress
 from waltz_log.storage.replica.ranges import RangeReads
+from waltz_log.storage.replica.session_marks import SessionMarks
 from waltz_log.storage.replica.shielded_tasks import ShieldedTasks
 from waltz_log.storage.replica.unsynced import UnsyncedMark
 from waltz_log.storage.replica.write_rounds import WriteRounds
@@ -87,7 +85,6 @@ class PartitionStore:
         self.partition = files.partition
         self._log = files
         self._unsynced = unsynced
-        self._control = shared.control
         self._offload = shared.offload
         self._reads = shared.reads
         self._memory = shared.memory
@@ -96,22 +93,12 @@ class PartitionStore:
         self._holdings = Holdings(files)
         self._listing = asyncio.Lock()
         self._turn = asyncio.Lock()
-        self._control_turn = shared.control_turn
-        self._mark = shared.control.mark(self.partition)
-        self._fence = shared.control.fence(self.partition)
-        self._grew_as_member = False
-        """The log grew in the session in which this replica is clean. No newer session changes that, until one makes the replica clean."""
-        self._note_growth()
-        self._stream_epoch = 0
-        """Of the newest session: streams of blocks with a lower one are refused."""
-        self._filled_to: int | None = None
-        """While the newest session fills this replica: the mark up to which everything that it appends is committed."""
+        self._sessions = SessionMarks(self.partition, shared.control, shared.control_turn, shared.offload, self._guarded)
+        self._sessions.note_growth(files.first_id, files.written_id)
         self._failed: WaltzError | None = None
         self._closing = False
         self._tasks = ShieldedTasks(self._broke)
         self._rounds = WriteRounds(files, shared.space, shared.offload, unsynced, self._turn, self._tasks, self._stop, shared.write_latency)
-        self._refused = 0
-        """Requests and streams of older sessions."""
 
     @classmethod
     async def open(cls, partition: int, shared: Shared) -> PartitionStore:
@@ -144,33 +131,22 @@ class PartitionStore:
     def _check(self, session: int) -> None:
         if self._failed is not None:
             raise self._failed
-        if session < self._fence:
-            raise self._fenced(session)
-
-    def _fenced(self, session: int) -> ReplicaFenced:
-        self._refused += 1
-        return ReplicaFenced(what="store session", partition=self.partition, mine=session, newer=self._fence, clean_session=self._mark.session)
-
-    def _note_growth(self) -> None:
-        """Only while the clean session is the newest: blocks that a newer session copies are no growth of a member."""
-        if self._fence == self._mark.session >= 0:
-            last = self._log.written_id
-            self._grew_as_member = last > self._mark.low_water_mark and last >= self._log.first_id
+        if session < self._sessions.fence:
+            raise self._sessions.fenced(session)
 
     async def _admit(self, session: int) -> None:
         """Within a turn: refuses an older session. A newer one is durable when this returns, and no block of an older one is queued any more."""
         self._check(session)
-        if session == self._fence:
+        sessions = self._sessions
+        if session == sessions.fence:
             return
-        await self._end_fill()
-        self._note_growth()
-        async with self._control_turn:
-            await self._guarded(self._offload(self._control.raise_fence, self.partition, session))
-        self._fence, self._stream_epoch = session, 0
+        await sessions.end_fill(self._log.tail.last_id)
+        sessions.note_growth(self._log.first_id, self._log.written_id)
+        await sessions.raise_fence(session)
         # Every queued block came through a stream of an older session.
-        dropped = self._rounds.drop(lambda appender: self._fenced(appender.session))
+        dropped = self._rounds.drop(lambda appender: sessions.fenced(appender.session))
         for appender in self._rounds.appenders:
-            appender.fail(self._fenced(appender.session))
+            appender.fail(sessions.fenced(appender.session))
         log.info("session admitted", partition=self.partition, session=session, dropped_blocks=dropped)
 
     def _broke(self, error: BaseException) -> None:
@@ -200,9 +176,10 @@ class PartitionStore:
     async def _open_session(self, session: int, stream_epoch: int = 0) -> ReplicaState:
         async with self._turn:
             await self._admit(session)
-            self._stream_epoch = max(self._stream_epoch, stream_epoch)
+            sessions = self._sessions
+            sessions.raise_stream_epoch(stream_epoch)
             await self._rounds.sync()
-            return ReplicaState(self._mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack, self._grew_as_member)
+            return ReplicaState(sessions.mark, self._log.first_id, self._log.tail.last_id, self._unsynced.may_lack, sessions.grew_as_member)
 
     async def set_low_water_mark(self, session: int, low_water_mark: int, stream_epoch: int = 0) -> int:
         """Makes the replica a clean member of the session: everything that it holds is committed. Returns its last id. Raises `ProtocolViolation` if
@@ -213,23 +190,21 @@ class PartitionStore:
         async with self._turn:
             await self._admit(session)
             await self._rounds.sync()
-            last = self._log.tail.last_id
-            if low_water_mark < self._mark.low_water_mark:
-                reason = f"low-water mark goes back partition={self.partition} from={self._mark.low_water_mark} to={low_water_mark}"
+            last, sessions = self._log.tail.last_id, self._sessions
+            if low_water_mark < sessions.mark.low_water_mark:
+                reason = f"low-water mark goes back partition={self.partition} from={sessions.mark.low_water_mark} to={low_water_mark}"
                 raise ProtocolViolation(reason=reason)
             if last > low_water_mark or self._rounds.pending:
                 queued_last = self._rounds.queued_last
                 raise OutOfRange(partition=self.partition, asked=low_water_mark, first=queued_last, last=queued_last)
-            self._stream_epoch = max(self._stream_epoch, stream_epoch)
+            sessions.raise_stream_epoch(stream_epoch)
             mark = SessionMark(session, low_water_mark, last)
-            if mark != self._mark:
+            if mark != sessions.mark:
                 # From here on the log grows by what the session orders. A stream of its recovery may still hold a block of an abandoned copy.
                 reason = f"the stream was opened before the replica became clean partition={self.partition} session={session}"
                 for appender in self._rounds.appenders:
                     appender.fail(ProtocolViolation(reason=reason))
-                async with self._control_turn:
-                    await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
-                self._mark, self._filled_to, self._grew_as_member = mark, None, False
+                await sessions.make_clean(mark)
                 if self._unsynced.there:
                     await self._guarded(self._offload(self._unsynced.settle, self._log))
             log.info("session clean", partition=self.partition, session=session, low_water_mark=low_water_mark, last=last)
@@ -244,22 +219,7 @@ class PartitionStore:
         async with self._turn:
             await self._admit(session)
             await self._rounds.sync()
-            await self._put_progress(mark_of_progress(self.partition, self._mark, session, low_water_mark, kept, self._log.tail.last_id))
-            self._filled_to = low_water_mark if self._mark.session != session else None
-            return self._mark.local_low_water_mark
-
-    async def _put_progress(self, mark: SessionMark) -> None:
-        if mark != self._mark:
-            async with self._control_turn:
-                await self._guarded(self._offload(self._control.set_mark, self.partition, mark))
-            self._mark = mark
-
-    async def _end_fill(self) -> None:
-        """Before a newer session is admitted: keeps what the previous one copied, up to its mark."""
-        filled_to, self._filled_to = self._filled_to, None
-        if filled_to is not None:
-            last = self._log.tail.last_id
-            await self._put_progress(mark_of_progress(self.partition, self._mark, self._fence, filled_to, min(last, filled_to), last))
+            return await self._sessions.keep_progress(session, low_water_mark, kept, self._log.tail.last_id)
 
     async def truncate(self, session: int, last_id: int) -> int:
         """Truncates the log above the id. Durable when it returns. Raises `OutOfRange` if the id is above the log or below what is known to be clean,
@@ -271,11 +231,11 @@ class PartitionStore:
             await self._admit(session)
             await self._rounds.sync()
             tail = self._log.tail
-            lowest = max(self._log.first_id - 1, self._mark.local_low_water_mark)
+            lowest = max(self._log.first_id - 1, self._sessions.mark.local_low_water_mark)
             if not lowest <= last_id <= tail.last_id:
                 raise OutOfRange(partition=self.partition, asked=last_id, first=lowest, last=tail.last_id)
             if last_id < tail.last_id:
-                if self._mark.session == session:
+                if self._sessions.mark.session == session:
                     # Only a recovery truncates, and it has ended: the call is late, and it could remove acknowledged transactions.
                     raise ProtocolViolation(reason=f"a clean replica is not truncated in its session partition={self.partition} session={session}")
                 await self._guarded(self._offload(self._log.truncate, last_id))
@@ -304,7 +264,7 @@ class PartitionStore:
     @property
     def trimmable(self) -> int:
         """The last transaction that may be trimmed: everything up to it is known to be committed, and recovery does not go back behind it."""
-        return min(self._mark.low_water_mark, self._mark.local_low_water_mark)
+        return self._sessions.committed
 
     async def holdings(self) -> list[SegmentFacts]:
         """All segments. Raises `OSError` if one is removed meanwhile."""
@@ -314,8 +274,7 @@ class PartitionStore:
     def expect_member(self, session: int) -> None:
         """Raises `Fenced` if a newer session was seen, `SessionTooOld` if this replica is not clean in this one."""
         self._check(session)
-        if self._mark.session != session:
-            raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
+        self._sessions.expect_member(session)
 
     async def begin(self, session: int, first_id: int) -> int:
         """If the log ends below the id, empties it and lets it continue at the id: no replica retains the transactions between. Returns the last id,
@@ -326,7 +285,7 @@ class PartitionStore:
         async with self._turn:
             await self._admit(session)
             await self._rounds.sync()
-            if self._mark.session == session:
+            if self._sessions.mark.session == session:
                 raise ProtocolViolation(reason=f"a clean replica cannot start empty in its own session: partition={self.partition} session={session}")
             if self._log.tail.last_id < first_id - 1:
                 await self._guarded(self._offload(self._log.begin, first_id))
@@ -339,9 +298,7 @@ class PartitionStore:
         """The receiving end of a stream of blocks. It fails when a newer session comes. Raises `Fenced`; `ProtocolViolation` for a stream that
         arrives after the replica was opened again or became clean: it may bring blocks of a copy that was abandoned."""
         await self._admit_apart(session)
-        if stream_epoch < self._stream_epoch:
-            reason = f"the stream is late: partition={self.partition} session={session} stream_epoch={stream_epoch} newest={self._stream_epoch}"
-            raise ProtocolViolation(reason=reason)
+        self._sessions.expect_stream(session, stream_epoch)
         appender = Appender(session, pending_bytes_max, self._memory)
         self._rounds.appenders[appender] = None
         return appender
@@ -353,7 +310,7 @@ class PartitionStore:
     async def _admit_apart(self, session: int) -> None:
         """Outside of a turn; waits for one only if there is something to change."""
         self._check(session)
-        if session != self._fence:
+        if session != self._sessions.fence:
             await self._tasks.whole(self._open_session(session))
             self._check(session)
 
@@ -415,8 +372,7 @@ class PartitionStore:
             self.expect_clean(session)
         else:
             self._check(fence)
-            if fence != self._fence:
-                raise SessionTooOld(partition=self.partition, asked=fence, session=self._fence)
+            self._sessions.expect_opened(fence)
         if first < self._log.first_id or first > last + 1:
             raise OutOfRange(partition=self.partition, asked=first, first=self._log.first_id, last=self._log.tail.last_id)
         async with aclosing(self._ranges.runs(first, last, max_bytes)) as runs:
@@ -432,8 +388,7 @@ class PartitionStore:
         """Raises `SessionTooOld` if this replica was last clean in an older session."""
         if self._failed is not None:
             raise self._failed
-        if self._mark.session < session:
-            raise SessionTooOld(partition=self.partition, asked=session, session=self._mark.session)
+        self._sessions.expect_clean(session)
 
     # ---- repairing ---------------------------------------------------------------------------------------------------------------------------------
 
@@ -444,8 +399,7 @@ class PartitionStore:
 
     def settled_session(self) -> int | None:
         """The session that this replica is clean in; None after a newer one was seen, while it is unknown what of the log will stay."""
-        settled = self._failed is None and self._mark.session == self._fence >= 0
-        return self._fence if settled else None
+        return self._sessions.fence if self._failed is None and self._sessions.settled else None
 
     async def close_segment(self, first: int) -> int:
         """Begins a new segment if the one at `first` is being written, so that it can be repaired. Returns the segment's last id. Raises
@@ -479,12 +433,12 @@ class PartitionStore:
     @property
     def clean_session(self) -> int:
         """The newest session in which the replica was clean; negative if there was none."""
-        return self._mark.session
+        return self._sessions.mark.session
 
     @property
     def newest_session(self) -> int:
         """The newest session that this replica has seen: no older one writes to it. -1: none."""
-        return self._fence
+        return self._sessions.fence
 
     @property
     def last_id(self) -> int:
@@ -494,9 +448,9 @@ class PartitionStore:
     def statistics(self) -> PartitionStatistics:
         return PartitionStatistics(
             partition=self.partition,
-            session=self._mark.session,
-            fence=self._fence,
-            low_water_mark=self._mark.low_water_mark,
+            session=self._sessions.mark.session,
+            fence=self._sessions.fence,
+            low_water_mark=self._sessions.mark.low_water_mark,
             first_transaction_id=self._log.first_id,
             last_transaction_id=self._log.tail.last_id,
             segments=self._log.segments,
@@ -506,7 +460,7 @@ class PartitionStore:
             unsynced_transactions=self._log.written_id - self._log.tail.last_id,
             writer_bytes=self._rounds.held_bytes,
             failed=None if self._failed is None else str(self._failed),
-            fenced=self._refused,
+            fenced=self._sessions.refused,
         )
 
     async def close(self) -> None:

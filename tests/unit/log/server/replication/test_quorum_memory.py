@@ -448,7 +448,7 @@ def test_catching_up_needs_no_flush_period_for_each_run() -> None:
         appending = asyncio.ensure_future(go_on())
         began_s = now_s()
         await cluster.start_storage("storage-2")
-        await until(lambda: "storage-2" in store.live and store._received.get("storage-2", -1) >= store.committed)
+        await until(lambda: "storage-2" in store.live and store._acknowledgments.in_memory.get("storage-2", -1) >= store.committed)
         assert now_s() - began_s < PERIOD_S
         appending.cancel()
         await asyncio.gather(appending, return_exceptions=True)

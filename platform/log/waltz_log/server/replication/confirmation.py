@@ -1,0 +1,55 @@
+"""Confirms that a store session is still the newest: a majority of its replicas has seen no newer one.
+
+An owner that was replaced and does not know it cannot get this confirmation, because every newer session has fenced a majority.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from waltz_log.core.recovery import majority
+from waltz_log.errors import Fenced, WaltzError
+from waltz_log.server.replication.replica import ReplicaSession
+
+__all__ = ["ConfirmedSession", "confirmed_by_majority"]
+
+
+class ConfirmedSession(Protocol):
+    """The store session to confirm."""
+
+    assigned: tuple[str, ...]
+    failed: WaltzError | None
+
+    async def judge_fence(self, replica: str, error: Fenced) -> None: ...
+
+
+async def confirmed_by_majority(session: ConfirmedSession, replicas: Iterable[ReplicaSession]) -> bool:
+    """Asks each replica once. Returns whether a majority of the assigned ones confirmed, as soon as that many have answered: a replica that does not
+    answer must not delay the others. Raises the error that ended the session."""
+    asked = [asyncio.ensure_future(_confirms(session, replica)) for replica in replicas]
+    confirmed = 0
+    try:
+        for answer in asyncio.as_completed(asked):
+            confirmed += await answer
+            if session.failed is not None:
+                raise session.failed
+            if confirmed >= majority(len(session.assigned)):
+                return True
+        return False
+    finally:
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def _confirms(session: ConfirmedSession, replica: ReplicaSession) -> bool:
+    try:
+        await replica.probe()
+    except Fenced as error:
+        await session.judge_fence(replica.name, error)
+        return False
+    except WaltzError:
+        return False
+    return True
