@@ -1,9 +1,8 @@
 """The same way without the platform: client, server and three storage processes over gRPC, a write and an fdatasync at each, answered at the second
 of three. No checksums, no locks, no ids, no sessions; nothing is verified and nothing can be read again.
 
-What an append costs beyond this is what the platform does for it; what this costs is the machine's. Told beside the platform's own figures, in turns
-with them, it makes figures of different machines and hours comparable.
-"""
+What an append costs beyond this is what the platform does for it; what this costs is the machine's. Reported beside the platform's own figures, in
+turns with them, it makes figures of different machines and hours comparable."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ MAJORITY = 2
 FRAME_TRANSACTIONS = 4096
 FRAMES_IN_FLIGHT = 2
 OVERHEAD = bytes(48)
-"""Sent and written with each transaction, about what its record, lock and mark take."""
+"""Sent and written with each transaction, about what its record, lock and mark need."""
 
 _aio: Any = grpc.aio
 """As its types do not know raw bytes."""
@@ -61,7 +60,7 @@ class BareClient:
         return self
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A process of the way died, or its disk is full: nobody waits for an answer that cannot come."""
+        """A process of the way died, or its disk is full: no caller waits for an answer that cannot come."""
         error = RuntimeError("the bare way ended" if task.cancelled() else f"the bare way broke: {task.exception()}")
         for future in (*(each for sent in self._sent for each in sent), *(each for each, _ in self._waiting)):
             if not future.done():

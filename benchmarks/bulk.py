@@ -26,7 +26,7 @@ CALLS_AT_ONCE = 2
 
 
 async def measure(cluster: LocalCluster, processors: Processors, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    """The figure is of Arrow arrays; bytes stand in the conditions."""
+    """The figure is of Arrow arrays; bytes are in the conditions."""
     found = []
     for name, locked in (("append.bulk", False), ("append.bulk_locks", True)):
         of_bytes = await _rate(cluster, _batches(workload.pipelined, arrow=False, locked=locked))

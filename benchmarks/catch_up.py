@@ -1,4 +1,4 @@
-"""How fast a replica that was away gets what it missed: from its start until it acknowledged all there is, while nobody appends.
+"""How fast a replica that was away gets what it missed: from its start until it acknowledged all there is, without appends.
 
 The log is written while the node is down, and is far larger than what the owner keeps in memory, so that most of it is read from a peer.
 """

@@ -1,7 +1,7 @@
-"""Processor time by kind of process: what a transaction costs, whoever else uses the machine.
+"""Processor time by kind of process: what a transaction costs, whatever else the machine runs.
 
 Rates of a machine that is shared are not comparable from one minute to the next; this is, but for what a cold cache costs and for the pace of the
-processor itself, which is told with it.
+processor itself, which is reported with it.
 """
 
 from __future__ import annotations

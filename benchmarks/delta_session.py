@@ -34,7 +34,7 @@ Sink = Callable[[DataStreamWriter, Path], DataStreamWriter]
 
 
 def run_query(spark: SparkSession, options: dict[str, str], folder: Path, sink: Sink) -> tuple[int, float]:
-    """Rows landed, and seconds that the triggers took."""
+    """Rows landed, and seconds of the triggers."""
     rows = spark.readStream.format("waltz").options(**options).load()
     writer = rows.writeStream.trigger(availableNow=True).option("checkpointLocation", str(folder / "checkpoint"))
     query = sink(writer, folder / "table").start()

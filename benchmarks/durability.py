@@ -1,4 +1,4 @@
-"""Topics: what acknowledging from memory gains over syncing first, and what space that was taken beforehand gains at each sync.
+"""Topics: what acknowledging from memory gains over syncing first, and what preallocated space gains at each sync.
 
 Each is measured against the default beside it, in turns, so that both meet the machine's good and bad moments. The rate of appends is that of a
 storage node's partitions, from a verified block to its acknowledgement, for that is where a sync is made or not. Through a whole cluster the answer
@@ -51,7 +51,7 @@ RECORD_BYTES = DATA_BYTES + RECORD_OVERHEAD_BYTES
 LEARNT_S = 30.0
 
 SYNC_BYTES = 4096
-"""Of each append where syncs are timed: small ones are those that space taken beforehand is for."""
+"""Of each append where syncs are timed: small ones are those that preallocated space is for."""
 
 STEP_BYTES = 4 * 1024 * 1024
 SYNC_TURNS = 10
@@ -182,8 +182,8 @@ class _TimedDisk(FileSystemDisk):
 
 
 def _preallocated(directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> Measurement:
-    """Two logs take the same blocks in turns, one of them with its space taken in steps beforehand. A turn is some syncs long: one after the other, a
-    sync would find the other's work done by the file system's journal."""
+    """Two logs append the same blocks alternately, one of them with its space preallocated in steps. A turn is some syncs long: one after the other,
+    a sync would find the other's work done by the file system's journal."""
     count = max(workload.storage_blocks // 8 // SYNC_TURNS, 2)
     disks = {step: _TimedDisk(directory / f"steps-{step}") for step in (0, STEP_BYTES)}
     logs = {step: SegmentLog.open(disk, _Clock(), KEY, 0, 1 << 30, -1, preallocate_bytes=step) for step, disk in disks.items()}

@@ -97,7 +97,7 @@ def _owner(cluster: LocalCluster, seen: ClusterInspector) -> str | None:
 
 
 async def _all_live(cluster: LocalCluster, owner: str) -> None:
-    """Returns when every replica follows the owner: one that is taken then leaves a majority."""
+    """Returns when every replica follows the owner: removing one then leaves a majority."""
     channel = GrpcNetwork().connect(owner)
     try:
         async with asyncio.timeout(APPEND_TIMEOUT_S):

@@ -1,5 +1,5 @@
 """One client reads a feed with data from the beginning of a warm log, as transactions in Python, one partition after another; and what ten clients
-that follow one partition cost its server, compared with one, while somebody appends."""
+that follow one partition cost its server, compared with one, while another client appends."""
 
 from __future__ import annotations
 

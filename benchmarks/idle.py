@@ -1,4 +1,4 @@
-"""Topics: what a thousand partitions cost a storage node while nobody appends to them: memory, and the time until it has opened them all.
+"""Topics: what a thousand partitions cost a storage node without appends to them: memory, and the time until it has opened them all.
 
 The node is a process of its own. Its partitions hold a few transactions each, from a run before, so that opening finds what it would in a cluster
 that has gone quiet; then an owner opens a session and a stream on each, as owners do, and nothing more happens.
@@ -116,7 +116,7 @@ def _asked(child: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 async def _own(child: subprocess.Popen[str], address: str, partitions: int) -> dict[str, Any]:
-    """What the node says once an owner has a session and a stream on each partition, and how long that took."""
+    """What the node says once an owner has a session and a stream on each partition, and how long it ran."""
     network = GrpcNetwork()
     channel = network.connect(address)
     room = asyncio.Semaphore(TOGETHER)

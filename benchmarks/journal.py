@@ -1,9 +1,9 @@
 """The circular journal: records that many callers wait for, one caller alone, and loading; beside SQLite and the bare disk.
 
-The cases take turns in short rounds and the median round counts, so that a disk that is slow for some seconds is slow for all of them. SQLite has the
+The cases alternate in short rounds and the median round counts, so that a disk that is slow for some seconds is slow for all of them. SQLite has the
 best settings that promise the same: WAL, `synchronous=FULL`, one table with the record id as key, statements prepared. *Same calls*: each caller's
 records are one transaction, as SQLite commits one writer at a time; the journal's callers are called back, or are threads that wait. *Same groups*:
-SQLite gets in one transaction what the journal put into one sync, which takes a group commit of the application's own in front of it.
+SQLite gets in one transaction what the journal put into one sync, which needs a group commit of the application's own in front of it.
 """
 
 from __future__ import annotations

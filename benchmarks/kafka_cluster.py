@@ -33,7 +33,7 @@ _TOLD = re.compile(r"(\d+) records sent, ([\d.]+) records/sec .*?([\d.]+) ms avg
 
 
 class Produced:
-    """What Kafka's own performance tool tells at its end. Latencies in whole milliseconds."""
+    """What Kafka's own performance tool prints at its end. Latencies in whole milliseconds."""
 
     def __init__(self, told: str) -> None:
         found = _TOLD.findall(told)
@@ -101,7 +101,7 @@ def kafka_cluster(jars: Path, directory: Path) -> Iterator[KafkaCluster]:
 
 
 def _finished(command: list[str], directory: Path) -> str:
-    """What it told."""
+    """What it printed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False, cwd=directory)
     except subprocess.TimeoutExpired:

@@ -31,10 +31,10 @@ LOCKS_MAX = 64_000
 """Four times what is in flight at most."""
 
 COLLECT_AFTER = 50_000
-"""Objects that a collection waits for, as an application with this many in flight should say: each is alive when the default of 700 looks at it."""
+"""Objects that a collection waits for, as an application with this many in flight should say: each is alive when the default of 700 scans it."""
 
 TICK_S = 0.001
-"""How often an open loop looks what is due: its own share of the latencies."""
+"""How often an open loop checks what is due: its own share of the latencies."""
 
 
 class Appending(Protocol):
@@ -62,8 +62,8 @@ def lock_cycle(window: int) -> list[tuple[Lock]]:
 
 
 def prepare(windows: Sequence[int]) -> None:
-    """Makes the locks and tells the garbage collector to leave them alone, and to look seldom at what is in flight: what is measured is not the walk
-    over the load's own objects."""
+    """Makes the locks and keeps the garbage collector from scanning them, and from scanning often at what is in flight: what is measured is not the
+    walk over the load's own objects."""
     for window in windows:
         lock_cycle(window)
     gc.collect()

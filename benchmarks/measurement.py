@@ -103,5 +103,5 @@ def _pair(item: tuple[str, Any]) -> tuple[str, str]:
 
 
 def _rounded(value: float) -> int | float:
-    """Three or four digits: more would claim what nobody measured."""
+    """Three or four digits: more would claim more than was measured."""
     return round(value) if value >= 1000 else float(f"{value:.3g}")

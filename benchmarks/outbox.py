@@ -52,7 +52,7 @@ async def _measure(cluster: str, directory: Path, workload: Workload, conditions
 
 
 async def _forward(outbox: Outbox, count: int) -> tuple[float, list[float]]:
-    """How long until the log has all of them, and how long each submit took."""
+    """How long until the log has all of them, and how long each submit ran."""
     data = bytes(DATA_BYTES)
     submits_ms: list[float] = []
 

@@ -1,4 +1,4 @@
-"""How fast the processor is just now: what one step of a fixed piece of Python takes.
+"""How fast the processor is just now: what one step of a fixed piece of Python costs.
 
 Machines that are shared change their pace by half within minutes, and from one to the next by more. A figure that hangs on the processor is told with
 it, so that figures of two runs can be compared at all.
@@ -15,14 +15,14 @@ __all__ = ["pace_ns"]
 
 STEPS = 4_000
 RUNS = 9
-"""Some milliseconds each; the median leaves out those in which somebody else had the processor."""
+"""Some milliseconds each; the median leaves out those in which another process had the processor."""
 
 DATA = bytes(range(200))
 _HEAD = Struct(">qiiI")
 
 
 def pace_ns() -> int:
-    """Nanoseconds of one step: a lookup, a checksum of 200 bytes, a packed header, an object kept for a while. Takes a twentieth of a second."""
+    """Nanoseconds of one step: a lookup, a checksum of 200 bytes, a packed header, an object kept for a while. Runs for a twentieth of a second."""
     return round(median(_run_ns() for _ in range(RUNS)))
 
 

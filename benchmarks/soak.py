@@ -2,7 +2,7 @@
 
 Appends go on so that every trigger finds something. What is judged is the heap in use right after full collections, the only figure of a JVM that
 says what it holds on to: how it grew from the end of the warm-up to the end, by the medians of a fifth of the readings each. Resident memory of JVM
-and Python is told beside it; it follows the collector's mood. `make soak-spark` runs this; it ends with 1 where memory was not flat.
+and Python is reported beside it; it follows the collector's mood. `make soak-spark` runs this; it ends with 1 where memory was not flat.
 """
 
 from __future__ import annotations

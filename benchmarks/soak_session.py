@@ -24,7 +24,7 @@ from waltz_log.client.inspection.inspect import ClusterInspector
 
 
 def resident_bytes(pid: int) -> int:
-    """Of the process and no other; 0 where the system does not tell."""
+    """Of the process and no other; 0 where the system does not report it."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -33,12 +33,12 @@ def resident_bytes(pid: int) -> int:
 
 TABLE_BATCHES = 250
 """Then comes the next table, with a query of its own, because a table without marks accepts no query that goes on. Delta lists the log's folder for
-each commit, and a local file system looks at every file in it: with three thousand commits of one day that is a third of a batch's time. (Expired
+each commit, and a local file system reads every file in it: with three thousand commits of one day that is a third of a batch's time. (Expired
 logs are removed by whole days.)"""
 
 
 class Weighed:
-    """A sink that looks at the driver's memory every so many batches."""
+    """A sink that reads the driver's memory every so many batches."""
 
     def __init__(self, spark: SparkSession, out: Path, every: int) -> None:
         jvm: Any = spark._jvm

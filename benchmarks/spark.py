@@ -18,7 +18,7 @@ from waltz_log.processes import launch
 __all__ = ["run_noop", "run_trigger", "submit"]
 
 TIMEOUT_S = 600.0
-"""Above what a driver takes, which is 60 s on a calm machine and 150 s on one of half its pace: it ends one that hangs."""
+"""Above the time of a driver, which is 60 s on a calm machine and 150 s on one of half its pace: it ends one that hangs."""
 _HERE = Path(__file__).resolve().parent
 
 
@@ -27,7 +27,7 @@ def run_noop(cluster: str, directory: Path, workload: Workload, conditions: Mapp
 
 
 def run_trigger(cluster: str, directory: Path, workload: Workload, conditions: Mapping[str, Any]) -> list[Measurement]:
-    """How long a trigger takes that finds one transaction: what a query costs when there is nearly nothing to do."""
+    """The duration of a trigger that finds one transaction: what a query costs when there is nearly nothing to do."""
     answer = submit("trigger", cluster, directory, workload)
     times = answer["triggers_ms"]
     parts = {f"{name}_ms": value for name, value in answer["parts_ms"].items() if name != "triggerExecution"}

@@ -2,9 +2,9 @@
 
 A query over the last transactions first, so that compiling, loading classes and starting workers are not measured: a streaming query does that
 once in weeks. Then the whole log with
-`Trigger.AvailableNow`. Counted is the time of its triggers, as Spark itself reports it: planning, reading, committing. What a query takes once, to
-start its planner process and to stop, is told beside it. `trigger`: one query that finds one new transaction at a time, and how long each of its
-triggers takes. The last line of output is the answer as JSON.
+`Trigger.AvailableNow`. Counted is the time of its triggers, as Spark itself reports it: planning, reading, committing. What a query needs once, to
+start its planner process and to stop, is reported beside it. `trigger`: one query that finds one new transaction at a time, and the duration of each
+of its triggers. The last line of output is the answer as JSON.
 
 Stands alone: spark-submit does not put the project's root on the path.
 """
@@ -37,7 +37,7 @@ TRIGGER_TIMEOUT_S = 30.0
 def run_query(
     spark: SparkSession, options: dict[str, str], checkpoint: Path, sink: Callable[[DataStreamWriter], DataStreamWriter]
 ) -> tuple[int, float, float]:
-    """Rows read, seconds that triggers took, and seconds from start to end."""
+    """Rows read, seconds of the triggers, and seconds from start to end."""
     rows = spark.readStream.format("waltz").options(**options).load()
     start_s = time.perf_counter()
     query = sink(rows.writeStream.trigger(availableNow=True).option("checkpointLocation", str(checkpoint))).start()

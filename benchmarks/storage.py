@@ -1,7 +1,7 @@
 """The storage engine alone: appends through a partition's store against a bare loop of write and fdatasync, verified reads, an index made again.
 
 No network and no second process. The store and the bare loop write the same blocks to the same disk in turns, so that both meet the machine's good
-and bad moments; what a core does is told by the processor's time.
+and bad moments; the processor time shows what a core does.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ BATCH = 1000
 
 
 class _Log:
-    """`making_s`: processor time that making it took."""
+    """`making_s`: processor time of making it."""
 
     def __init__(self, count: int, keys: int) -> None:
         draw = random.Random(1)

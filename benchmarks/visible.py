@@ -1,8 +1,8 @@
 """From the call of append to the row in the Delta table, as a reader without Spark sees it, at a trigger of one second.
 
-Single transactions at times that the trigger knows nothing of; the table is looked at with deltalake, over and over, and a transaction is visible
+Single transactions at times that the trigger knows nothing of; the table is read with deltalake, over and over, and a transaction is visible
 once the table's mark of its partition reaches its id: rows and mark come in one commit. deltalake reads only after the file of the next commit is
-there, because an observer that always asks it needs about 8 % of two cores. The job is `jobs/ingest.py` as anybody submits it.
+there, because an observer that always asks it needs about 8 % of two cores. The job is `jobs/ingest.py` as users submit it.
 
 The appends go on for more than two minutes. At this trigger the sink writes a checkpoint of the table's log every minute, and the batches beside it
 are slow, so several checkpoints must fall within the measured time. The conditions state how many the table's log had at its end.
@@ -172,7 +172,7 @@ def _driver(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def _latencies(client: SyncWaltzClient, table: _Table, appends: int) -> list[float]:
-    """In the order of the appends, which a thread of their own makes, so that looking delays none of them."""
+    """In the order of the appends, which a thread of their own makes, so checking the table delays none of them."""
     pending: dict[tuple[int, int], float] = {}
     found: dict[float, float] = {}
     lock = threading.Lock()

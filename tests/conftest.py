@@ -1,8 +1,7 @@
 """How property tests choose their examples.
 
-`make test` and a plain `pytest` derive the examples from the test's own code, so that a run passes or fails for everybody alike. `make explore` loads
-the profile `explore`, which draws new examples at each run; what it finds goes into the test as an `@example`.
-"""
+`make test` and a plain `pytest` derive the examples from the test's own code, so that a run passes or fails the same way everywhere. `make explore`
+loads the profile `explore`, which draws new examples at each run; what it finds goes into the test as an `@example`."""
 
 from __future__ import annotations
 

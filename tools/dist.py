@@ -80,7 +80,7 @@ def build_wheel(project: Path, target: Path) -> Path:
 
 
 def build_environment(wheel: Path, target: Path, *, level: int) -> Path:
-    """The archive. Modification times are kept: Python takes the compiled files along only while they fit their sources."""
+    """The archive. Modification times are kept: Python uses the compiled files only while they fit their sources."""
     with tarfile.open(target, "w:gz", compresslevel=level) as archive:
         launcher = LAUNCHER.replace("@VERSION@", f"{sys.version_info.major}.{sys.version_info.minor}")
         _add(archive, "bin/python", launcher.encode(), mode=0o755)
@@ -108,7 +108,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int) -> N
 
 
 def build(project: Path, target: Path, *, level: int) -> None:
-    """Fills `target` anew; it gets its name only when it is whole."""
+    """Fills `target` from the start; it gets its name only when it is whole."""
     jars = sorted((project / DELTA_JARS).glob("*.jar"))
     if not jars:
         raise FileNotFoundError(f"no jars in {DELTA_JARS}; run make setup")

@@ -1,9 +1,9 @@
 """Fetches jars once, with Spark's own resolver: Delta's into the folder that `conf/spark-defaults.conf` names, and with `kafka` those that
 `make bench-kafka` compares with.
 
-Of Delta's jars, those that Spark has too are left out: on one class path with Spark's own, the older ones would take their place.
+Of Delta's jars, those that Spark has too are left out: on one class path with Spark's own, the older ones would replace them.
 
-The folder gets its name only when it is whole, so an interrupted run leaves nothing that could be taken for a result. Run by `make`, in the
+The folder gets its name only when it is whole, so an interrupted run leaves nothing that could pass for a result. Run by `make`, in the
 project's folder.
 """
 

@@ -80,7 +80,7 @@ SECTIONS = [
 ]
 
 INTERNAL = {"CompactionSettings": "a storage node makes them from its own settings and from the policies of a topic"}
-"""Models that nobody but the platform fills, with the reason."""
+"""Models that only the platform fills, with the reason."""
 
 MATTER: list[tuple[tuple[tuple[str, str], ...], str]] = [
     (

@@ -1,6 +1,6 @@
 """Prepares the installed Spark to start faster. `make setup` runs it once, in the project's folder.
 
-A driver spends most of its start on loading 16,000 classes, and each Python process that Spark starts compiles the modules of `pyspark.zip` anew.
+A driver spends most of its start on loading 16,000 classes, and each Python process that Spark starts compiles the modules of `pyspark.zip` again.
 Two files save that work:
 
 - an archive of the classes that a short job loaded, which `conf/spark-defaults.conf` names in Java's options. Java ignores an archive that is
@@ -62,7 +62,7 @@ def compile_modules(archive: Path) -> None:
 
 
 def archive_classes(project: Path, program: Path = PROGRAM) -> str | None:
-    """Makes the archive anew with a driver that runs `program`. Returns what went wrong in one sentence, or None."""
+    """Makes the archive again with a driver that runs `program`. Returns what went wrong in one sentence, or None."""
     target = project / ARCHIVE
     target.unlink(missing_ok=True)
     log = target.with_name("spark-start.log")
@@ -98,7 +98,7 @@ def _java_options(settings: str) -> str:
 
 
 def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Without the caller's own Spark settings. A folder of settings would also stand in the class path, where Java refuses it."""
+    """Without the caller's own Spark settings. A folder of settings would also be in the class path, where Java refuses it."""
     kept = {name: value for name, value in given.items() if name not in ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     return {**kept, "PATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -52,7 +52,7 @@ from waltz_log.processes.local_cluster import LocalCluster
 
 
 class Appender(threading.Thread):
-    """Appends until it is told to stop, whatever happens to the cluster. What is in the log is for the log to say; this only keeps it growing."""
+    """Appends until it is stopped, whatever happens to the cluster. What is in the log is for the log to say; this only keeps it growing."""
 
     def __init__(self, cluster: str, seed: int, *, per_s: float) -> None:
         super().__init__(name="appender", daemon=True)
@@ -85,7 +85,7 @@ class Appender(threading.Thread):
 
 
 @dataclass
-class Told:
+class Reported:
     """What happened, for the summary."""
 
     driver: Counter[str] = field(default_factory=Counter)
@@ -126,7 +126,7 @@ class Chaos:
         self.table, self.checkpoint = directory / "table", directory / "checkpoint"
         self._last_words, self._log = directory / "last-words", directory / "drivers.log"
         self._older = directory / "older-checkpoint"
-        self.told = Told()
+        self.reported = Reported()
         self._cluster: LocalCluster
         self._key = ""
         self._settling: Settling
@@ -139,8 +139,8 @@ class Chaos:
             with ClusterInspector(self._cluster.cluster) as inspector:
                 self._key = str(inspector.parameters.key)
             user = TableUser(self.table, self._key, random.Random(self._rng.random()))
-            self._settling = Settling(user, self._cluster.cluster, self._key, self._directory, self.checkpoint, self._rng, self._tell)
-            self.told.actions = self._settling.found.outcomes
+            self._settling = Settling(user, self._cluster.cluster, self._key, self._directory, self.checkpoint, self._rng, self._announce)
+            self.reported.actions = self._settling.found.outcomes
             appender = Appender(self._cluster.cluster, self._seed, per_s=per_s)
             appender.start()
             for number, end in enumerate(lives):
@@ -150,7 +150,7 @@ class Chaos:
                 self._live(number, end, struck=number in struck)
             appender.stop()
             self._race()
-            self.told.exits += self._settling.found.exits
+            self.reported.exits += self._settling.found.exits
             table, log = held(self.table, self._key, self._partitions), log_rows(self._cluster.cluster)
             deleted, foreign = user.edits.at(table.version)
             behind = not_reached(ends_of(log), table.marks)
@@ -159,7 +159,7 @@ class Chaos:
     def _live(self, number: int, end: str, *, struck: bool) -> None:
         """One life, from submission to its end. A life that ends by itself (a killed planner ends its query) is followed by another."""
         for _ in range(ENDS_BORNE):
-            self._tell(f"life {number}: ends at {end}")
+            self._announce(f"life {number}: ends at {end}")
             environment = spark_environment(WALTZ_TEST_GAP=end, WALTZ_TEST_LAST_WORDS=str(self._last_words))
             words = self._words()
             script = INGEST if end == ANYWHERE else KILLED
@@ -179,11 +179,11 @@ class Chaos:
                 if end != ANYWHERE:
                     assert self._words() == [*words, end], "the driver died at another place than it was told to"
                     self._check_gap(end)
-                self.told.driver[end] += 1
+                self.reported.driver[end] += 1
                 return
             if code not in ENDED_BY_ITSELF:
                 raise AssertionError(f"a driver ended by itself with code {code}, see {self._log}:\n{self._log.read_text()[-3000:]}")
-            self.told.exits[code] += 1
+            self.reported.exits[code] += 1
         raise AssertionError(f"{ENDS_BORNE} drivers in a row ended by themselves, see {self._log}:\n{self._log.read_text()[-3000:]}")
 
     def _check_gap(self, end: str) -> None:
@@ -226,8 +226,8 @@ class Chaos:
             self._cluster.kill(name)
             time.sleep(self._rng.uniform(0, 1))
             self._cluster.start(name)
-        self._tell(f"killed a {kind}")
-        self.told.others[kind] += 1
+        self._announce(f"killed a {kind}")
+        self.reported.others[kind] += 1
 
     def _kill_driver(self, driver: subprocess.Popen[bytes]) -> None:
         """The JVM and the Python process are one driver; now and then only the JVM goes, and its other half notices."""
@@ -244,11 +244,11 @@ class Chaos:
             shutil.copytree(self.checkpoint, self._older)
         elif number == lives // 2 and self.checkpoint.exists():
             shutil.rmtree(self.checkpoint)
-            self.told.checkpoints["deleted"] += 1
+            self.reported.checkpoints["deleted"] += 1
         elif number == 2 * lives // 3 and self._older.exists():
             shutil.rmtree(self.checkpoint, ignore_errors=True)
             self._older.rename(self.checkpoint)
-            self.told.checkpoints["older"] += 1
+            self.reported.checkpoints["older"] += 1
             self._settling.older_checkpoint()
 
     def _race(self) -> None:
@@ -269,7 +269,7 @@ class Chaos:
                 end_driver(driver)
         assert codes == [0, 0], f"a racing driver failed, see {self._log}:\n{self._log.read_text()[-3000:]}"
 
-    def _tell(self, text: str) -> None:
+    def _announce(self, text: str) -> None:
         if self._say:
             print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
@@ -295,7 +295,7 @@ def main() -> int:
     began_s = time.monotonic()
     drawn = actions_of(arguments.kills, random.Random(seed))
     wrong = chaos.run(lives_of(arguments.kills, random.Random(seed)), strikes=arguments.kills // 3, actions=drawn)
-    print(chaos.told)
+    print(chaos.reported)
     print(f"{len(table_rows(chaos.table))} rows, {time.monotonic() - began_s:.0f} s")
     for line in wrong:
         print(f"wrong: {line}")

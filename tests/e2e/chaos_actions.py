@@ -16,7 +16,7 @@ from typing import Literal
 
 from tests.e2e.chaos_tables import TableUser
 
-__all__ = ["ACTIONS", "OLDER", "START", "Action", "actions_of", "follow", "judge", "outcome_of", "told_in"]
+__all__ = ["ACTIONS", "OLDER", "START", "Action", "actions_of", "follow", "judge", "outcome_of", "reported_in"]
 
 _TOLD = re.compile(r"waltz_delta\.errors\.(\w+): ([^\n]*)")
 
@@ -80,7 +80,7 @@ def actions_of(kills: int, rng: random.Random) -> list[str]:
     return [turn[number % len(turn)] for number in range(kills * 3 // 4)]
 
 
-def told_in(text: str) -> tuple[str, str] | None:
+def reported_in(text: str) -> tuple[str, str] | None:
     """The innermost of the sink's errors in what a driver printed, which comes last: its name and its line."""
     found = _TOLD.findall(text)
     return found[-1] if found else None
@@ -104,16 +104,16 @@ def follow(name: str, line: str, user: TableUser, checkpoint: Path) -> list[str]
     return wrong
 
 
-def judge(action: Action, told: Sequence[str], *, restarted: bool) -> list[str]:
+def judge(action: Action, reported: Sequence[str], *, restarted: bool) -> list[str]:
     """What is wrong with the errors that ended the query after an action. One that was followed brings no other."""
-    wrong = [f"ended with {name}, where {' or '.join(action.ends) or 'nothing'} was expected" for name in told if name not in action.ends]
-    if len(told) > 1:
-        wrong.append(f"ended {len(told)} times: {', '.join(told)}")
+    wrong = [f"ended with {name}, where {' or '.join(action.ends) or 'nothing'} was expected" for name in reported if name not in action.ends]
+    if len(reported) > 1:
+        wrong.append(f"ended {len(reported)} times: {', '.join(reported)}")
     quiet = action.silent == "always" or (action.silent == "restarted" and restarted)
-    if action.ends and not told and not quiet:
+    if action.ends and not reported and not quiet:
         wrong.append(f"the query went on, where {' or '.join(action.ends)} was expected")
     return wrong
 
 
-def outcome_of(told: Sequence[str]) -> str:
-    return "equal" if not told else f"{', '.join(told)}, then equal"
+def outcome_of(reported: Sequence[str]) -> str:
+    return "equal" if not reported else f"{', '.join(reported)}, then equal"

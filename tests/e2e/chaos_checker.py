@@ -75,13 +75,13 @@ class Held(NamedTuple):
     rows: list[Row]
     marks: dict[int, int]
     int96: list[str]
-    """Columns whose timestamps most readers take for nanoseconds."""
+    """Columns whose timestamps most readers interpret as nanoseconds."""
 
 
 def held(path: Path, cluster_key: str, partitions: int) -> Held:
     table = DeltaTable(str(path))
-    told = {partition: table.transaction_version(app_id(cluster_key, partition)) for partition in range(partitions)}
-    marks = {partition: mark for partition, mark in told.items() if mark is not None and mark >= 0}
+    reported = {partition: table.transaction_version(app_id(cluster_key, partition)) for partition in range(partitions)}
+    marks = {partition: mark for partition, mark in reported.items() if mark is not None and mark >= 0}
     return Held(table.version(), _rows_of(table), marks, int96_columns(table))
 
 

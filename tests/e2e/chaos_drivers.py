@@ -1,4 +1,4 @@
-"""Spark drivers as anybody starts them, and how one ends with all that it started."""
+"""Spark drivers as users start them, and how one ends with all that it started."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 INGEST, KILLED = "jobs/ingest.py", "tests/e2e/killed_driver.py"
 ANYWHERE = "anywhere"
 PATIENCE_S = 900.0
-"""A life takes seven seconds of an idle machine, minutes of a busy one."""
+"""A life lasts seven seconds of an idle machine, minutes of a busy one."""
 
 
 ENDS_BORNE = 6
 """Drivers in a row that end by themselves: Spark gives a Python process ten seconds to start, too few on a busy machine. More are no bad luck."""
 
 ENDED_BY_ITSELF = (1, 3, 137, 143)
-"""Exit codes of such a driver: nobody answered, a process of it was killed, or it ran out of time."""
+"""Exit codes of such a driver: no answer, a process of it was killed, or it ran out of time."""
 
 SHORT_LIVED = (
     "--driver-java-options=-Dlog4j2.configurationFile=conf/log4j2.properties -XX:SharedArchiveFile=.cache/spark.jsa "
@@ -43,17 +43,17 @@ def spark_environment(**more: str) -> dict[str, str]:
 
 
 def submit(script: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """A driver as anybody starts one, but that it ends with this process; what it says is added to `log`. Call it in the main thread."""
+    """A driver as users start one, but that it ends with this process; what it says is added to `log`. Call it in the main thread."""
     command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
     command += ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
-    with log.open("ab") as told:
+    with log.open("ab") as reported:
         return subprocess.Popen(
             [*command, FAILURES_BORNE, *SHORT_LIVED, str(ROOT / script), *arguments],
             cwd=ROOT,
             env=environment or spark_environment(),
             stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=told,
+            stdout=reported,
+            stderr=reported,
         )
 
 

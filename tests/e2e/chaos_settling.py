@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.e2e.chaos_actions import ACTIONS, OLDER, START, Action, follow, judge, outcome_of, told_in
+from tests.e2e.chaos_actions import ACTIONS, OLDER, START, Action, follow, judge, outcome_of, reported_in
 from tests.e2e.chaos_checker import differences_below_marks, held, log_rows, marks_of
 from tests.e2e.chaos_drivers import ENDED_BY_ITSELF, ENDS_BORNE, INGEST, KILLED, PATIENCE_S, end_driver, spark_environment, submit
 from tests.e2e.chaos_tables import TableUser, known_id, table_id
@@ -103,11 +103,11 @@ class Settling:
         if action.act is not None:
             action.act(self._user)
         if action.checkpoint:
-            self._take_checkpoint(ahead=action.checkpoint == "ahead")
+            self._remove_checkpoint(ahead=action.checkpoint == "ahead")
 
     def _settle(self, name: str, action: Action, driver: subprocess.Popen[bytes] | None, *, restarted: bool) -> str:
         """Until the table holds what the log holds now. Keeps what is wrong, and gives what came of it."""
-        target, told, wrong, ends = self._log_marks(), list[str](), list[str](), 0
+        target, reported, wrong, ends = self._log_marks(), list[str](), list[str](), 0
         while True:
             driver = driver or self._start()
             try:
@@ -119,10 +119,10 @@ class Settling:
                 break
             with self._log.open("rb") as file:
                 file.seek(self._started_at)
-                failure = told_in(file.read().decode(errors="replace"))
-            if code in (REFUSED, USAGE) and failure is not None and len(told) < 3:
+                failure = reported_in(file.read().decode(errors="replace"))
+            if code in (REFUSED, USAGE) and failure is not None and len(reported) < 3:
                 self._say(f"{name}: {': '.join(failure)}")
-                told.append(failure[0])
+                reported.append(failure[0])
                 wrong += follow(*failure, self._user, self._checkpoint)
             elif code in ENDED_BY_ITSELF and ends < ENDS_BORNE:
                 self._say(f"{name}: a driver ended by itself with code {code}")
@@ -132,14 +132,14 @@ class Settling:
                 raise AssertionError(f"{name}: a driver ended by itself with code {code}, see {self._log}:\n{self._log.read_text()[-3000:]}")
         table = held(self._user.path, self._key, len(target))
         deleted, foreign = self._user.edits.at(table.version)
-        wrong += judge(action, told, restarted=restarted)
+        wrong += judge(action, reported, restarted=restarted)
         wrong += differences_below_marks(log_rows(self._cluster), table, deleted=deleted, foreign=foreign)
         self.found.wrong += [f"after {name}: {line}" for line in wrong]
         for line in wrong:
             self._say(f"wrong after {name}: {line}")
-        return outcome_of(told) if not wrong else "wrong"
+        return outcome_of(reported) if not wrong else "wrong"
 
-    def _take_checkpoint(self, *, ahead: bool) -> None:
+    def _remove_checkpoint(self, *, ahead: bool) -> None:
         """Of a query that fills another table from the same log: `ahead` one that reads to its end, otherwise one that dies after a batch."""
         self._others += 1
         other = self._directory / f"other-{self._others}"

@@ -1,7 +1,7 @@
 """What people do to a table beside the sink, through delta-rs, and which rows a table must hold after it.
 
-A user's own changes are part of what is expected: rows that were deleted stay away, rows that were added stay. A RESTORE takes back what was changed
-after the version it restores; a table that is removed or replaced takes its changes with it.
+A user's own changes are part of what is expected: rows that were deleted stay away, rows that were added stay. A RESTORE undoes what was changed
+after the version it restores; a table that is removed or replaced loses its changes too.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Edits:
 
 
 class TableUser:
-    """Works on one table as somebody would who knows nothing of the sink. `edits` says what that means for its rows."""
+    """Works on one table as a user would who does not know the sink. `edits` says what that means for its rows."""
 
     def __init__(self, path: Path, cluster_key: str, rng: random.Random) -> None:
         self.path, self._key, self._rng = path, cluster_key, rng
@@ -114,7 +114,7 @@ class TableUser:
         self.restore_to(self._rng.randrange(max(self._readable_from, newest - RESTORED_BACK), newest))
 
     def restore_and_write(self) -> None:
-        """RESTORE, and then more commits than a hurried look at the table's history reads."""
+        """RESTORE, and then more commits than a quick scan of the table's history reads."""
         self.restore()
         for _ in range(60):
             self.append()
@@ -153,8 +153,8 @@ class TableUser:
             foreign, rows = self._foreign_rows(5)
             self.edits = Edits(foreign=foreign)
         new, old = self.path.with_name("replacing"), self.path.with_name("replaced")
-        told = [Transaction(app_id(self._key, p), mark) for p, mark in sorted(kept.items())]
-        write_deltalake(new, rows, commit_properties=CommitProperties(app_transactions=told) if told else None)
+        reported = [Transaction(app_id(self._key, p), mark) for p, mark in sorted(kept.items())]
+        write_deltalake(new, rows, commit_properties=CommitProperties(app_transactions=reported) if reported else None)
         self.path.rename(old)
         if self.path.exists():  # a query wrote there just now
             shutil.rmtree(self.path)

@@ -18,7 +18,7 @@ ARCHIVE = ROOT / ".cache" / "spark.jsa"
 CALLERS_OWN = ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS")
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
-"""For drivers that end before the optimizing compiler has paid for itself: for a few commits they take four tenths less processor time."""
+"""For drivers that end before the optimizing compiler has paid for itself: for a few commits they need four tenths less processor time."""
 
 
 @pytest.fixture(scope="session")

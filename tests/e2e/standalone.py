@@ -115,7 +115,7 @@ class StandaloneSpark:
             with urllib.request.urlopen(f"http://{HOST}:{self._web}/json/", timeout=5) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
-        except (OSError, json.JSONDecodeError):  # nobody there yet, or a master that serves its first page at every address
+        except (OSError, json.JSONDecodeError):  # no process there yet, or a master that serves its first page at every address
             return None
 
     def executors(self) -> list[psutil.Process]:
@@ -125,7 +125,7 @@ class StandaloneSpark:
         return [child for child in children if EXECUTOR in _command(child)]
 
     def kill_executor(self, executor: psutil.Process) -> None:
-        """SIGKILL; the worker is told to start another by the master."""
+        """SIGKILL; the worker is ordered to start another by the master."""
         executor.send_signal(signal.SIGKILL)
 
     def log(self, name: str) -> Path:

@@ -18,7 +18,7 @@ import pytest
 
 from pyspark_waltz.options import SourceOptions
 from pyspark_waltz.testing import StubCluster
-from tests.e2e.chaos_actions import ACTIONS, START, Action, actions_of, follow, judge, told_in
+from tests.e2e.chaos_actions import ACTIONS, START, Action, actions_of, follow, judge, reported_in
 from tests.e2e.chaos_checker import Held, Row, differences_below_marks, held
 from tests.e2e.chaos_tables import Edits, TableUser, known_id, table_id
 from waltz_delta.base import internal
@@ -91,7 +91,7 @@ class Job:
             run.run()
         if run.error is None:
             return None
-        found = told_in(f"{type(run.error).__module__}.{type(run.error).__qualname__}: {run.error}")
+        found = reported_in(f"{type(run.error).__module__}.{type(run.error).__qualname__}: {run.error}")
         if found is None:
             raise run.error
         return found
@@ -135,15 +135,15 @@ class Job:
         elif action.act is not None:
             action.act(self.user)
         if action.checkpoint:
-            self._take_checkpoint(action.checkpoint)
+            self._remove_checkpoint(action.checkpoint)
         self.append()
-        told, wrong = list[str](), list[str]()
+        reported, wrong = list[str](), list[str]()
         found = self.run(action)
-        while found is not None and len(told) < 3:
-            told.append(found[0])
+        while found is not None and len(reported) < 3:
+            reported.append(found[0])
             wrong += follow(*found, self.user, self.checkpoint)
             found = self.run()
-        return wrong + judge(action, told, restarted=False) + self.differences()
+        return wrong + judge(action, reported, restarted=False) + self.differences()
 
     def differences(self) -> list[str]:
         found = held(self.table, str(self.cluster.key), PARTITIONS)
@@ -155,7 +155,7 @@ class Job:
         ]
         return reached + differences_below_marks(self.log, found, deleted=deleted, foreign=foreign)
 
-    def _take_checkpoint(self, place: str) -> None:
+    def _remove_checkpoint(self, place: str) -> None:
         """Of a query that fills another table from the same log."""
         other = self._directory / f"other-{len(list(self._directory.glob('other-*')))}"
         if place == "ahead":

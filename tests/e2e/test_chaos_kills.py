@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.chaos import Chaos, Told, lives_of
+from tests.e2e.chaos import Chaos, Reported, lives_of
 from tests.e2e.chaos_checker import Row, differences
 from tests.e2e.chaos_drivers import ANYWHERE
 from tests.e2e.killed_driver import GAPS
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.timeout(3600)
 SEED = 11
 
 
-def killed_at_the_gaps(directory: Path, kills_of_a_gap: int, *, strikes: int, actions: Sequence[str] = ()) -> Told:
+def killed_at_the_gaps(directory: Path, kills_of_a_gap: int, *, strikes: int, actions: Sequence[str] = ()) -> Reported:
     """What happened, after the table was compared with the log."""
     lives = [*GAPS] * kills_of_a_gap
     random.Random(SEED).shuffle(lives)
     lives[lives.index("commit")], lives[0] = lives[0], "commit"  # files of a first batch, and no table to name them
     chaos = Chaos(directory, SEED)
     assert chaos.run(lives, strikes=strikes, actions=actions) == []
-    assert chaos.told.driver == dict.fromkeys(GAPS, kills_of_a_gap)
-    return chaos.told
+    assert chaos.reported.driver == dict.fromkeys(GAPS, kills_of_a_gap)
+    return chaos.reported
 
 
 def test_a_driver_killed_at_each_gap_leaves_each_transaction_once(tmp_path: Path) -> None:
@@ -37,9 +37,9 @@ def test_a_driver_killed_at_each_gap_leaves_each_transaction_once(tmp_path: Path
 @pytest.mark.long
 def test_sixteen_drivers_killed_at_the_gaps_leave_each_transaction_once(tmp_path: Path) -> None:
     """Also: an older checkpoint, and one of the actions, which `test_chaos_actions` has all of."""
-    told = killed_at_the_gaps(tmp_path, 4, strikes=4, actions=["restored-committing"])
-    assert told.actions == {"restored-committing: RestoreOvertaken, then equal": 1}
-    assert told.checkpoints == {"deleted": 1, "older": 1}
+    reported = killed_at_the_gaps(tmp_path, 4, strikes=4, actions=["restored-committing"])
+    assert reported.actions == {"restored-committing: RestoreOvertaken, then equal": 1}
+    assert reported.checkpoints == {"deleted": 1, "older": 1}
 
 
 def test_lives_end_at_each_gap_and_anywhere_in_equal_parts() -> None:
@@ -52,7 +52,7 @@ LOG = [Row(partition, at, at * 7) for partition in range(2) for at in range(3)]
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "reported"),
     [
         (LOG, []),
         ([*LOG, LOG[2]], ["2 times: partition=0 transaction_id=2"]),
@@ -63,8 +63,8 @@ LOG = [Row(partition, at, at * 7) for partition in range(2) for at in range(3)]
         ([*LOG[:-1], LOG[-1]._replace(checksum=1), LOG[-1]], ["2 times: partition=1 transaction_id=2"]),
     ],
 )
-def test_the_checker_names_what_differs(table: list[Row], told: list[str]) -> None:
-    assert differences(LOG, table, {0: 2, 1: 2}) == told
+def test_the_checker_names_what_differs(table: list[Row], reported: list[str]) -> None:
+    assert differences(LOG, table, {0: 2, 1: 2}) == reported
 
 
 def test_the_checker_compares_marks_and_reports_ten_differences_at_most() -> None:

@@ -50,7 +50,7 @@ class Landing:
         self.expected += [Row(partition, first + n, zlib.crc32(each, (first + n) % 9)) for n, each in enumerate(data)]
 
     def run(self, **options: str) -> None:
-        """To the end of the log. A source is loaded once for the same options: that takes processes of its own, as starting a query does."""
+        """To the end of the log. A source is loaded once for the same options: that needs processes of its own, as starting a query does."""
         key = tuple(sorted(options.items()))
         if key not in self._frames:
             self._frames[key] = self.spark.readStream.format(self.source).options(cluster=self.cluster.address, **options).load()

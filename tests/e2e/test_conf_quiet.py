@@ -36,6 +36,6 @@ def test_a_session_prints_warnings_and_errors_only(tmp_path: Path, spark_environ
     done = subprocess.run(command, cwd=tmp_path, env=spark_environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "progress of the job"
-    told = done.stderr.splitlines()
-    assert not [line for line in told if "[Stage" in line]
-    assert len(told) <= 15, "\n".join(told)
+    reported = done.stderr.splitlines()
+    assert not [line for line in reported if "[Stage" in line]
+    assert len(reported) <= 15, "\n".join(reported)

@@ -96,7 +96,7 @@ def one_commit_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internal.TableTransaction, "commit", commit)
 
 
-def test_letters_are_reported_once_and_before_any_table_moves_past_them_wherever_drivers_die(
+def test_letters_are_reported_once_and_before_any_table_passes_them_even_if_drivers_die(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = raw(spark, ROWS)
@@ -224,12 +224,12 @@ def test_the_job_reports_what_would_land_and_then_does_it(spark: Any, spark_envi
         # spark-submit writes what the program says on stderr, its progress, to stdout as well
         return [line for line in done.stdout.splitlines() if not line.startswith("replay of cluster")]
 
-    told = [f"table={tmp_path / 'all'} landed=2 still=2 waiting=0", "  1 is not UTF-8", "  1 is not one JSON object"]
+    reported = [f"table={tmp_path / 'all'} landed=2 still=2 waiting=0", "  1 is not UTF-8", "  1 is not one JSON object"]
     if dry_run:  # starts a JVM of its own
-        assert job("--dry-run") == [f"would land {told[0]}", *told[1:]]
+        assert job("--dry-run") == [f"would land {reported[0]}", *reported[1:]]
         assert table(spark, tmp_path / "all", "transaction_id") == [(0,)], "a dry run changes nothing"
         assert spark.read.format("delta").load(str(tmp_path / "dead")).where("replayed_at IS NOT NULL").count() == 0
-    assert job() == [f"landed {told[0]}", *told[1:]]
+    assert job() == [f"landed {reported[0]}", *reported[1:]]
     assert table(spark, tmp_path / "all", "transaction_id", "k", "n") == [(0, "a", 1), (1, "a", None), (3, "b", None)]
     done = spark.read.format("delta").load(str(tmp_path / "dead")).where("replayed_at IS NOT NULL")
     assert table_rows(done, "transaction_id", "reason") == [(1, "n is not INT"), (3, "n is not INT")]
@@ -263,26 +263,26 @@ def test_after_a_restore_letters_wait_until_the_stream_has_come_so_far_again(spa
 
 
 def test_letters_are_reported_again_where_their_table_was_restored_together_with_its_target(spark: Any, tmp_path: Path) -> None:
-    """As after all tables were set back to yesterday: the log comes again, and nobody else remembers its letters."""
+    """As after all tables were set back to yesterday: the log comes again, and nothing else remembers its letters."""
     settings = landing(tmp_path, outputs=landing(tmp_path).model_dump()["outputs"][:1], unrouted="skip")
     Landing(settings, KEY).write(raw(spark, ROWS[:1]))
     empty = internal.table_version(spark, str(tmp_path / "dead"))
     Landing(settings, KEY).write(raw(spark, ROWS[:4]))
-    told = [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")]
-    assert letters(spark, tmp_path) == told
+    reported = [("all", 0, 1, "n is not INT"), ("all", 0, 3, "n is not INT")]
+    assert letters(spark, tmp_path) == reported
     DeltaTable.forPath(spark, str(tmp_path / "all")).restoreToVersion(0)
     DeltaTable.forPath(spark, str(tmp_path / "dead")).restoreToVersion(empty)
     Landing(settings, "another cluster").write(raw(spark, ROWS[1:2]))
     Landing(settings, KEY).write(raw(spark, ROWS[:4]))
     found = spark.read.format("delta").load(str(tmp_path / "dead"))
-    assert letters(spark, tmp_path) == [told[0], *told], "the other cluster's is its own"
+    assert letters(spark, tmp_path) == [reported[0], *reported], "the other cluster's is its own"
     assert found.where("cluster != 'another cluster'").count() == 2
     Landing(settings, KEY).write(raw(spark, ROWS[:4]))
-    assert letters(spark, tmp_path) == [told[0], *told]
+    assert letters(spark, tmp_path) == [reported[0], *reported]
 
 
-def test_landings_that_share_a_table_of_letters_report_each_what_none_of_their_own_routes_takes(spark: Any, tmp_path: Path) -> None:
-    """The first one to get so far told for both: what the other's routes do not take was nowhere."""
+def test_landings_that_share_a_dead_letter_table_each_report_what_their_own_routes_miss(spark: Any, tmp_path: Path) -> None:
+    """The first one to get so far reported for both: what the other's routes do not match was nowhere."""
     first, second = landing(tmp_path).model_dump()["outputs"]
     second["route"]["headers"] = (STRAY,)
     rows = raw(spark, ROWS[:5])

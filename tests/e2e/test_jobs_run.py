@@ -1,4 +1,4 @@
-"""The jobs as anybody submits them, over a real cluster: a driver killed at the worst moment, SIGTERM, and the one line that says what is wrong."""
+"""The jobs as users submit them, over a real cluster: a driver killed at the worst moment, SIGTERM, and the one line that says what is wrong."""
 
 from __future__ import annotations
 
@@ -207,8 +207,8 @@ def test_every_error_becomes_one_line_and_a_code(
 
     monkeypatch.setattr(job, "run_pipelines", fail)
     assert job.ingest(["--cluster=x", "--table=t", "--checkpoint=c"]) == code
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith("ingest: ")
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 1
+    assert reported[0].startswith("ingest: ")
     if line is not None:
-        assert told == [f"ingest: {line}"]
+        assert reported == [f"ingest: {line}"]

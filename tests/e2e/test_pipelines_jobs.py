@@ -181,8 +181,8 @@ def test_a_backfill_that_dies_and_a_stream_after_it_leave_each_row_once(
     for table, line in zip(settings.tables, done, strict=True):
         held = DeltaTable(table)
         rows = held.to_pyarrow_table().num_rows
-        told = f"version={held.version()} rows={rows} transactions=25 dead_letters=0 marks={marks}"
-        assert line == f"done {settings.name} table={table} {told}"
+        reported = f"version={held.version()} rows={rows} transactions=25 dead_letters=0 marks={marks}"
+        assert line == f"done {settings.name} table={table} {reported}"
     assert min(first for node in cluster.nodes for partition, first, _ in node.reads if partition == 0) == 150, "the stream began at the marks"
 
 
@@ -190,18 +190,18 @@ def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spa
     cluster = stub()
     fill_log(cluster, 0, 40)
     (tmp_path / "blocked").write_text("a file")
-    told: list[str] = []
+    reported: list[str] = []
     stop = Stop()
     missing = tmp_path / "not yet"
     later = pipeline(cluster, tmp_path, "later", source={"cluster": str(missing)}, restart=RestartSettings(pause_s=1, attempts_max=3))
     never = pipeline(cluster, tmp_path, "never", source={"cluster": "nowhere"}, restart=RestartSettings(pause_s=2, attempts_max=2))
     runs = {
-        settings.name: Run(spark, settings, board, stop, lambda name, line: told.append(f"{name}: {line}"))
+        settings.name: Run(spark, settings, board, stop, lambda name, line: reported.append(f"{name}: {line}"))
         for settings in (pipeline(cluster, tmp_path), pipeline(cluster, tmp_path, "blocked"), later, never)
     }
 
     def appear() -> None:
-        while not any(line.startswith("later: ") for line in told):
+        while not any(line.startswith("later: ") for line in reported):
             time.sleep(0.01)
         missing.write_text(cluster.path.read_text())
 
@@ -218,11 +218,11 @@ def test_a_pipeline_that_fails_is_started_again_and_stops_none_of_the_others(spa
     assert given_up is not None
     assert (blocked.code, blocked.final) == (USAGE, True)
     assert isinstance(runs["blocked"].error, NotADeltaTable)
-    assert [line for line in told if line.startswith("never")] == [
+    assert [line for line in reported if line.startswith("never")] == [
         "never: cluster unavailable: no such file: address=nowhere (starting again in 2 s)",
         "never: cluster unavailable: no such file: address=nowhere (starting again in 4 s)",
     ]
-    assert not any(line.startswith("blocked") for line in told), "what cannot pass is not tried again"
+    assert not any(line.startswith("blocked") for line in reported), "what cannot pass is not tried again"
     deadline = time.monotonic() + PATIENCE_S
     while (status := board.statuses()["legs"]).landed != {0: 40, 1: 0}:
         assert time.monotonic() < deadline, status
@@ -248,30 +248,30 @@ def test_a_job_from_arguments_lands_restarts_and_reports_what_does_not_decode_as
         arguments += ["--schema=tail STRING, at TIMESTAMP", "--timestamp-unit=ms", "--headers=1", *more]
         return parse_arguments(job, [*arguments, *(["--keys=tail"] if job == "upsert" else [])], upsert=job == "upsert").pipelines[0]
 
-    told: list[str] = []
+    reported: list[str] = []
 
-    def tell(name: str, line: str) -> None:
-        told.append(line)
+    def announce(name: str, line: str) -> None:
+        reported.append(line)
         late.write_text(cluster.path.read_text())
 
-    kept = Run(spark, settings("kept", f"--dead-letters={tmp_path / 'dead'}"), board, Stop(), tell)
+    kept = Run(spark, settings("kept", f"--dead-letters={tmp_path / 'dead'}"), board, Stop(), announce)
     run_to_end(kept)
     assert kept.error is None
-    assert told == [f"cluster unavailable: no such file: address={late} (starting again in 1 s)"]
+    assert reported == [f"cluster unavailable: no such file: address={late} (starting again in 1 s)"]
     utc = {"a": datetime.fromtimestamp(moment / 1000, UTC), "c": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}
     for found in (DeltaTable(str(tmp_path / "kept")).to_pyarrow_table(), dataset_at(str(tmp_path / "kept"), {0: 3}).to_table()):
         assert dict(zip(found["tail"].to_pylist(), found["at"].to_pylist(), strict=True)) == utc
     letters = DeltaTable(str(tmp_path / "dead")).to_pyarrow_table()
     assert letters["transaction_id"].to_pylist() == [1]
     assert str(letters["reason"][0]).startswith("at is the number 1700000000000000: out of bounds for timestamp_unit=ms; check the unit")
-    strict = Run(spark, settings("strict"), board, Stop(), tell)
+    strict = Run(spark, settings("strict"), board, Stop(), announce)
     run_to_end(strict)
-    assert len(told) == 1, "what cannot pass is not tried again"
+    assert len(reported) == 1, "what cannot pass is not tried again"
     assert strict.failure is not None
     assert strict.failure.final
     for part in ("transaction 1 of partition 0: at is the number 1700000000000000", "--dead-letters PATH", "--undecodable", f"path={tmp_path}"):
         assert part in strict.failure.line
-    forgotten = Run(spark, settings("forgotten", "--undecodable=skip"), board, Stop(), tell)
+    forgotten = Run(spark, settings("forgotten", "--undecodable=skip"), board, Stop(), announce)
     run_to_end(forgotten)
     assert (forgotten.error, held(str(tmp_path / "forgotten"))) == (None, [(0, 0), (0, 2)])
 
@@ -293,7 +293,7 @@ def test_a_running_pipeline_stops_when_asked(spark: Any, stub: Stub, board: Stat
 
 @pytest.fixture(scope="module")
 def filled(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StubCluster, Path]]:
-    """A log that is landed once for all: a read of it starts processes, which is most of what these tests take."""
+    """A log that is landed once for all: a read of it starts processes, which is most of the time of these tests."""
     directory = tmp_path_factory.mktemp("filled")
     cluster = StubCluster(directory)
     fill_log(cluster, 0, 60)
@@ -305,7 +305,7 @@ def filled(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
 
 @pytest.fixture
 def landed(filled: tuple[StubCluster, Path], tmp_path: Path) -> tuple[StubCluster, PipelineSettings]:
-    """Tables of one's own. The log is everybody's."""
+    """Tables of each test. All tests share the log."""
     cluster, directory = filled
     for name in ("legs", "legs-newest"):
         shutil.copytree(directory / name, tmp_path / name)
@@ -357,9 +357,9 @@ def test_an_audit_names_what_was_planted(spark: Any, landed: tuple[StubCluster, 
     assert "missing: partition=0 transaction_id=10-12" in out
     assert "and 1 more" in out
     print_report(found, "json", 3)
-    told = json.loads(capsys.readouterr().out)
-    assert [len(table["differences"]) for table in told] == [4, 4]
-    assert told[0]["partitions"]["1"] | {"checksum": 0} == {
+    reported = json.loads(capsys.readouterr().out)
+    assert [len(table["differences"]) for table in reported] == [4, 4]
+    assert reported[0]["partitions"]["1"] | {"checksum": 0} == {
         "first": 0,
         "last": 19,
         "transactions": 20,
@@ -384,9 +384,9 @@ def test_an_audit_names_a_log_with_holes_a_mark_ahead_of_it_and_a_table_that_is_
     assert ahead[0].partitions[0].found == len([at for at in range(30, 41) if at % 7])
     holes = spark.range(10, 20).where("id NOT IN (13, 14)").selectExpr("0 AS partition", "id AS transaction_id")
     twice = holes.unionAll(spark.sql("SELECT 0, 15L")).unionAll(spark.sql("SELECT 0, 16L"))
-    for rows, told in ((holes, "8 of 10, ids 10 to 19"), (twice, "10 of 10, ids 10 to 19"), (holes.where("false"), "0 of 10, ids None to None")):
+    for rows, reported in ((holes, "8 of 10, ids 10 to 19"), (twice, "10 of 10, ids 10 to 19"), (holes.where("false"), "0 of 10, ids None to None")):
         (found,) = density(rows, PieceOfLog({0: 10}, {0: 20}))
-        assert [str(difference) for difference in found.differences] == [f"log: partition=0 transaction_id=10-19 is not dense: {told}"]
+        assert [str(difference) for difference in found.differences] == [f"log: partition=0 transaction_id=10-19 is not dense: {reported}"]
     nothing = pipeline(cluster, tmp_path, "nothing")
     assert [str(each.differences[0]) for each in audited(spark, cluster, nothing)] == ["table: there is no table"] * 2
 

@@ -122,7 +122,7 @@ def test_a_late_date_is_written_and_read_as_it_is_and_so_is_one_of_an_older_tabl
         assert found.num_rows
         assert set(found["until"].to_pylist()) == {late}
         assert {moment.to_pydatetime() for moment in found.to_pandas()["until"]} == {late}, "pandas keeps the microseconds of the file"
-    for path in (written, merged):  # and whoever reads the table's files without us
+    for path in (written, merged):  # and a reader of the table's files without us
         table = DeltaTable(path)
         assert table.to_pyarrow_table()["until"].to_pylist() == [late]
         assert [moment.to_pydatetime() for moment in table.to_pandas()["until"]] == [late]

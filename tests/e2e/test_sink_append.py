@@ -220,8 +220,8 @@ def test_a_table_behind_the_checkpoint_is_refused_with_what_it_would_miss(pipeli
     pipeline.check()
 
 
-def test_marks_go_back_with_a_restore_so_that_the_log_comes_again(pipeline: Pipeline) -> None:
-    """RESTORE itself leaves them, and the rows it took away would be missing for good."""
+def test_marks_fall_with_a_restore_and_the_log_is_landed_again(pipeline: Pipeline) -> None:
+    """RESTORE itself leaves them, and the rows it removed would be missing permanently."""
     for _ in range(2):
         fill(pipeline.cluster, 0, 10)
         pipeline.run()
@@ -265,7 +265,7 @@ def test_a_partition_that_was_empty_until_now_is_no_gap(pipeline: Pipeline) -> N
     pipeline.check()
 
 
-def test_a_table_that_took_the_place_of_the_one_that_was_filled_is_refused(pipeline: Pipeline) -> None:
+def test_a_table_that_replaced_the_filled_one_is_refused(pipeline: Pipeline) -> None:
     """It may hold marks that fit: copied from elsewhere, or made by another query."""
     fill(pipeline.cluster, 0, 10)
     pipeline.run()
@@ -363,14 +363,14 @@ def test_a_batch_that_is_committed_right_after_a_restore_says_so_now_and_at_ever
         pipeline.run()
     written = internal.TableTransaction.write
 
-    def restore_after_the_look(self: internal.TableTransaction, *arguments: Any, **named: Any) -> Any:
+    def restore_after_the_check(self: internal.TableTransaction, *arguments: Any, **named: Any) -> Any:
         found = written(self, *arguments, **named)
         DeltaTable.forPath(pipeline.spark, str(pipeline.table)).restoreToVersion(0)
         return found
 
     fill(pipeline.cluster, 0, 10)
     with monkeypatch.context() as patched:
-        patched.setattr(internal.TableTransaction, "write", restore_after_the_look)
+        patched.setattr(internal.TableTransaction, "write", restore_after_the_check)
         with pytest.raises(Exception, match=r"right after a RESTORE .*version=2 \(.*restore the named version once more"):
             pipeline.run()
     assert held(pipeline.spark, pipeline.table) == ids(0, 0, 10) + ids(0, 20, 30)
@@ -402,8 +402,8 @@ def test_a_path_that_is_no_delta_table_is_refused_before_the_first_batch(spark: 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, told in (("other", "notes.txt"), ("file", "a file")):
-        with pytest.raises(NotADeltaTable, match=told):
+    for name, reported in (("other", "notes.txt"), ("file", "a file")):
+        with pytest.raises(NotADeltaTable, match=reported):
             DeltaAppend(str(tmp_path / name), KEY).prepare(spark, schema)
     (tmp_path / "empty").mkdir()
     DeltaAppend(str(tmp_path / "empty"), KEY).prepare(spark, schema)
@@ -480,7 +480,7 @@ def spark_settings(spark: Any, settings: dict[str, str]) -> Iterator[None]:
             spark.conf.unset(name)
 
 
-def test_data_that_is_not_the_declared_json_fails_the_query_and_a_column_of_the_log_cannot_be_taken(spark: Any) -> None:
+def test_data_that_is_not_the_declared_json_fails_the_query_and_a_log_column_cannot_be_redefined(spark: Any) -> None:
     raw = spark.sql("SELECT 0 AS partition, 0L AS transaction_id, current_timestamp() AS timestamp, 0 AS header, CAST('{\"n\": ' AS BINARY) AS data")
     with pytest.raises(Exception, match="does not decode: transaction 0 of partition 0: is not one JSON object"):
         shape(raw, schema="n BIGINT").collect()

@@ -1,4 +1,4 @@
-"""What the sink relies on in Delta's and Spark's internals, call by call. A failure here means: another Delta; look before anything else."""
+"""What the sink relies on in Delta's and Spark's internals, call by call. A failure here means: another Delta; read it first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from delta.tables import DeltaTable
 from waltz_delta.base import internal
 from waltz_delta.base.checkpoints import CHECKPOINTS, Checkpoints
 
-TOLD: dict[str, Any] = {"query": "q", "batch": 1, "metadata": ""}
+REPORTED: dict[str, Any] = {"query": "q", "batch": 1, "metadata": ""}
 
 
 def append(
-    transaction: internal.TableTransaction, rows: Any, versions: dict[str, int], *, properties: dict[str, str] | None = None, **told: Any
+    transaction: internal.TableTransaction, rows: Any, versions: dict[str, int], *, properties: dict[str, str] | None = None, **reported: Any
 ) -> int:
-    return transaction.commit(transaction.write(rows, partition_by=(), properties=properties or {}), versions, **{**TOLD, **told})
+    return transaction.commit(transaction.write(rows, partition_by=(), properties=properties or {}), versions, **{**REPORTED, **reported})
 
 
 def rows(spark: Any, first: int, end: int) -> Any:
@@ -36,14 +36,14 @@ def test_rows_and_identifiers_stand_in_one_commit_that_makes_the_table(spark: An
     transaction = internal.TableTransaction(spark, path)
     assert not transaction.exists
     assert transaction.version("a") is None
-    version = append(transaction, rows(spark, 0, 10), {"a": 9, "b": 2**40}, metadata="told", properties={"delta.appendOnly": "false"})
+    version = append(transaction, rows(spark, 0, 10), {"a": 9, "b": 2**40}, metadata="reported", properties={"delta.appendOnly": "false"})
     assert version == 0
     actions = [json.loads(line) for line in (tmp_path / "t" / "_delta_log" / "00000000000000000000.json").read_text().splitlines()]
     assert {a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a} == {"a": 9, "b": 2**40}
     assert sum(json.loads(a["add"]["stats"])["numRecords"] for a in actions if "add" in a) == 10
     assert internal.transaction_versions(spark, path) == {"a": 9, "b": 2**40}
     history = DeltaTable.forPath(spark, path).history(1).collect()[0]
-    assert (history.operation, history.userMetadata) == ("STREAMING UPDATE", "told")
+    assert (history.operation, history.userMetadata) == ("STREAMING UPDATE", "reported")
 
 
 def test_another_schema_is_refused_by_the_writer_itself(spark: Any, tmp_path: Path) -> None:
@@ -130,14 +130,14 @@ def test_restore_leaves_identifiers_and_the_commits_report_of_it(spark: Any, tmp
     """Should RESTORE bring them back some day, `waltz_delta/marks/restored.py` is not needed any more."""
     path = str(tmp_path / "t")
     append(internal.TableTransaction(spark, path), rows(spark, 0, 1), {"a": 0})
-    append(internal.TableTransaction(spark, path), rows(spark, 1, 2), {"a": 1}, metadata="told")
+    append(internal.TableTransaction(spark, path), rows(spark, 1, 2), {"a": 1}, metadata="reported")
     DeltaTable.forPath(spark, path).restoreToVersion(0)
     transaction = internal.TableTransaction(spark, path)
     assert transaction.versions() == {"a": 1}
     assert [transaction.versions_at(version) for version in range(3)] == [{"a": 0}, {"a": 1}, {"a": 1}]
     (last, restore), (_, append_of_told), *more = transaction.commits(10)
     assert (last, restore["operation"], restore["operationParameters"]["version"]) == (2, "RESTORE", 0)
-    assert (append_of_told["operationParameters"]["queryId"], append_of_told["userMetadata"]) == ("q", "told")
+    assert (append_of_told["operationParameters"]["queryId"], append_of_told["userMetadata"]) == ("q", "reported")
     assert [version for version, _ in more] == [0]
     assert [version for version, _ in transaction.commits(2)] == [2, 1]
     assert internal.table_version(spark, path) == 2

@@ -1,4 +1,4 @@
-"""Each way in which data does not decode, told with its reason; every format; and that decoding happens once."""
+"""Each way in which data does not decode, reported with its reason; every format; and that decoding happens once."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ def test_json_is_decoded_strictly_and_every_refusal_says_why(spark: Any) -> None
     data = [text.encode() for text, _ in GOOD] + [each for each, _ in BAD]
     way = Way(output(JSON), dead_letters=True)
     good = {row.transaction_id: row for row in way.good(raw(spark, data)).collect()}
-    told = {row.transaction_id: row[PROBLEM] for row in way.bad(raw(spark, data)).collect()}
+    reported = {row.transaction_id: row[PROBLEM] for row in way.bad(raw(spark, data)).collect()}
     assert {at: {k: v for k, v in row.asDict().items() if k in JSON_NAMES and v is not None} for at, row in good.items()} == dict(
         enumerate(values for _, values in GOOD)
     )
-    assert told == {len(GOOD) + n: reason for n, (_, reason) in enumerate(BAD)}
+    assert reported == {len(GOOD) + n: reason for n, (_, reason) in enumerate(BAD)}
 
 
 JSON_NAMES = {"a", "s", "d", "t", "m", "b", "f", "l", "n", "y", "k", "w", "e", "r"}
@@ -207,18 +207,18 @@ def test_numbers_are_timestamps_in_the_declared_unit_and_within_the_bounds(spark
     fields = decode(raw(spark, [b"{}"]), DecodeSettings(**given)).schema
     assert fields["n"].metadata["comment"] == "nested"
     assert fields["n"].dataType.simpleString() == "struct<at:timestamp,us:array<timestamp>,named:map<string,timestamp>>"
-    told = "earliest_timestamp=2000-01-01T00:00:00Z latest_timestamp=2026-12-31T23:59:59.999999Z"
+    reported = "earliest_timestamp=2000-01-01T00:00:00Z latest_timestamp=2026-12-31T23:59:59.999999Z"
     bounded = DecodeSettings(**given | {"earliest_timestamp": "2000-01-01", "latest_timestamp": "2026-12-31", "numeric_strings": "lossless"})
     data = [b'{"ms": 1700000000}', b'{"ms": "1700000000000"}', b'{"s": "2026-12-31T23:59:59.9Z"}', b'{"s": "2027-01-01"}']
     assert decoded(spark, bounded, data) == [
-        f"ms is the number 1700000000: out of bounds for timestamp_unit=ms; check the unit: {told}",
+        f"ms is the number 1700000000: out of bounds for timestamp_unit=ms; check the unit: {reported}",
         [moment, None, None],
         [None, dt.datetime(2026, 12, 31, 23, 59, 59, 900_000), None],
-        f"s is the time 2027-01-01: out of bounds: {told}",
+        f"s is the time 2027-01-01: out of bounds: {reported}",
     ]
 
 
-def test_the_short_way_takes_all_that_may_be_declared(spark: Any) -> None:
+def test_the_fast_path_decodes_everything_that_can_be_declared(spark: Any) -> None:
     given = DecodeSettings(format="json", columns="at TIMESTAMP", timestamp_unit="s")
     assert [row["at"] for row in shape(raw(spark, [b'{"at": 1700000000}']), settings=given).collect()] == [dt.datetime(2023, 11, 14, 22, 13, 20)]
     with pytest.raises(Exception, match="transaction 0 of partition 0: at is the number 1700000000: and no unit is declared"):
@@ -281,13 +281,13 @@ def test_values_of_every_format_are_held_to_the_bounds(spark: Any) -> None:
     rule = TypedTimes(DecodeSettings(format="avro", avro_schema="{}"))
     problem = first_problem(checked(f.col(field.name), field.dataType, field.name, rule) for field in columns.fields)
     assert problem is not None
-    told = f", out of bounds: its producer may count in another unit than it says: {BOUNDS}"
+    reported = f", out of bounds: its producer may count in another unit than it says: {BOUNDS}"
     assert [row[0] for row in rows.select(problem).collect()] == [
         None,
-        f"at is +55840-11-08 22:13:20{told}",
-        f"plain is +10000-01-01 23:59:59{told}",
+        f"at is +55840-11-08 22:13:20{reported}",
+        f"plain is +10000-01-01 23:59:59{reported}",
         "day is +57440-04-11, not a date from 0001-01-01 to 9999-12-31",
-        f"n.at is +55840-11-08 22:13:20{told}",
+        f"n.at is +55840-11-08 22:13:20{reported}",
     ]
 
 
@@ -295,13 +295,13 @@ def test_data_is_decoded_once_though_what_fails_is_counted(spark: Any) -> None:
     """A filter that Spark moves below the decoding would parse every row twice."""
     from pyspark.sql import Observation
 
-    told = io.StringIO()
-    with redirect_stdout(told):
+    reported = io.StringIO()
+    with redirect_stdout(reported):
         Way(output(DecodeSettings(format="json", columns="a INT, r STRING NOT NULL")), dead_letters=True).good(
             raw(spark, [b"{}"]), Observation()
         ).explain()
         shape(raw(spark, [b"{}"]), schema="r STRING, at TIMESTAMP, n STRUCT<at: ARRAY<TIMESTAMP>>").explain()
-    assert told.getvalue().count("from_json") == 2
+    assert reported.getvalue().count("from_json") == 2
 
 
 def stream(table: pa.Table) -> bytes:
@@ -356,8 +356,8 @@ def test_a_format_whose_jar_is_missing_says_which(spark: Any, tmp_path: Path) ->
 
 
 def test_what_cannot_be_decoded_at_all_is_refused_before_the_first_batch(spark: Any) -> None:
-    for columns, told in (("header BIGINT", "already a column of the log"), ("k STRUNG", "are not SQL columns"), ("INT", "want names and types")):
-        with pytest.raises(InvalidSetting, match=told):
+    for columns, reported in (("header BIGINT", "already a column of the log"), ("k STRUNG", "are not SQL columns"), ("INT", "want names and types")):
+        with pytest.raises(InvalidSetting, match=reported):
             decode(raw(spark, [b""]), DecodeSettings(format="json", columns=columns))
 
 

@@ -89,7 +89,7 @@ def folded_rows(log: Log, sequence: str) -> dict[str | None, tuple[int, int, int
 
 
 def folded_soft(log: Log, sequence: str) -> dict[str | None, tuple[int, int, bool, int | None]]:
-    """The value of a deleted key is that of the last row before; only where rows come in order is that told."""
+    """The value of a deleted key is that of the last row before; that is reported only where rows come in order."""
     found = {}
     for key, events in in_order(log, sequence).items():
         last = events[-1]
@@ -187,7 +187,7 @@ def test_a_deleted_key_does_not_come_back_with_an_older_row_of_another_partition
 def test_a_driver_that_died_after_the_tombstones_forgets_no_delete_of_the_larger_batch_that_follows(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table's MERGE comes again under the same number, and what stands beside it must not be taken for done by it."""
+    """The table's MERGE comes again under the same number, and what stands beside it must not count as done by it."""
     path = tmp_path / "t"
 
     def sink() -> DeltaUpsert:

@@ -31,7 +31,7 @@ def rows(spark: Any, first: int = 0) -> Any:
 
 
 def plant(spark: Any, table: Path, features: tuple[set[str], set[str]]) -> None:
-    """Makes the table one of a catalog, as its log tells."""
+    """Makes the table one of a catalog, as its log says."""
     both, writer = features
     commit = table / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in commit.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The source over real processes: the page's examples, times and sizes as storage nodes tell them, a node killed while executors read."""
+"""The source over real processes: the page's examples, times and sizes as storage nodes report them, a node killed while executors read."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_without_sparks_setting_filters_are_sparks_own_business(read: Read, log:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"startingTimestmp": "5"}, r"startingtimestmp: no such option of the source .did you mean startingTimestamp"),
         ({"startingTimestamp": "soon"}, r"wants milliseconds since 1970, or ISO 8601 with an offset"),
@@ -171,8 +171,8 @@ def test_without_sparks_setting_filters_are_sparks_own_business(read: Read, log:
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_an_option_that_cannot_be_is_reported_by_name(read: Read, options: dict[str, str], told: str) -> None:
-    with pytest.raises(PySparkException, match=told):
+def test_an_option_that_cannot_be_is_reported_by_name(read: Read, options: dict[str, str], reported: str) -> None:
+    with pytest.raises(PySparkException, match=reported):
         read(**options).collect()
 
 

@@ -1,4 +1,4 @@
-"""Executors' reading from storage nodes that die, lag, lie and rot: real gRPC, no Spark."""
+"""Executors' reading from storage nodes that fail, lag, lie and return corrupt data: real gRPC, no Spark."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_node_dying_mid_read_is_left_for_another_without_gap_or_repeat(stub: S
     assert cluster.nodes[1].reads[0][1] >= 100, "it must go on where the first ended"
 
 
-def test_a_replica_of_an_older_session_is_skipped_though_its_tail_looks_right(stub: Stub) -> None:
+def test_a_replica_of_an_older_session_is_skipped_even_if_its_tail_seems_right(stub: Stub) -> None:
     cluster = stub(session=7)
     data = fill(cluster)
     dirty = cluster.nodes[0]
@@ -94,14 +94,14 @@ def test_a_flipped_bit_is_found_and_the_rows_come_from_elsewhere(stub: Stub) -> 
     cluster = stub()
     data = fill(cluster)
 
-    def rot(partition: int, block: pb.Block) -> pb.Block:
+    def corrupted(partition: int, block: pb.Block) -> pb.Block:
         if block.first_transaction_id <= 512 < block.first_transaction_id + len(block.lengths) // 4:
             records = bytearray(block.records)
             records[len(records) // 2] ^= 1
             block.records = bytes(records)
         return block
 
-    cluster.nodes[0].hook = rot
+    cluster.nodes[0].hook = corrupted
     assert rows_of(task(cluster, last=999))["data"].to_pylist() == data
     assert len(cluster.nodes[1].reads) == 1
 
@@ -110,8 +110,8 @@ def test_replicas_with_different_broken_records_serve_all_of_them_together(stub:
     cluster = stub(replicas=2)
     data = fill(cluster)
 
-    def rotten_at(bad: int) -> Callable[[int, pb.Block], pb.Block]:
-        def rot(partition: int, block: pb.Block) -> pb.Block:
+    def corrupt_at(bad: int) -> Callable[[int, pb.Block], pb.Block]:
+        def corrupted(partition: int, block: pb.Block) -> pb.Block:
             at = bad - block.first_transaction_id
             if 0 <= at < len(block.lengths) // 4:
                 offset = sum(int.from_bytes(block.lengths[4 * n : 4 * n + 4], "big") for n in range(at))
@@ -120,9 +120,9 @@ def test_replicas_with_different_broken_records_serve_all_of_them_together(stub:
                 block.records = bytes(records)
             return block
 
-        return rot
+        return corrupted
 
-    cluster.nodes[0].hook, cluster.nodes[1].hook = rotten_at(511), rotten_at(512)
+    cluster.nodes[0].hook, cluster.nodes[1].hook = corrupt_at(511), corrupt_at(512)
     assert rows_of(task(cluster, last=999))["data"].to_pylist() == data
 
 
@@ -206,7 +206,7 @@ def test_a_range_trimmed_while_it_is_read_fails_with_what_was_lost_or_is_skipped
     assert rows_of(task(cluster, first=100, last=299, fail_on_data_loss=False)).num_rows == 0
 
 
-def test_importing_the_source_brings_neither_grpc_nor_the_client() -> None:
+def test_importing_the_source_imports_no_grpc_and_no_client() -> None:
     import subprocess
     import sys
 

@@ -185,7 +185,7 @@ def test_segments_trimmed_under_the_reader_are_reported_exactly_or_passed_over(
         assert read == sorted(set(read))
         if strict:
             assert lost is not None
-            # It names what was gone when it looked: the segments go one by one, each of three blocks.
+            # It names what was gone at the check: the segments go one by one, each of three blocks.
             assert (lost.partition, lost.first) == (0, read[-1] + 1)
             assert lost.last in range(3 * rows - 1, begins, 3 * rows)
             assert lost.last >= lost.first

@@ -77,7 +77,7 @@ def test_the_options_of_a_table_hold_in_its_queries(sql: Sql, log: StubCluster) 
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "reported"),
     [
         (
             "CREATE TABLE log USING waltz_stub OPTIONS (cluster '{a}', partitons '0')",
@@ -87,8 +87,8 @@ def test_the_options_of_a_table_hold_in_its_queries(sql: Sql, log: StubCluster) 
         ("CREATE TABLE log USING waltz_stub", "cluster is required"),
     ],
 )
-def test_a_table_that_cannot_be_is_refused_when_it_is_made(sql: Sql, log: StubCluster, statement: str, told: str) -> None:
-    with pytest.raises(PySparkException, match=told):
+def test_a_table_that_cannot_be_is_refused_when_it_is_made(sql: Sql, log: StubCluster, statement: str, reported: str) -> None:
+    with pytest.raises(PySparkException, match=reported):
         sql(statement.format(a=log.address))
 
 

@@ -1,4 +1,4 @@
-"""Streams with limits, ends and new partitions in a real Spark, and what Spark's own progress tells of them."""
+"""Streams with limits, ends and new partitions in a real Spark, and what Spark's own progress says of them."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_a_pipeline_over_one_topic_of_several_lands_its_partitions_and_backfill_
 
 
 class NoStop:
-    """Nobody asks for one."""
+    """No caller asks for one."""
 
     asked = False
 

@@ -32,7 +32,7 @@ def test_a_compacted_read_and_a_refused_one(spark: Any, stub: Callable[..., Any]
 
 
 @pytest.mark.slow
-def test_a_stream_over_a_pattern_takes_new_topics_in_and_survives_restarts(spark: Any, stub: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_stream_over_a_pattern_includes_new_topics_and_survives_restarts(spark: Any, stub: Callable[..., Any], tmp_path: Path) -> None:
     log = stub(partitions=6, replicas=2)
     log.create_topic("shop/orders", 2, keyed=True)
     log.create_topic("air/seats", 1)

@@ -105,10 +105,10 @@ def test_ingest_is_exact_on_bare_workers_whose_executors_are_killed(
     job = [f"--cluster={log.cluster}", f"--table={table}", f"--checkpoint={tmp_path / 'checkpoint'}"]
     follow = ["--trigger=500 milliseconds", "--max-transactions-per-trigger=400"]
     out = tmp_path / "out"
-    with SyncWaltzClient(log.cluster) as client, out.open("w") as told:
+    with SyncWaltzClient(log.cluster) as client, out.open("w") as reported:
         append(client, 1000)
         command = submit(hosts, distribution, "jobs/ingest.py", *job, *follow)
-        driver = subprocess.Popen(command, cwd=distribution, env=environment(), stdout=told, stderr=told)
+        driver = subprocess.Popen(command, cwd=distribution, env=environment(), stdout=reported, stderr=reported)
         try:
 
             def reached(at: int) -> bool:
@@ -149,7 +149,7 @@ def test_standalone_refuses_cluster_deploy_mode_for_python(distribution: Path, h
     assert "Cluster deploy mode is currently not supported for python applications on standalone clusters" in done.stdout + done.stderr
 
 
-def test_the_archive_runs_from_wherever_it_is_unpacked(distribution: Path, tmp_path: Path) -> None:
+def test_the_archive_runs_from_any_folder(distribution: Path, tmp_path: Path) -> None:
     moved = tmp_path / "some where"
     os.symlink(distribution / "environment", moved)
     command = [str(moved / "bin" / "python"), "-c", "import waltz_log, pydantic; print(waltz_log.__file__, pydantic.__file__, sep='\\n')"]

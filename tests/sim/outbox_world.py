@@ -245,8 +245,8 @@ class World:
         assert self.rival == {value for value in place if value.startswith("client-")}
         for service in self.services:
             for value, receipt in service.receipts.items():
-                told = receipt.known
-                assert told is None or (receipt.partition, told.transaction_id) == place[value], f"told another place: {value}"
+                reported = receipt.known
+                assert reported is None or (receipt.partition, reported.transaction_id) == place[value], f"told another place: {value}"
         counts: dict[int, int] = {}
         order: dict[str, int] = {}
         for _, _, event in events:

@@ -14,7 +14,7 @@ from verification.simulation.history import (
     Evidence,
     History,
     MarkSeen,
-    MarkTold,
+    MarkSent,
     MemoryLost,
     MetadataWrite,
     OperationFailed,
@@ -24,15 +24,15 @@ from verification.simulation.history import (
     SyncFailed,
 )
 from verification.simulation.kept_checkers import KEPT_CHECKERS
-from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
+from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionSent
 from waltz_log.client import Transaction
 from waltz_log.client.transactions.transaction import lock_hash
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState
 
 
-def _transaction(at: int, *, told: str = "", generation: int = 1, sequence: int | None = None) -> Transaction:
-    return Transaction(at, 1000 + at, 0, f"{at}|{told}|".encode(), 7, generation, at + 1 if sequence is None else sequence)
+def _transaction(at: int, *, reported: str = "", generation: int = 1, sequence: int | None = None) -> Transaction:
+    return Transaction(at, 1000 + at, 0, f"{at}|{reported}|".encode(), 7, generation, at + 1 if sequence is None else sequence)
 
 
 def _stored(log: Sequence[Transaction]) -> bytes:
@@ -50,19 +50,19 @@ A_LOCK = (int.from_bytes(lock_hash(("l", "a")), signed=True),)
 
 
 def _lock_order() -> LockOrder:
-    """How the owner came to what `_sound` tells."""
+    """How the owner came to what `_sound` returns."""
     order = LockOrder(0, high_water_mark=-1, session=1)
     for number in range(3):
         append = JudgedAppend(number + 1, number, number - 1, own=False, write=A_LOCK, transaction_id=number)
         order.events.append(JudgedFrame(7, 1, locking=True, appends=(append,)))
     loser = JudgedAppend(1, 3, 1, own=False, write=A_LOCK, winner=2, holder=A_LOCK[0])
-    order.events += [JudgedFrame(8, 1, locking=True, appends=(loser,)), RejectionTold(2.55, 8, 1, 1, 2)]
+    order.events += [JudgedFrame(8, 1, locking=True, appends=(loser,)), RejectionSent(2.55, 8, 1, 1, 2)]
     return order
 
 
 def _sound() -> Evidence:
     """Three transactions one after the other, a fourth that lost against the third, three replicas and a reader."""
-    log = [_transaction(at, told=f"k={at + 1}") for at in range(3)]
+    log = [_transaction(at, reported=f"k={at + 1}") for at in range(3)]
     loser = Attempt(3, "d", "locker", 0, started_s=2.1, timeout_s=1.0, mark=1, write=("a",), answers=1)
     loser.ended_s, loser.outcome, loser.winner = 2.6, "rejected", 2
     acknowledged = [Acknowledgement(at + 0.3, name, 1, 0, at) for at in range(3) for name in ("x", "y", "z")]
@@ -92,7 +92,7 @@ def _gap(evidence: Evidence) -> None:
 
 
 def _other_content(evidence: Evidence) -> None:
-    evidence.history.seen.append(Seen("s", 2, 0, 5.0, 1, [_transaction(2, told="else")]))
+    evidence.history.seen.append(Seen("s", 2, 0, 5.0, 1, [_transaction(2, reported="else")]))
 
 
 def _lost(evidence: Evidence) -> None:
@@ -129,7 +129,7 @@ def _read_lock_missed(evidence: Evidence) -> None:
 
 
 def _lost_update(evidence: Evidence) -> None:
-    evidence.logs[0][2] = _transaction(2, told="k=2")
+    evidence.logs[0][2] = _transaction(2, reported="k=2")
 
 
 def _winner_never_came(evidence: Evidence) -> None:
@@ -140,11 +140,11 @@ def _winner_is_not_in_the_log(evidence: Evidence) -> None:
     del evidence.logs[0][2]
 
 
-def _told_after_the_answer(evidence: Evidence) -> None:
+def _reported_after_the_answer(evidence: Evidence) -> None:
     evidence.history.attempts[3].ended_s = 2.5
 
 
-def _never_told(evidence: Evidence) -> None:
+def _never_reported(evidence: Evidence) -> None:
     evidence.history.lock_orders[0].events.pop()
 
 
@@ -178,7 +178,7 @@ def _mark_falls(evidence: Evidence) -> None:
 
 
 def _repeat(evidence: Evidence) -> None:
-    evidence.history.seen.append(Seen("r", 1, 0, 5.0, 2, [_transaction(2, told="k=3")]))
+    evidence.history.seen.append(Seen("r", 1, 0, 5.0, 2, [_transaction(2, reported="k=3")]))
 
 
 def _older_generation(evidence: Evidence) -> None:
@@ -194,7 +194,7 @@ def _replicas_differ(evidence: Evidence) -> None:
 
 
 def _replicas_hold_another(evidence: Evidence) -> None:
-    evidence.replicas[0] = dict.fromkeys("xyz", _stored([*evidence.logs[0][:2], _transaction(2, told="k=3", generation=2)]))
+    evidence.replicas[0] = dict.fromkeys("xyz", _stored([*evidence.logs[0][:2], _transaction(2, reported="k=3", generation=2)]))
 
 
 def _replicas_hold_less(evidence: Evidence) -> None:
@@ -225,7 +225,7 @@ def _never_synced(evidence: Evidence) -> None:
     evidence.history.acknowledgements += [Acknowledgement(6.0, "x", 1, 0, 2, 3), Acknowledgement(6.9, "x", 1, 0, 2, 4)]
 
 
-def _told_before_a_majority_received(evidence: Evidence) -> None:
+def _reported_before_a_majority_received(evidence: Evidence) -> None:
     evidence.history.attempts[1].in_memory = True
     evidence.history.acknowledgements[:] = [each for each in evidence.history.acknowledgements if each.last != 1 or each.storage == "x"]
 
@@ -238,14 +238,14 @@ def _session_goes_back(evidence: Evidence) -> None:
     evidence.history.metadata.append(MetadataWrite(1.0, "/store/partition/0", PartitionMetadata(1, 0, {}).to_bytes(), 0, 1))
 
 
-def _told_and_not_recorded(evidence: Evidence) -> None:
+def _reported_and_not_recorded(evidence: Evidence) -> None:
     recorded = PartitionMetadata(1, 3, {"x": ReplicaState(2, None), "y": ReplicaState(2, None)}).to_bytes()
-    evidence.history.marks_told.append(MarkTold(1.0, 0, "x", 3, 7, recorded))
+    evidence.history.reported_marks.append(MarkSent(1.0, 0, "x", 3, 7, recorded))
 
 
-def _told_another_mark(evidence: Evidence) -> None:
+def _reported_another_mark(evidence: Evidence) -> None:
     recorded = PartitionMetadata(1, 3, {"x": ReplicaState(2, 5), "y": ReplicaState(2, None)}).to_bytes()
-    evidence.history.marks_told.append(MarkTold(1.0, 0, "x", 3, 7, recorded))
+    evidence.history.reported_marks.append(MarkSent(1.0, 0, "x", 3, 7, recorded))
 
 
 def _never_answered(evidence: Evidence) -> None:
@@ -283,14 +283,14 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_lost_update, "counts_have_no_lost_update"),
     (_winner_never_came, "rejections_have_a_reason"),
     (_winner_is_not_in_the_log, "rejections_have_a_reason"),
-    (_told_after_the_answer, "rejections_have_a_reason"),
-    (_never_told, "rejections_have_a_reason"),
+    (_reported_after_the_answer, "rejections_have_a_reason"),
+    (_never_reported, "rejections_have_a_reason"),
     (_came_with_other_locks, "rejections_have_a_reason"),
     (_came_with_another_mark, "rejections_have_a_reason"),
     (_came_as_if_its_mark_were_left_to_the_client, "rejections_have_a_reason"),
     (_order_of_time, "acknowledged_order_is_real_time"),
-    (_ahead_of_the_majority, "nobody_reads_above_the_majority"),
-    (_rejected_too_early, "nobody_reads_above_the_majority"),
+    (_ahead_of_the_majority, "no_reader_passes_the_majority"),
+    (_rejected_too_early, "no_reader_passes_the_majority"),
     (_mark_falls, "marks_never_fall"),
     (_repeat, "streams_are_contiguous"),
     (_older_generation, "generations_never_fall"),
@@ -304,14 +304,14 @@ SPOILED: list[tuple[Callable[[Evidence], None], str]] = [
     (_acknowledged_after_a_failed_sync, "a_failed_sync_is_final"),
     (_acknowledged_after_a_failed_rename, "a_failed_operation_is_final"),
     (_never_synced, "received_is_synced_in_time"),
-    (_told_before_a_majority_received, "nobody_reads_above_the_majority"),
+    (_reported_before_a_majority_received, "no_reader_passes_the_majority"),
     (_blind_write, "metadata_is_compared_and_set"),
     (_session_goes_back, "metadata_is_compared_and_set"),
-    (_told_and_not_recorded, "marks_told_are_recorded"),
-    (_told_another_mark, "marks_told_are_recorded"),
+    (_reported_and_not_recorded, "reported_marks_are_recorded"),
+    (_reported_another_mark, "reported_marks_are_recorded"),
     (_never_answered, "clients_keep_their_word"),
     (_answered_late, "clients_keep_their_word"),
-    (_complaint, "nobody_complains"),
+    (_complaint, "no_client_complains"),
 ]
 
 
@@ -332,11 +332,11 @@ def test_every_checker_has_something_to_notice() -> None:
 
 
 def test_what_was_acknowledged_from_memory_may_be_lost_with_a_machine_in_its_window_and_only_then() -> None:
-    def lost(**told: object) -> list[str]:
+    def lost(**reported: object) -> list[str]:
         evidence = _sound()
         _lost(evidence)
-        evidence.history.attempts[2].in_memory = bool(told.get("in_memory", True))
-        died_s = told.get("died_s")
+        evidence.history.attempts[2].in_memory = bool(reported.get("in_memory", True))
+        died_s = reported.get("died_s")
         if isinstance(died_s, float):
             evidence.history.memory_lost.append(MemoryLost(died_s, "x"))
         return [*CHECKERS["acknowledged_is_in_the_log"](evidence)]

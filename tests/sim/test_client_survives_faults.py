@@ -1,5 +1,5 @@
-"""Clients of a whole cluster in one event loop, real servers and storage nodes, while parts die, stop and are cut off: what a client was told of each
-append is what the log holds, once and in order."""
+"""Clients of a whole cluster in one event loop, real servers and storage nodes, while parts die, stop and are cut off: the log holds each append
+as its client learned the outcome, once and in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from waltz_log.testing.cluster import MemoryCluster
 
 class Appender:
     def __init__(self, client: WaltzClient, name: int, chance: random.Random) -> None:
-        self.told: dict[bytes, int | None] = {}
+        self.reported: dict[bytes, int | None] = {}
         self.stopping = False
         self._client = client
         self._name = name
@@ -33,16 +33,16 @@ class Appender:
                 try:
                     burst.append((data, await self._client.append_nowait(0, data, write_locks=locks, timeout_s=timeout_s)))
                 except NotAppended:
-                    self.told[data] = None
+                    self.reported[data] = None
             for data, future in burst:
                 try:
                     receipt = await future
-                    self.told[data] = receipt.transaction_id
+                    self.reported[data] = receipt.transaction_id
                 except OutcomeUnknown as unknown:
                     found = await self._client.resolve(unknown)
-                    self.told[data] = None if found is None else found.transaction_id
+                    self.reported[data] = None if found is None else found.transaction_id
                 except (LockConflict, NotAppended):
-                    self.told[data] = None
+                    self.reported[data] = None
 
 
 async def _kill_server(cluster: MemoryCluster, chance: random.Random) -> None:
@@ -75,7 +75,7 @@ FAULTS: list[Callable[[MemoryCluster, random.Random], Awaitable[None]]] = [_kill
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_clients_were_told_is_what_the_log_holds(seed: int) -> None:
+async def test_the_outcomes_of_clients_match_the_log(seed: int) -> None:
     chance = random.Random(seed)
     cluster = MemoryCluster(partitions=1, servers=2)
     await cluster.start()
@@ -98,8 +98,8 @@ async def test_what_clients_were_told_is_what_the_log_holds(seed: int) -> None:
     assert [each.transaction_id for each in seen] == list(range(mark + 1))
     found = {each.data: each.transaction_id for each in seen}
     assert len(found) == len(seen)
-    told = {data: outcome for appender in appenders for data, outcome in appender.told.items()}
-    assert told == {data: found.get(data) for data in told}
+    reported = {data: outcome for appender in appenders for data, outcome in appender.reported.items()}
+    assert reported == {data: found.get(data) for data in reported}
     for name in range(3):
         numbers = [int(each.data.partition(b":")[2]) for each in seen if each.data.startswith(b"%d:" % name)]
         assert numbers == sorted(numbers)

@@ -63,5 +63,5 @@ def test_another_process_replays_the_same_run() -> None:
     outcome = run(8)
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-m", "verification.simulation", "--seed", "8"]
-        told = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, timeout=60, check=True)
-        assert outcome.digest in told.stdout.splitlines()[-1]
+        reported = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, timeout=60, check=True)
+        assert outcome.digest in reported.stdout.splitlines()[-1]

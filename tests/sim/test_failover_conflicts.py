@@ -23,12 +23,13 @@ CLIENTS, LANES = 4, 4
 
 @dataclass
 class _Load:
-    """Clients that follow the log and append under locks that nobody else uses, each append decided from what was applied: no conflict is true."""
+    """Clients that follow the log and append under locks that no other client uses, each append decided from what was applied: no conflict is
+    true."""
 
     cluster: MemoryCluster
     rng: random.Random
     conflicts: list[float] = field(default_factory=list)
-    """When the transactions were begun that were told of one."""
+    """When the transactions were begun that learned of one."""
     committed: int = 0
     ended: bool = False
 

@@ -15,7 +15,7 @@ SEEDS = range(16)
 
 
 def test_transactions_fetched_by_id_are_those_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of producers that also read headers, and the data of some: the checkers compare what they saw with what everybody else did."""
+    """Of producers that also read headers, and the data of some: the checkers compare what they saw with what all others did."""
     fetched: Counter[str] = Counter()
     produce = CLIENT_KINDS["producer"].run
 
@@ -35,7 +35,7 @@ def test_transactions_fetched_by_id_are_those_of_the_log(monkeypatch: pytest.Mon
                 continue
             assert [each.transaction_id for each in found] == shuffled
             whole = sorted(found[:-1])
-            # A crash may take the time of the newest blocks back to that of an earlier one, so times are not compared here.
+            # A crash may lose the time of the newest blocks back to that of an earlier one, so times are not compared here.
             assert [each._replace(data=b"", timestamp_ms=0) for each in whole] == [each._replace(timestamp_ms=0) for each in headers]
             actor.saw(stream, after, whole)
             fetched["transactions"] += len(whole)

@@ -1,4 +1,4 @@
-"""Disks of replicas that fill up: told apart from broken ones, waited out, and never a reason for a new session."""
+"""Disks of replicas that fill up: distinguished from broken ones, waited out, and never a reason for a new session."""
 
 from __future__ import annotations
 

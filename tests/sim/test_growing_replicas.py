@@ -15,7 +15,7 @@ PORTION = 10
 
 
 def one_replica(mix: Mix) -> Mix:
-    """With all faults the seed draws but those that take a node's data away: with one replica that loses acknowledged transactions."""
+    """With all faults the seed draws but those that remove a node's data: with one replica that loses acknowledged transactions."""
     moved = ("rot", "replica-change", "storage-added")
     kept = {kind: weight for kind, weight in mix.faults.items() if not kind.startswith("replace") and kind not in moved}
     return replace(mix, replicas=1, storages=4, faults=kept | {GROWTH: 2.0}, nemeses=2, fault_pause_s=0.2, load_s=4.0)

@@ -47,7 +47,7 @@ def test_a_planted_bug_of_retention_or_compaction_is_noticed(bug: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bug", "checker"), [("view_above_the_committed_mark", "views_are_the_fold"), ("upkeep_not_fenced", "nobody_complains")])
+@pytest.mark.parametrize(("bug", "checker"), [("view_above_the_committed_mark", "views_are_the_fold"), ("upkeep_not_fenced", "no_client_complains")])
 def test_a_planted_bug_that_shows_rarely_is_noticed_in_the_end(bug: str, checker: str) -> None:
     caught = hunt(bug, 200)
     assert caught.seed is not None

@@ -10,7 +10,7 @@ import pytest
 
 from verification.simulation.history import Evidence, History, SessionOpened
 from verification.simulation.lock_checkers import rejections_have_a_reason
-from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
+from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionSent
 
 A, B, C, D = 101, 102, 103, 104
 
@@ -26,21 +26,21 @@ FIRST = (
     _frame(7, 1, 9, write=(A,), transaction_id=10),
     _frame(7, 2, 10, write=(B,), transaction_id=11),  # half full: a generation ends
     _frame(8, 1, 9, read=(A,), winner=10, holder=A),  # remembered in the generation before
-    RejectionTold(1.0, 8, 1, 1, 10),
+    RejectionSent(1.0, 8, 1, 1, 10),
     _frame(7, 3, 11, write=(C,), append=(D,), transaction_id=12),  # the second ends, and the first is forgotten: the floor is 11
     _frame(8, 2, 9, write=(A,), winner=11, holder=A),
     _frame(8, 3, 11, write=(A,), transaction_id=13),
-    RejectionTold(2.0, 8, 1, 2, 13),  # of the newest writer by now
+    RejectionSent(2.0, 8, 1, 2, 13),  # of the newest writer by now
     _frame(7, 4, 9, own=True, write=(C,), transaction_id=14),  # only its own client wrote it; the third ends: the floor is 12
     _frame(8, 4, 9, own=True, write=(C,), winner=14, holder=C),
-    RejectionTold(3.0, 8, 1, 4, 14),
+    RejectionSent(3.0, 8, 1, 4, 14),
 )
 THIRD_FRAME, SECOND_FLOOR, OWN, FOREIGN = 2, 5, 8, 9
 
 SECOND = (
     _frame(9, 1, 12, write=(D,), transaction_id=15),
     _frame(9, 2, 12, read=(A,), winner=13, holder=A),
-    RejectionTold(4.0, 9, 1, 2, 13),
+    RejectionSent(4.0, 9, 1, 2, 13),
 )
 
 
@@ -130,16 +130,16 @@ def _handed_of_another_partition(evidence: Evidence) -> None:
     evidence.history.sessions.append(SessionOpened(0.0, 1, 1, OPENED_AT))
 
 
-def _told_of_another(evidence: Evidence) -> None:
-    evidence.history.lock_orders[1].events[2] = RejectionTold(4.0, 9, 1, 2, 12)
+def _reported_of_another(evidence: Evidence) -> None:
+    evidence.history.lock_orders[1].events[2] = RejectionSent(4.0, 9, 1, 2, 12)
 
 
-def _told_twice(evidence: Evidence) -> None:
-    evidence.history.lock_orders[1].events.append(RejectionTold(4.1, 9, 1, 2, 13))
+def _reported_twice(evidence: Evidence) -> None:
+    evidence.history.lock_orders[1].events.append(RejectionSent(4.1, 9, 1, 2, 13))
 
 
-def _told_and_not_rejected(evidence: Evidence) -> None:
-    evidence.history.lock_orders[1].events[2] = RejectionTold(4.0, 9, 1, 1, 15)
+def _reported_and_not_rejected(evidence: Evidence) -> None:
+    evidence.history.lock_orders[1].events[2] = RejectionSent(4.0, 9, 1, 1, 15)
 
 
 SPOILED = [
@@ -160,9 +160,9 @@ SPOILED = [
     _handed_floor_one_too_high,
     _handed_lock_left_out,
     _handed_of_another_partition,
-    _told_of_another,
-    _told_twice,
-    _told_and_not_rejected,
+    _reported_of_another,
+    _reported_twice,
+    _reported_and_not_rejected,
 ]
 
 

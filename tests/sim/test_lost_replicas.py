@@ -38,7 +38,7 @@ def restored(cluster: MemoryCluster, copy: SimulatedDisk) -> SimulatedDisk:
 
 
 def set_back_and_started_as_a_replacement(cluster: MemoryCluster, copy: SimulatedDisk) -> SimulatedDisk:
-    """Files of an earlier state that nobody marked, taken with `--replace`."""
+    """Files of an earlier state that have no mark, made with `--replace`."""
     disk = restored(cluster, copy)
     disown(disk, cluster.clock.now_ms())
     return disk
@@ -51,7 +51,7 @@ async def append(client: WaltzClient, first: int, last: int) -> None:
 
 
 async def stored(cluster: MemoryCluster, name: str) -> bytes:
-    """What a replica serves of the log to whoever asks for any session."""
+    """What a replica serves of the log to a caller that asks for any session."""
     request = pb.ReadRequest(cluster_key=cluster.key.bytes, partition=0, session=0, last_transaction_id=LATE - 1, max_bytes=1 << 20)
     stream = cluster.network.connect(cluster.storages[name][1].address).read(methods.READ, request)
     found = b""
@@ -154,7 +154,7 @@ async def _catches_up(change: Change) -> None:
 
 
 @pytest.mark.parametrize("change", [emptied, restored, set_back_and_started_as_a_replacement], ids=lambda change: change.__name__)
-def test_it_serves_nobody_before_it_has_caught_up_and_counts_afterwards(change: Change) -> None:
+def test_it_serves_no_reader_before_it_has_caught_up_and_counts_afterwards(change: Change) -> None:
     run_in_virtual_time(_catches_up(change))
 
 

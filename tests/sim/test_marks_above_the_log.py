@@ -24,7 +24,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         await honest(actor)
         client = await actor.connect()
         for number in range(24):
-            # It takes a lock that others of the partition hold; the history knows nothing of it, so it must never be in the log.
+            # It uses a lock that others of the partition hold; the history knows nothing of it, so it must never be in the log.
             attempt = actor.begin(write=(f"l{number % 5}",), mark=10**12, timeout_s=1.0)
             try:
                 await client.append(
@@ -36,7 +36,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
                 ends["refused with both numbers"] += "high_water_mark=1000000000000 newest=" in str(error)
             except WaltzError as error:
                 attempt.outcome = "unknown" if error.outcome == "unknown" else "not appended"
-                attempt.ended_s = actor.world.now_s  # the answer; `resolve` takes its own time
+                attempt.ended_s = actor.world.now_s  # the answer; `resolve` has its own time
                 if attempt.outcome == "unknown":
                     await resolve(actor, client, attempt, error)  # type: ignore[arg-type]
                     assert attempt.resolved == "absent"

@@ -11,24 +11,24 @@ SEEDS = 40
 
 NOTICED_BY = {
     "acknowledged_before_the_sync": "everything_heals",
-    "committed_at_one_acknowledgement": "nobody_reads_above_the_majority",
-    "received_at_one_replica": "nobody_reads_above_the_majority",
+    "committed_at_one_acknowledgement": "no_reader_passes_the_majority",
+    "received_at_one_replica": "no_reader_passes_the_majority",
     "readers_of_a_newer_session_served": "one_id_one_content",
     "locks_not_checked": "locks_are_serializable",
     "floor_raised_too_high": "rejections_have_a_reason",
-    "told_of_the_one_before": "rejections_have_a_reason",
+    "previous_winner_reported": "rejections_have_a_reason",
     "own_writes_are_foreign": "rejections_have_a_reason",
     "duplicates_accepted": "nothing_is_in_the_log_twice",
     "mount_does_not_wait": "rejected_is_not_in_the_log",
     "resent_without_resolving": "nothing_is_in_the_log_twice",
     "metadata_written_blindly": "metadata_is_compared_and_set",
-    "told_before_it_is_recorded": "marks_told_are_recorded",
+    "reported_before_it_is_recorded": "reported_marks_are_recorded",
     "too_much_kept": "only_committed_is_kept",
-    "kept_without_a_majority": "nobody_complains",
-    "handed_over_without_asking": "nobody_complains",
+    "kept_without_a_majority": "no_client_complains",
+    "handed_over_without_asking": "no_client_complains",
     "growth_not_heard_of": "everything_heals",
     "partitions_not_heard_of_are_dropped": "everything_heals",
-    "followers_believed": "nobody_complains",
+    "followers_believed": "no_client_complains",
 }
 
 COMPLAINTS = {

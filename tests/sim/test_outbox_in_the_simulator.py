@@ -22,8 +22,8 @@ runs = importlib.import_module("verification.simulation.run")  # the package has
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
 
 FAILED_ONCE = (10_019, 10_027, 10_043, 10_048, 10_092, 10_105, 10_137, 10_192)
-"""10019: the log was longer than a call could search, and each `resolve` began anew. The others: a service that a fault killed went on accepting, for
-the harness left its tasks alive, and nobody answered for what they took."""
+"""10019: the log was longer than a call could search, and each `resolve` started again. The others: a service that a fault killed went on accepting,
+for the harness left its tasks alive, and there was no answer for what they read."""
 
 
 def judge(seed: int, patch: pytest.MonkeyPatch) -> list[str]:
@@ -56,10 +56,10 @@ def test_seeds_that_found_something_stay_clean(seed: int, monkeypatch: pytest.Mo
 def test_a_service_that_was_killed_accepts_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(3):
         outcome = _run(seed, monkeypatch, faults={"client-kill": 1.0}, nemeses=1, fault_pause_s=0.3)
-        told = list(outcome.trace.lines)
-        (dead,) = [line.split()[1] for line in told if line.endswith("is killed") and "client-" in line]
-        at = next(place for place, line in enumerate(told) if line.endswith("is killed") and dead in line)
-        assert not [line for line in told[at + 1 :] if dead in line]
+        reported = list(outcome.trace.lines)
+        (dead,) = [line.split()[1] for line in reported if line.endswith("is killed") and "client-" in line]
+        at = next(place for place, line in enumerate(reported) if line.endswith("is killed") and dead in line)
+        assert not [line for line in reported[at + 1 :] if dead in line]
         assert outcome.wrong == []
 
 

@@ -53,13 +53,13 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def _acknowledged_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     honest = writer.JournalWriter.write
 
-    async def write(self: writer.JournalWriter, change: Change, told: Callable[[], None] | None = None) -> None:
+    async def write(self: writer.JournalWriter, change: Change, reported: Callable[[], None] | None = None) -> None:
         if not change.accepts:
-            await honest(self, change, told)
+            await honest(self, change, reported)
             return
         self.later(change, lambda: None)
-        if told is not None:
-            told()
+        if reported is not None:
+            reported()
 
     patch.setattr(writer.JournalWriter, "write", write)
 
@@ -103,11 +103,11 @@ def _deleted_before_the_answer(patch: pytest.MonkeyPatch) -> None:
 def _attempt_written_after_the_sending(patch: pytest.MonkeyPatch) -> None:
     honest = writer.JournalWriter.write
 
-    async def write(self: writer.JournalWriter, change: Change, told: Callable[[], None] | None = None) -> None:
+    async def write(self: writer.JournalWriter, change: Change, reported: Callable[[], None] | None = None) -> None:
         if any(kind == 4 for _, kind, _ in change.adds):
-            self.later(change, told or (lambda: None))
+            self.later(change, reported or (lambda: None))
         else:
-            await honest(self, change, told)
+            await honest(self, change, reported)
 
     patch.setattr(writer.JournalWriter, "write", write)
 

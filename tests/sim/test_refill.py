@@ -1,4 +1,4 @@
-"""A replica that is filled over many store sessions: what it copied outlasts them, and until it has everything nobody mistakes it for clean."""
+"""A replica that is filled over many store sessions: what it copied outlasts them, and until it has everything it does not count as clean."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_fill_goes_on_over_many_sessions_and_ends() -> None:
     _refilled(scenario)
 
 
-def test_a_partly_filled_replica_is_never_taken_for_a_clean_one() -> None:
+def test_a_partly_filled_replica_never_counts_as_clean() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         looked = 0
 
@@ -167,19 +167,19 @@ def test_progress_outlasts_a_change_of_owner_and_a_crash_of_the_replica(killed: 
     _refilled(scenario, servers=2)
 
 
-def test_a_fill_reports_how_far_it_is_and_how_long_it_will_take() -> None:
+def test_a_fill_reports_its_progress_and_the_time_left() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
-        told: list[dict[str, Any]] = []
+        reported: list[dict[str, Any]] = []
 
         async def filled() -> bool:
             found = _owner(cluster).get("replicas", {}).get(FILLED, {}).get("filling")
             if found and found["remaining_s"] is not None:
-                told.append(found | {"at_s": asyncio.get_running_loop().time()})
+                reported.append(found | {"at_s": asyncio.get_running_loop().time()})
             return await _clean(cluster)
 
         await _until(filled, 60)
         ended_s = asyncio.get_running_loop().time()
-        middle = told[len(told) // 2]
+        middle = reported[len(reported) // 2]
         assert 0 < middle["last"] < middle["target"]
         assert middle["missing"] == middle["target"] - middle["last"]
         assert middle["bytes"] > 500 * middle["transactions"] > 0

@@ -1,4 +1,4 @@
-"""Rot in the stored data of one replica of a living cluster: found while clients append, mended from the others, and gone."""
+"""Corruption in the stored data of one replica of a living cluster: found while clients append, repaired from the others, and gone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start_scrubs(cluster: MemoryCluster) -> None:
         node.start_scrub(PeerReplicas(cluster.network, find))
 
 
-def rot(cluster: MemoryCluster, name: str, path: str, offset: int) -> None:
+def corrupt_byte(cluster: MemoryCluster, name: str, path: str, offset: int) -> None:
     content = bytearray(cluster.disks[name].content(path))
     content[offset] ^= 0x20
     cluster.disks[name].replace(path, bytes(content))
@@ -56,7 +56,7 @@ async def _run(seed: int) -> None:
     whole = data(cluster, "storage-0")
     closed = sorted(path for path in whole if path.endswith(".seg"))[:-1]
     for name, path in (("storage-0", closed[1]), ("storage-1", closed[2]), ("storage-2", closed[1].replace("seg", "idx"))):
-        rot(cluster, name, f"0/{path}", rng.randrange(128, len(whole[path])))
+        corrupt_byte(cluster, name, f"0/{path}", rng.randrange(128, len(whole[path])))
     async with asyncio.timeout(300):
         while sum(_repaired(cluster, name) for name in cluster.storages) < 3:
             await asyncio.sleep(1)
@@ -80,9 +80,9 @@ async def _append_on(append: object, rng: random.Random) -> None:
 
 
 def _repaired(cluster: MemoryCluster, name: str) -> int:
-    told = cluster.storages[name][0].statistics().scrub
-    assert told is not None
-    return told.repaired
+    reported = cluster.storages[name][0].statistics().scrub
+    assert reported is not None
+    return reported.repaired
 
 
 def test_corruption_is_repaired_while_appends_go_on_and_replicas_are_the_same_again() -> None:
@@ -91,7 +91,7 @@ def test_corruption_is_repaired_while_appends_go_on_and_replicas_are_the_same_ag
 
 
 async def _never_spreads() -> None:
-    """A replica that catches up from a rotten one gets nothing from there."""
+    """A replica that catches up from a corrupt one gets nothing from there."""
     cluster = MemoryCluster(servers=1, storage_settings=STORAGE | {"scrub_bytes_per_s": 0})
     await cluster.start()
     client = await cluster.connect(SETTINGS)
@@ -99,14 +99,14 @@ async def _never_spreads() -> None:
     for number in range(120):
         await client.append(0, b"%d" % number * 30, timeout_s=30)
     path = f"0/{sorted(path for path in data(cluster, 'storage-0') if path.endswith('.seg'))[1]}"
-    rot(cluster, "storage-0", path, 700)
+    corrupt_byte(cluster, "storage-0", path, 700)
     await cluster.start_storage("storage-2")
     good = records(data(cluster, "storage-1"))
     async with asyncio.timeout(60):
         while records(data(cluster, "storage-2")) != good:
             await asyncio.sleep(0.1)
-    rotten = data(cluster, "storage-0")[path.removeprefix("0/")]
-    assert rotten != data(cluster, "storage-1")[path.removeprefix("0/")], "nobody mends what is not scrubbed"
+    corrupted = data(cluster, "storage-0")[path.removeprefix("0/")]
+    assert corrupted != data(cluster, "storage-1")[path.removeprefix("0/")], "nobody mends what is not scrubbed"
     node = cluster.storages["storage-0"][0]
     store = await node.partition(0)
     try:
@@ -135,7 +135,7 @@ async def _until_known(cluster: MemoryCluster, *statuses: str, within_s: float =
 
 
 async def _found_before_the_peers_are_up() -> None:
-    """Everything is restarted, the corrupt node first and alone: it finds the corruption when nobody can help."""
+    """Everything is restarted, the corrupt node first and alone: it finds the corruption when no replica can help."""
     cluster = MemoryCluster(servers=1, storage_settings=STORAGE | {"scrub_bytes_per_s": 1 << 30, "scrub_pause_s": 86_400.0})
     await cluster.start()
     client = await cluster.connect(SETTINGS)
@@ -145,12 +145,12 @@ async def _found_before_the_peers_are_up() -> None:
     path = f"0/{sorted(path for path in data(cluster, 'storage-0') if path.endswith('.seg'))[1]}"
     for name in list(cluster.storages):
         await cluster.stop_storage(name)
-    rot(cluster, "storage-0", path, 700)
+    corrupt_byte(cluster, "storage-0", path, 700)
     await cluster.start_storage("storage-0")
     start_scrubs(cluster)
     node = cluster.storages["storage-0"][0]
     async with asyncio.timeout(60):
-        while (told := node.statistics().scrub) is None or not told.damaged_segments:
+        while (reported := node.statistics().scrub) is None or not reported.damaged_segments:
             await asyncio.sleep(0.1)
     for name in ("storage-1", "storage-2"):
         await cluster.start_storage(name)
@@ -179,7 +179,7 @@ async def _read_hits_it() -> None:
         await client.append(0, b"%d" % number * 30, timeout_s=30)
     whole = records(data(cluster, "storage-1"))
     path = f"0/{sorted(path for path in data(cluster, 'storage-0') if path.endswith('.seg'))[1]}"
-    rot(cluster, "storage-0", path, 700)
+    corrupt_byte(cluster, "storage-0", path, 700)
     await client.close()
     await cluster.kill_server("server-0")
     await cluster.start_storage("storage-2")
@@ -191,9 +191,9 @@ async def _read_hits_it() -> None:
     start_scrubs(cluster)
     await _until_known(cluster, "live", "live", "live")
     assert records(data(cluster, "storage-0")) == whole
-    told = cluster.storages["storage-0"][0].statistics().scrub
-    assert told is not None
-    assert (told.passes, told.repaired) == (0, 1)
+    reported = cluster.storages["storage-0"][0].statistics().scrub
+    assert reported is not None
+    assert (reported.passes, reported.repaired) == (0, 1)
     await cluster.stop()
 
 

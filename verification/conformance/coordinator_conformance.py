@@ -16,7 +16,7 @@ from waltz_log.errors import ClusterUnavailable, InvalidRequest
 __all__ = ["CoordinatorConformance", "EnsembleUnderTest"]
 
 TIMEOUT_S = 20.0
-"""Longest that a wait which must end may take, also on a busy machine."""
+"""Longest for a wait that must end, also on a busy machine."""
 
 
 class EnsembleUnderTest(Protocol):
@@ -53,9 +53,9 @@ class CoordinatorConformance:
         assert await mine.create("/full", most)
         assert await mine.set("/full", most, 0) == 1
         attempts: list[Awaitable[object]] = [mine.create("/more", more), mine.set("/full", more, 1)]
-        told = [str(each) for each in await asyncio.gather(*attempts, return_exceptions=True) if isinstance(each, InvalidRequest)]
-        assert len(told) == 2
-        assert all(str(NODE_BYTES_MAX) in each for each in told)
+        reported = [str(each) for each in await asyncio.gather(*attempts, return_exceptions=True) if isinstance(each, InvalidRequest)]
+        assert len(reported) == 2
+        assert all(str(NODE_BYTES_MAX) in each for each in reported)
         assert await mine.get("/full") == Node(most, 1)
         assert await mine.get("/more") is None
 
@@ -157,9 +157,9 @@ class CoordinatorConformance:
         assert await other.children("/members") == []
         assert await other.get("/kept") == Node(b"", 0)
         async with asyncio.timeout(TIMEOUT_S):
-            told = await asyncio.gather(waiting, mine.get("/kept"), mine.create("/again", b"", ephemeral=True), return_exceptions=True)
+            reported = await asyncio.gather(waiting, mine.get("/kept"), mine.create("/again", b"", ephemeral=True), return_exceptions=True)
             await asyncio.gather(members, return_exceptions=True)
-        assert [type(each) for each in told] == [ClusterUnavailable] * 3, "a coordinator is used up when its session ended"
+        assert [type(each) for each in reported] == [ClusterUnavailable] * 3, "a coordinator is used up when its session ended"
         assert await other.get("/again") is None
 
     async def test_a_closed_session_answers_no_more(self, ensemble: EnsembleUnderTest) -> None:
@@ -167,8 +167,8 @@ class CoordinatorConformance:
         await mine.close()
         async with asyncio.timeout(TIMEOUT_S):
             await mine.wait_session_lost()
-            told = await asyncio.gather(mine.get("/"), mine.wait_changed("/", None), return_exceptions=True)
-        assert [type(each) for each in told] == [ClusterUnavailable] * 2
+            reported = await asyncio.gather(mine.get("/"), mine.wait_changed("/", None), return_exceptions=True)
+        assert [type(each) for each in reported] == [ClusterUnavailable] * 2
         await mine.close()
 
     async def test_wait_changed_sees_creation_change_and_deletion(self, ensemble: EnsembleUnderTest) -> None:

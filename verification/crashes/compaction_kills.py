@@ -93,20 +93,20 @@ async def _compare(directory: Path) -> int:
     """Opens what is there, in a process of its own. How far the view goes."""
     node = _node(directory)
     await node.open(KEY)
-    told = node.views.describe(0)
-    if told.error:
-        raise KillFound(told.error)
+    reported = node.views.describe(0)
+    if reported.error:
+        raise KillFound(reported.error)
     found = []
-    if told.exists:
+    if reported.exists:
         async for page in node.views.read(0, 0, 10_000, 0):
             found += [(record.transaction_id, record.key, record.value) for record in page.records]
-    if found != fold(told.bound):
-        raise KillFound(f"the view up to {told.bound} is not the fold: {len(found)} records, wanted {len(fold(told.bound))}")
+    if found != fold(reported.bound):
+        raise KillFound(f"the view up to {reported.bound} is not the fold: {len(found)} records, wanted {len(fold(reported.bound))}")
     first = (await node.partition(0)).log.first_id
-    if first > told.bound:
-        raise KillFound(f"the log begins at {first}, the view ends at {told.bound}")
+    if first > reported.bound:
+        raise KillFound(f"the log begins at {first}, the view ends at {reported.bound}")
     await node.close()
-    return told.bound
+    return reported.bound
 
 
 def kill_and_compare(directory: Path, kills: int, seed: int) -> dict[str, int]:

@@ -144,10 +144,10 @@ async def enumerate_crashes(
     only: tuple[int, ...] = (),
     *,
     disk: SimulatedDisk | None = None,
-    progress: Callable[[str], None] = lambda told: None,
+    progress: Callable[[str], None] = lambda reported: None,
 ) -> Tally:
     """Checks what survives. Raises `CrashFound` for the first that the check refuses. `only`: the numbers of one place; `disk`: an empty one that
-    does something else than it should; `progress` is told after each survivor."""
+    does something else than it should; `progress` is called after each survivor."""
     running, disk = scenario(), disk or SimulatedDisk()
     await running.prepare(disk)
     points = await crash_points(disk, running.run, running.observe)
@@ -169,7 +169,7 @@ async def enumerate_crashes(
                 if not only[2:]:
                     await check(survivor.fork(), point.state)
             except Exception as error:
-                raise CrashFound(place, point.last, _told(error), effort.command) from error
+                raise CrashFound(place, point.last, _reported(error), effort.command) from error
             if only[2:] or (effort.recovery_every and checked % effort.recovery_every == 0):
                 again += await _recovered(place, running, check, survivor, point.state, effort, only[2:])
             progress(f"{name}: crash point {point.number + 1} of {len(points)}, {checked} survivors checked, {again} crashed again")
@@ -193,9 +193,9 @@ async def _recovered(
                 try:
                     await check(survivor, state)
                 except Exception as error:
-                    raise CrashFound(f"{place}:{point.number}:{number}", point.last, _told(error), effort.command) from error
+                    raise CrashFound(f"{place}:{point.number}:{number}", point.last, _reported(error), effort.command) from error
     return made
 
 
-def _told(error: Exception) -> str:
+def _reported(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Every kind of file that a storage node writes, and which of its bytes nothing looks at. A test holds the list to what nodes write."""
+"""Every kind of file that a storage node writes, and which of its bytes no reader checks. A test holds the list to what nodes write."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def kind_of(path: str) -> str | None:
 
 
 def is_padding(kind: str, offset: int) -> bool:
-    """Whether nothing looks at the byte. Of `unsynced` only the name says something."""
+    """Whether no reader checks the byte. Of `unsynced` only the name says something."""
     return kind == "unsynced" or (kind in PADDING and PADDING[kind](offset))

@@ -152,7 +152,7 @@ class _Trim(StorageLife):
 
 
 class _Begin(StorageLife):
-    """The log begins anew beyond its end, from one segment and from several, and goes on there."""
+    """The log continues above its end, from one segment and from several, and goes on there."""
 
     async def before(self) -> None:
         self.create(1)
@@ -200,7 +200,7 @@ class _Full(StorageLife):
         try:
             await step
         except StorageFull:
-            # What went into the segment before the one that found no room is there, though nobody was told.
+            # What went into the segment before the one that found no room is there, though no caller learned it.
             self._may(0, self.model(0).settled((await self.node.partition(0)).last_id))
             return True
         return False
@@ -269,7 +269,7 @@ async def crash(
     only: tuple[int, ...] = (),
     *,
     disk: SimulatedDisk | None = None,
-    progress: Callable[[str], None] = lambda told: None,
+    progress: Callable[[str], None] = lambda reported: None,
 ) -> Tally:
     """Goes through one scenario. Raises `CrashFound`. `disk`: an empty one that does something else than it should."""
     scenario = SCENARIOS[name]
@@ -278,12 +278,12 @@ async def crash(
 
 def _gone_through(name: str, effort: Effort, only: tuple[int, ...]) -> tuple[bool, str]:
     """Whether all was right, and a line or a failure to print."""
-    begun = told = time.monotonic()
+    begun = reported = time.monotonic()
 
     def progress(line: str) -> None:
-        nonlocal told
-        if time.monotonic() - told > PROGRESS_S:
-            told = time.monotonic()
+        nonlocal reported
+        if time.monotonic() - reported > PROGRESS_S:
+            reported = time.monotonic()
             print(f"  {line}", file=sys.stderr, flush=True)
 
     try:
@@ -308,12 +308,12 @@ def main(arguments: list[str] | None = None) -> int:
         name, *numbers = chosen.only.split(":")
         if name not in SCENARIOS:
             parser.error(f"no such scenario: {name} (there are {', '.join(SCENARIOS)})")
-        return _told([_gone_through(name, effort, tuple(map(int, numbers)))])
+        return _reported([_gone_through(name, effort, tuple(map(int, numbers)))])
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
-        return _told(each.result() for each in as_completed([pool.submit(_gone_through, name, effort, ()) for name in SCENARIOS]))
+        return _reported(each.result() for each in as_completed([pool.submit(_gone_through, name, effort, ()) for name in SCENARIOS]))
 
 
-def _told(results: Iterable[tuple[bool, str]]) -> int:
+def _reported(results: Iterable[tuple[bool, str]]) -> int:
     right = True
     for passed, line in results:
         print(line, file=sys.stdout if passed else sys.stderr, flush=True)

@@ -6,7 +6,7 @@ on once there is space again.
 
 The full disk is left so and so many pages, or inodes, and a round of appends is tried that rolls to a new segment; with each page more it fails one
 write later, until it succeeds. Each time: what was acknowledged before is read while the disk is full; the append is tried again when there is space,
-on the node that met the full disk if it goes on, and on one that is started anew; all that was acknowledged is there.
+on the node that met the full disk if it goes on, and on one that is started again; all that was acknowledged is there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FullFound(AssertionError):
 
 
 class Watched(FileSystemDisk):
-    """Notes which call met the limit. It always tells of free space: somebody else fills the disk between the question and the write."""
+    """Notes which call met the limit. It always reports free space: another process fills the disk between the question and the write."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -129,7 +129,7 @@ async def _try(root: Path, limited: Callable[[], None], freed: Callable[[], None
         elif isinstance(failed, StorageFull):
             raise FullFound(f"appending does not go on with space: {again} met={disk.met}")
     await node.close()
-    await _started_anew(root, acknowledged, rolling, disk.met)
+    await _restarted(root, acknowledged, rolling, disk.met)
     return disk.met
 
 
@@ -141,7 +141,7 @@ async def _refused(work: Any) -> StorageFailed | None:
     return None
 
 
-async def _started_anew(root: Path, acknowledged: list[bytes], rolling: list[bytes], met: list[str]) -> None:
+async def _restarted(root: Path, acknowledged: list[bytes], rolling: list[bytes], met: list[str]) -> None:
     node = _node(FileSystemDisk(root))
     await node.open(KEY)
     store = await node.partition(0)

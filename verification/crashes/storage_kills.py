@@ -2,7 +2,7 @@
 
     python -m verification.crashes.storage_kills DIRECTORY [--kills 200] [--seed 1]
 
-The writer is a real process on the real file system, with the threads a node has. It notes what it was told in a pipe: what stands there was
+The writer is a real process on the real file system, with the threads a node has. It writes its acknowledgments to a pipe: what stands there was
 acknowledged. A kill comes after some acknowledgements and a moment more, so it hits writes, rolls, truncations, marks and openings alike. Another
 process then opens the directory, and reads everything. Which records there must be follows from their ids and from which process wrote them.
 
@@ -35,11 +35,11 @@ ACKNOWLEDGED_MAX = 8
 """So many acknowledgements at most before a kill: many kills find more than long runs."""
 
 LOG_MAX = 1500
-"""Longer than that, the log is cut to a tenth, so that reading it does not take the time of the kills."""
+"""Longer than that, the log is cut to a tenth, so that reading it does not use up the time for kills."""
 
 
 class KillFound(AssertionError):
-    """Something that was acknowledged is not there, or something is there that nobody wrote."""
+    """Something that was acknowledged is not there, or something is there that no client wrote."""
 
 
 @dataclass
@@ -119,19 +119,19 @@ async def _compare(directory: Path, noted: Noted) -> tuple[int, int]:
     node = _node(directory)
     await node.open(KEY)
     store = await node.partition(0)
-    told = store.statistics()
-    if told.last_transaction_id < noted.lowest or (noted.highest is not None and told.last_transaction_id > noted.highest):
-        raise KillFound(f"the log ends at {told.last_transaction_id}, expected {noted.lowest}..{noted.highest}")
-    if told.fence < noted.session or told.session < noted.mark:
-        raise KillFound(f"fence {told.fence} and mark {told.session}, expected at least {noted.session} and {noted.mark}")
-    found = await read_all(store, max(told.fence, 0), 0, told.last_transaction_id)
+    reported = store.statistics()
+    if reported.last_transaction_id < noted.lowest or (noted.highest is not None and reported.last_transaction_id > noted.highest):
+        raise KillFound(f"the log ends at {reported.last_transaction_id}, expected {noted.lowest}..{noted.highest}")
+    if reported.fence < noted.session or reported.session < noted.mark:
+        raise KillFound(f"fence {reported.fence} and mark {reported.session}, expected at least {noted.session} and {noted.mark}")
+    found = await read_all(store, max(reported.fence, 0), 0, reported.last_transaction_id)
     for transaction_id, record in enumerate(found):
         if record != noted.record(transaction_id):
             raise KillFound(f"other bytes than were written transaction_id={transaction_id}")
-    if len(found) != told.last_transaction_id + 1:
-        raise KillFound(f"reading ends at {len(found) - 1}, the log at {told.last_transaction_id}")
+    if len(found) != reported.last_transaction_id + 1:
+        raise KillFound(f"reading ends at {len(found) - 1}, the log at {reported.last_transaction_id}")
     await node.close()
-    return told.last_transaction_id, told.segments
+    return reported.last_transaction_id, reported.segments
 
 
 def forked(work: Callable[[Callable[[str], None]], None]) -> tuple[int, int]:

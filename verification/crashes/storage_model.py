@@ -2,7 +2,7 @@
 
 `StorageLife` carries steps out on both. While a step is under way its model says what may be found of it; once it was acknowledged, what must be.
 `check` opens what a crash or a kill left and compares: acknowledged data is there; other data is there whole, record by record in order, or not at
-all; fences, marks and the count of starts never went back; each partition takes the next append and has it after the next crash.
+all; fences, marks and the count of starts never went back; each partition accepts the next append and has it after the next crash.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FixedClock:
 
 @contextmanager
 def silent_logs() -> Iterator[None]:
-    """Thousands of openings tell the same; writing it down takes longer than they do."""
+    """Thousands of openings log the same; writing it takes longer than they do."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
@@ -251,7 +251,7 @@ class StorageLife:
         self._may(partition, replace(model, firsts=range(kept, kept + 1)))
 
     async def begin(self, partition: int, session: int, first: int) -> None:
-        """Begins the log anew, beyond where it ends."""
+        """Begins the log again, above its end."""
         model = self.model(partition)
         store = await self.node.partition(partition)
         records = model.records + (b"",) * (first - 1 - model.last)
@@ -320,11 +320,11 @@ async def check(disk: SimulatedDisk, expected: Expected, **settings: Any) -> Non
 
 async def _check_partition(store: PartitionStore, model: PartitionModel) -> list[bytes]:
     """Gives the records that the partition holds afterwards."""
-    told = store.statistics()
-    first, last = told.first_transaction_id, told.last_transaction_id
+    reported = store.statistics()
+    first, last = reported.first_transaction_id, reported.last_transaction_id
     assert last in model.lasts, f"last transaction is {last}, expected {model.lasts}"
     assert first in model.firsts, f"first transaction is {first}, expected {model.firsts}"
-    assert told.fence in model.fences, f"fence is {told.fence}, expected {model.fences}"
+    assert reported.fence in model.fences, f"fence is {reported.fence}, expected {model.fences}"
     state = await store.open_session(CHECKING_SESSION)
     assert last >= model.received or state.may_lack, f"{model.received} was acknowledged, {last} is there, and nobody is told"
     assert state.mark in model.marks, f"mark is {state.mark}, expected {model.marks}"

@@ -1,4 +1,4 @@
-"""Flips single bits in the files of a storage node and sees what becomes of it: nobody may ever be served anything but what was appended.
+"""Flips single bits in the files of a storage node and sees what becomes of it: no reader may ever be served anything but what was appended.
 
 A node with some segments, marks and fences is made once. For each flip its disk is copied, the bit is turned, and the node is opened, asked for all
 it knows, read from end to end and appended to. What came of it is one of
@@ -7,7 +7,7 @@ it knows, read from end to end and appended to. What came of it is one of
     healed       the file has its right bytes again
     rolled back  the other half of an alternating pair holds (control file: the document's rule)
     fell back    the append time of the block before holds, or the creation time of the segment (times: as docs/reference/formats.md has it)
-    padding      nothing looks at the byte: allowed only where `PADDING` says so
+    padding      no reader checks the byte: allowed only where `PADDING` says so
 
 and anything else fails. `python -m verification.crashes.storage_rot` flips 10,000 bits in each kind of file.
 """
@@ -31,7 +31,7 @@ from waltz_log.errors import WaltzError
 from waltz_log.storage import StorageNode
 from waltz_log.testing.disk import SimulatedDisk
 
-__all__ = ["KINDS", "PADDING", "RotFound", "flip"]
+__all__ = ["KINDS", "PADDING", "CorruptionFound", "flip"]
 
 PARTITIONS: Final = 30
 """So many that the control file and the fence file have more than 10,000 bits."""
@@ -39,13 +39,13 @@ PARTITIONS: Final = 30
 SESSION: Final = 7
 BLOCKS: Final = 120
 TAIL: Final = "tail"
-"""The space of a data file that was taken beforehand and holds zeros."""
+"""The space of a data file that was preallocated and holds zeros."""
 
 TAIL_SETTINGS: Final = {"segment_bytes": 1 << 16, "preallocate_bytes": 1 << 14}
 KINDS: Final = ("control", "fence", DATA, INDEX, TIMES, TAIL)
 
 
-class RotFound(AssertionError):
+class CorruptionFound(AssertionError):
     """A flipped bit did what it must not."""
 
     def __init__(self, path: str, bit: int, reason: str) -> None:
@@ -54,7 +54,7 @@ class RotFound(AssertionError):
 
 @dataclass(frozen=True)
 class Sound:
-    """The disk before anything rotted, and what is on it."""
+    """The disk before any corruption, and what is on it."""
 
     disk: SimulatedDisk
     records: list[bytes]
@@ -67,7 +67,7 @@ class Sound:
 
 
 def _control_padding(offset: int) -> bool:
-    # Creation time and reserved bytes of the header; the partition's number in its entry, which its place tells too; the rest is looked at.
+    # Creation time and reserved bytes of the header; the partition's number in its entry, which its position implies; the rest is checked.
     return 4 <= offset < 12 or 32 <= offset < CONTROL_HEADER_BYTES or (offset >= CONTROL_HEADER_BYTES and _in_entry(offset) < 4)
 
 
@@ -77,9 +77,9 @@ def _in_entry(offset: int) -> int:
 
 PADDING: Final[dict[str, Callable[[int], bool]]] = {
     "control": _control_padding,
-    # The number of partitions stands in the control file.
+    # The number of partitions is in the control file.
     "fence": lambda offset: 4 <= offset < 12 or 28 <= offset < CONTROL_HEADER_BYTES,
-    # Creation time and reserved bytes. The creation time is the time of what the times do not tell.
+    # Creation time and reserved bytes. The creation time is the time of what the times do not record.
     DATA: lambda offset: 4 <= offset < 12 or 40 <= offset < FILE_HEADER_BYTES,
     # The header says nothing that the data file's does not, which is the one that is believed.
     INDEX: lambda offset: offset < FILE_HEADER_BYTES,
@@ -107,7 +107,7 @@ async def sound(**settings: Any) -> Sound:
         await append(store, max(store.statistics().fence, 1), [block])
         records += records_of(block)
         times += [block.append_time_ms] * block.count
-    # Killed, not closed: the last segment keeps the space that was taken for it.
+    # Killed, not closed: the last segment keeps the space that was allocated for it.
     return Sound(disk.fork(), records, times, (marks[0], marks[1]))
 
 
@@ -134,9 +134,9 @@ async def flip(sound: Sound, kind: str, path: str, bit: int, **settings: Any) ->
     """What became of one flipped bit. Raises `RotFound` where it is none of what may be."""
     disk = sound.disk.fork()
     right = disk.content(path)
-    rotten = bytearray(right)
-    rotten[bit // 8] ^= 1 << bit % 8
-    disk.replace(path, bytes(rotten))
+    corrupted = bytearray(right)
+    corrupted[bit // 8] ^= 1 << bit % 8
+    disk.replace(path, bytes(corrupted))
     node = node_on(disk, **settings)
     try:
         outcome = await _asked(node, sound, kind)
@@ -145,7 +145,7 @@ async def flip(sound: Sound, kind: str, path: str, bit: int, **settings: Any) ->
     except WaltzError:
         return "refused"
     except Exception as error:
-        raise RotFound(path, bit, f"{type(error).__name__}: {error}") from error
+        raise CorruptionFound(path, bit, f"{type(error).__name__}: {error}") from error
     if outcome is None and (now == right[bit // 8 : bit // 8 + 1] or (kind == TAIL and not now)):
         outcome = "healed"
     if outcome is None and PADDING[kind](bit // 8):
@@ -153,12 +153,12 @@ async def flip(sound: Sound, kind: str, path: str, bit: int, **settings: Any) ->
     if outcome is None and kind in ("control", "fence") and bit // 8 >= CONTROL_HEADER_BYTES:
         outcome = "outvoted"
     if outcome is None:
-        raise RotFound(path, bit, "no check noticed")
+        raise CorruptionFound(path, bit, "no check noticed")
     return outcome
 
 
 async def _asked(node: StorageNode, sound: Sound, kind: str) -> str | None:
-    """What the node tells, held against the truth. None where it tells exactly that."""
+    """Compares what the node reports with the truth. None where they agree."""
     await node.open(KEY)
     store = await node.partition(0)
     assert node.start >= 2, f"starts went back: {node.start}"
@@ -166,8 +166,8 @@ async def _asked(node: StorageNode, sound: Sound, kind: str) -> str | None:
         fence = SESSION if partition == 0 else -1
         assert node.control.fence(partition) == fence, f"fence is {node.control.fence(partition)} partition={partition}"
         mark = sound.marks[1] if partition == 0 else SessionMark()
-        told = node.control.mark(partition)
-        assert told == mark or (kind == "control" and partition == 0 and told == sound.marks[0]), f"mark is {told} partition={partition}"
+        reported = node.control.mark(partition)
+        assert reported == mark or (kind == "control" and partition == 0 and reported == sound.marks[0]), f"mark is {reported} partition={partition}"
     rolled_back = node.control.mark(0) != sound.marks[1]
     assert (store.statistics().first_transaction_id, store.last_id) == (0, len(sound.records) - 1), f"the log ends at {store.last_id}"
     fell_back = False
@@ -188,7 +188,7 @@ async def _asked(node: StorageNode, sound: Sound, kind: str) -> str | None:
 
 
 async def _appended(node: StorageNode, sound: Sound) -> None:
-    """What was served as sound takes the next append."""
+    """What was served as sound accepts the next append."""
     store = await node.partition(0)
     following = block_of(0, len(sound.records), [5, 6], salt=99, time_ms=10**6)
     await append(store, SESSION, [following])
@@ -218,11 +218,11 @@ def main(arguments: list[str] | None = None) -> int:
         begun = time.monotonic()
         try:
             outcomes = asyncio.run(flips(kind, chosen.count, chosen.seed))
-        except RotFound as found:
+        except CorruptionFound as found:
             print(f"{kind}: {found}", file=sys.stderr)
             return 1
-        told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-        print(f"{kind:<8} {outcomes.total():6} flips: {told}  {time.monotonic() - begun:.1f} s", flush=True)
+        reported = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+        print(f"{kind:<8} {outcomes.total():6} flips: {reported}  {time.monotonic() - begun:.1f} s", flush=True)
     return 0
 
 

@@ -50,8 +50,8 @@ def _fuzzed(target: str, seconds: int, kept: Path, corpus: Path) -> bool:
     command += ["--kept", str(kept), "--corpus", str(corpus)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 300)
     lines = ended.stderr.splitlines()
-    told = next((line for line in reversed(lines) if line.startswith(("Done ", "stat::number_of_executed_units", "#"))), "")
-    print(f"{target:<18} {'ok' if ended.returncode == 0 else 'BROKEN'}  {told}", flush=True)
+    reported = next((line for line in reversed(lines) if line.startswith(("Done ", "stat::number_of_executed_units", "#"))), "")
+    print(f"{target:<18} {'ok' if ended.returncode == 0 else 'BROKEN'}  {reported}", flush=True)
     if ended.returncode != 0:
         print("\n".join(lines[-40:]), file=sys.stderr)
     return ended.returncode == 0

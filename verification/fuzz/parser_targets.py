@@ -1,6 +1,6 @@
 """What a fuzzer calls: every parser of the storage and the core, each with what must hold for any bytes at all.
 
-A target takes bytes and returns, or raises what a caller must not see: anything but the refusals that the parser's contract names, or an
+A target gets bytes and returns, or raises what a caller must not see: anything but the refusals that the parser's contract names, or an
 `AssertionError` where what was parsed is not what the bytes say. The dumbest correct parser is what the clever ones are compared with.
 
 `SEEDS` are valid inputs for each, to begin from. Inputs that once found something are in `tests/fuzz/<target>/` and are tried by every test run.
@@ -88,7 +88,7 @@ def segment_name(data: bytes) -> None:
 
 
 def _plainly(buffer: bytes, offset: int) -> int | None:
-    """Where the record at the offset ends, as the document tells; None where it is not whole and right."""
+    """Where the record at the offset ends, as the document says; None where it is not whole and right."""
     rest = buffer[offset:]
     if len(rest) < RECORD_OVERHEAD_BYTES:
         return None
@@ -216,7 +216,7 @@ def settings(data: bytes) -> None:
 
 
 def directory(data: bytes) -> None:
-    """A partition's files with any bytes behind right headers: a log opens that reads and takes an append, or says why not."""
+    """A partition's files with any bytes behind right headers: a log opens that reads and accepts an append, or says why not."""
     disk = SimulatedDisk()
     header = SegmentHeader(5, KEY, 3, 0).to_bytes()
     cut, known_good = int.from_bytes(data[:2], "big"), int.from_bytes(data[2:3], "big", signed=True)

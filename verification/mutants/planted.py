@@ -1,6 +1,6 @@
 """Bugs to plant in the cluster: each takes one rule away, as a small patch of one function, and the simulator must notice.
 
-To add one: write a function that patches with `change` and put `@bug` above it. `docs/internals/simulator.md` tells which checker catches it.
+To add one: write a function that patches with `change` and put `@bug` above it. `docs/internals/simulator.md` says which checker catches it.
 Nothing here is imported by the platform.
 """
 
@@ -72,7 +72,7 @@ REGISTERED = (
 
 @bug
 def no_fence() -> None:
-    """A storage node takes writes of an older session."""
+    """A storage node accepts writes of an older session."""
 
     def check(self: PartitionStore, session: int) -> None:
         if self._failed is not None:
@@ -113,7 +113,7 @@ def acknowledged_before_the_sync() -> None:
 
 @bug
 def sync_errors_swallowed() -> None:
-    """A sync that failed is taken for one that worked."""
+    """A sync that failed counts as successful."""
 
     def sync(self: Any) -> None:
         try:
@@ -126,7 +126,7 @@ def sync_errors_swallowed() -> None:
 
 @bug
 def checksums_not_verified_on_reads() -> None:
-    """What rotted is served."""
+    """Corrupt data is served."""
     change(reader, "verify_records", lambda *_, **__: None)
 
 
@@ -204,8 +204,8 @@ def metadata_written_blindly() -> None:
 
 
 @bug
-def told_before_it_is_recorded() -> None:
-    """A replica is told the mark that a recovery decided before the metadata is."""
+def reported_before_it_is_recorded() -> None:
+    """A replica receives the mark that a recovery decided before the metadata is."""
 
     async def decide(_self: StoreSession, _recovery: recovery.Recovery) -> None:
         return
@@ -221,10 +221,10 @@ def told_before_it_is_recorded() -> None:
 def retention_past_a_subscriber() -> None:
     """What a subscriber has not read is trimmed."""
 
-    async def nobody(self: Upkeep) -> dict[str, int]:
+    async def no_subscriber(self: Upkeep) -> dict[str, int]:
         return {}
 
-    change(Upkeep, "_subscribers", nobody)
+    change(Upkeep, "_subscribers", no_subscriber)
 
 
 @bug
@@ -245,7 +245,7 @@ def tombstone_dropped_early() -> None:
 
 @bug
 def view_above_the_committed_mark() -> None:
-    """Views are folded up to what was sent, which may still be taken back."""
+    """Views are folded up to what was sent, which may still be rolled back."""
 
     def begin(self: ViewUpkeep, session: StoreSession, *rest: Any) -> None:
         original(self, _Ahead(session), *rest)
@@ -268,7 +268,7 @@ def locks_not_checked() -> None:
 
 @bug
 def read_locks_not_checked() -> None:
-    """Read locks are taken for append locks."""
+    """Read locks count as append locks."""
 
     def judge(self: LockTable, marks: Sequence[int], counts: bytes, locks: Sequence[int], first: int, *rest: Any) -> Any:
         kept, fewer, at = bytearray(counts), [], 0
@@ -284,7 +284,7 @@ def read_locks_not_checked() -> None:
 
 @bug
 def lock_floor_too_low() -> None:
-    """A new owner knows no locks and takes them all for free, though its table knows nothing of the time before."""
+    """A new owner knows no locks and believes that all are free, though its table knows nothing of the time before."""
 
     def begin(self: LockTable, floor: int, entries_max: int) -> None:
         original(self, -1, entries_max)
@@ -294,7 +294,7 @@ def lock_floor_too_low() -> None:
 
 @bug
 def rejected_before_the_winner_is_committed() -> None:
-    """The loser is told of a winner that may never come."""
+    """The loser learns of a winner that may never come."""
 
     def sequence(self: Sequencer, frames: Sequence[Frame], *rest: Any) -> Sequenced:
         result: Sequenced = original(self, frames, *rest)
@@ -336,7 +336,7 @@ _MOUNTING: ContextVar[bool] = ContextVar("mounting", default=False)
 
 @bug
 def mount_does_not_wait() -> None:
-    """Ready is told while appends of the client's older connections are still undecided."""
+    """Readiness is reported while appends of the client's older connections are still undecided."""
 
     async def mount(self: Partition, request: Any, stream: Any, version: int) -> None:
         _MOUNTING.set(True)
@@ -360,13 +360,13 @@ def resolved_without_confirmation() -> None:
     """An owner that may have been deposed says what is not in the log."""
 
     async def confirm(self: StoreSession) -> None:
-        """Asks nobody."""
+        """Does not ask any replica."""
 
     change(StoreSession, "confirm", confirm)
 
 
 class _Ahead:
-    """A store session that takes what was sent for what is committed."""
+    """A store session that counts what was sent as committed."""
 
     def __init__(self, session: StoreSession) -> None:
         self._session = session
@@ -377,7 +377,7 @@ class _Ahead:
 
 @bug
 def fed_above_the_committed_mark() -> None:
-    """Readers see what may still be taken back."""
+    """Readers see what may still be rolled back."""
 
     def begin(self: Mount, request: Any, stream: Any, session: StoreSession, *rest: Any) -> None:
         original(self, request, stream, _Ahead(session), *rest)
@@ -399,7 +399,7 @@ def fed_twice() -> None:
 
 @bug
 def bound_goes_back() -> None:
-    """The committed mark that is told is sometimes an older one."""
+    """The committed mark that is returned is sometimes an older one."""
 
     def bound(self: Partition) -> pb.Bound | None:
         found: pb.Bound | None = original(self)
@@ -431,7 +431,7 @@ def resent_without_resolving() -> None:
 
 @bug
 def never_resent() -> None:
-    """What was in flight when the connection broke is told not to be in the log."""
+    """What was in flight when the connection broke is reported as not in the log."""
 
     async def settle(self: Producer, address: str) -> None:
         self.window.resend((), self._reason)
@@ -440,16 +440,16 @@ def never_resent() -> None:
 
 
 @bug
-def unknown_told_as_not_appended() -> None:
-    """A deadline that passes while the append is in flight is told as *not in the log*."""
+def unknown_reported_as_not_appended() -> None:
+    """A deadline that passes while the append is in flight is reported as *not in the log*."""
 
-    def told(self: window.Window, client_id: int, sequence: int, since: int, reason: str, count: int = 1) -> Any:
+    def reported(self: window.Window, client_id: int, sequence: int, since: int, reason: str, count: int = 1) -> Any:
         return NotAppended(partition=self.partition, reason=reason)
 
-    change(window.Window, "_unknown", told)
+    change(window.Window, "_unknown", reported)
 
 
 @bug
 def deadlines_ignored() -> None:
-    """An append waits for ever."""
+    """An append waits without end."""
     change(Producer, "_expire", lambda self: None)

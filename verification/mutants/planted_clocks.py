@@ -42,7 +42,7 @@ def append_times_follow_the_clock() -> None:
 
 @bug
 def confirmed_by_a_lease() -> None:
-    """An owner that was confirmed less than two seconds ago by its own clock takes itself for the owner still."""
+    """An owner that was confirmed less than two seconds ago by its own clock still believes that it is the owner."""
 
     async def confirm(self: StoreSession) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -22,7 +22,7 @@ __all__: list[str] = []
 
 @bug
 def restored_coordinator_believed() -> None:
-    """An owner goes on from metadata that is older than the replicas, and takes session numbers until they are high enough."""
+    """An owner goes on from metadata that is older than the replicas, and uses up session numbers until they are high enough."""
 
     async def judge_fence(self: StoreSession, _replica: str, error: Fenced) -> None:
         self.fenced(error)
@@ -67,7 +67,7 @@ def partitions_not_heard_of_are_dropped() -> None:
 
 @bug
 def followers_believed() -> None:
-    """Nobody asks for what was written last: whatever is decided by the coordinator is decided by what a follower has."""
+    """No read asks for the latest value: whatever is decided by the coordinator is decided by what a follower has."""
 
     async def get(self: MemoryCoordinator, path: str, *, latest: bool = False) -> Node | None:
         found: Node | None = await original(self, path)

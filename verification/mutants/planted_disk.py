@@ -29,13 +29,13 @@ def _without_errors(original: Callable[..., None]) -> Callable[..., None]:
 
 @bug
 def write_errors_swallowed() -> None:
-    """A write that failed is taken for one that worked."""
+    """A write that failed counts as successful."""
     change(disk._OpenFile, "write", _without_errors(disk._OpenFile.write))
 
 
 @bug
 def directory_sync_errors_swallowed() -> None:
-    """A sync of a directory that failed is taken for one that worked."""
+    """A sync of a directory that failed counts as successful."""
     change(SimulatedDisk, "sync_directory", _without_errors(SimulatedDisk.sync_directory))
 
 
@@ -54,7 +54,7 @@ def rename_tried_again() -> None:
 
 @bug
 def read_errors_not_typed() -> None:
-    """What the disk says when it cannot be read reaches whoever asked as it is."""
+    """What the disk says when it cannot be read reaches the caller unchanged."""
 
     async def read(self: RangeReads, cuts: int, first: int, call: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -43,7 +43,7 @@ def damaged_times_not_noticed() -> None:
 
 @bug
 def damaged_header_not_noticed() -> None:
-    """The scrub does not look at the headers of a segment's files."""
+    """The scrub does not read the headers of a segment's files."""
     _unnoticed("header")
 
 
@@ -55,13 +55,13 @@ def damaged_view_not_noticed() -> None:
 
 @bug
 def damaged_view_metadata_not_noticed() -> None:
-    """The scrub does not look at the metadata of compacted views."""
+    """The scrub does not read the metadata of compacted views."""
     change(CompactedView, "expect_metadata", lambda self: None)
 
 
 @bug
 def older_fence_believed() -> None:
-    """Where the half of a fence that was written last rots, the one before holds."""
+    """Where the half of a fence that was written last is corrupted, the one before holds."""
 
     def fence(self: ControlFiles, partition: int) -> int:
         found = self._counters[1 + partition]

@@ -1,4 +1,4 @@
-"""Bugs to plant in lock tables, where they end and begin, and in what losers are told (as in `planted.py`)."""
+"""Bugs to plant in lock tables, where they end and begin, and in what losers learn (as in `planted.py`)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def handed_locks_not_entered() -> None:
 
 
 @bug
-def told_of_the_one_before() -> None:
-    """A client is told that the transaction before the winner won."""
+def previous_winner_reported() -> None:
+    """A client learns that the transaction before the winner won."""
 
     def due(self: Any, *given: Any) -> Any:
         return [(who, sequence, max(0, winner - 1)) for who, sequence, winner in original(self, *given)]

@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 @bug
 def received_at_one_replica() -> None:
-    """What the first replica has received is told to be received by a majority."""
+    """What the first replica has received counts as received by a majority."""
 
     def receive(self: StoreSession, name: str, transaction_id: int) -> None:
         original(self, name, transaction_id)
@@ -39,5 +39,5 @@ def unsynced_claimed_to_be_on_disk() -> None:
 
 @bug
 def not_synced_at_the_period() -> None:
-    """What was received is synced when somebody waits for it, and else never."""
+    """What was received is synced only when a caller waits for it."""
     change(WriteRounds, "_flush_after", lambda self, period_s: None)

@@ -20,7 +20,7 @@ def kept_without_a_majority() -> None:
 
 @bug
 def handed_over_without_asking() -> None:
-    """A partition without a majority goes to any other server, again and again, whoever reaches its replicas."""
+    """A partition without a majority goes to any other server, again and again, whichever of them reaches its replicas."""
 
     def hand_over(assignment: Assignment, stranded: Mapping[int, Stranded], _reach: Reach, _resting: Collection[int]) -> Assignment:
         reach = {server: {partition: each.replicas for partition, each in stranded.items()} for server in assignment.addresses}

@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 @bug
 def generation_decoded_wrongly() -> None:
-    """Whoever reads is given the first generation with every transaction, whatever the record says."""
+    """A reader gets the first generation with every transaction, whatever the record says."""
 
     def records(block: Any, partition: int, expected: int, found: list[Any]) -> None:
         before = len(found)

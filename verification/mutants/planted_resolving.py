@@ -14,13 +14,13 @@ __all__: list[str] = []
 
 @bug
 def living_client_fenced_for_good() -> None:
-    """A client whose outcome another one resolved takes that for another process that acts as itself, and ends."""
+    """A client whose outcome another one resolved believes that another process acts as itself, and ends."""
     change(producer, "is_resolving", lambda mount_sequence: False)
 
 
 @bug
 def resolved_without_fencing_the_other() -> None:
-    """What another client has in flight is told not to be in the log, and its connection goes on."""
+    """What another client has in flight is reported as not in the log, and its connection goes on."""
 
     @asynccontextmanager
     async def mounted(*_: Any) -> AsyncIterator[None]:

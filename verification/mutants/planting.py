@@ -1,4 +1,4 @@
-"""How bugs are planted: `@bug` names a function that patches with `change`; `planted` plants one and takes it out again.
+"""How bugs are planted: `@bug` names a function that patches with `change`; `planted` plants one and removes it.
 
 The bugs themselves stand in `planted.py`. Nothing here is imported by the platform.
 """
@@ -23,7 +23,7 @@ def bug(plant: Callable[[], None]) -> Callable[[], None]:
 
 
 def change(owner: Any, name: str, to: Any) -> Any:
-    """Patches an attribute until the bug is taken out; the original."""
+    """Patches an attribute until the bug is removed; the original."""
     original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
     _undo.append((owner, name, original))
     setattr(owner, name, to)

@@ -22,13 +22,13 @@ def main() -> int:
         return 1 if outcome.wrong else 0
     shown = 0
 
-    def told(part: Range) -> None:
+    def reported(part: Range) -> None:
         nonlocal shown
         for failed in part.failed:
             shown += 1
             print(failed if shown <= SHOWN_MAX else f"replay: make sim SEED={failed.seed}", flush=True)
 
-    whole = run_range(range(given.first, given.first + given.seeds), given.jobs, told)
+    whole = run_range(range(given.first, given.first + given.seeds), given.jobs, reported)
     print(whole)
     return 1 if whole.failed else 0
 

@@ -80,7 +80,7 @@ async def _resolve(actor: Actor, client: WaltzClient, attempts: list[Attempt], e
         try:
             ranges = await client.resolve_range(error, timeout_s=3.0)
         except Unavailable as unavailable:
-            actor.tell(f"attempts from {attempts[0].number} not resolved: {unavailable}")
+            actor.announce(f"attempts from {attempts[0].number} not resolved: {unavailable}")
             await asyncio.sleep(0.1)
             continue
         break
@@ -90,4 +90,4 @@ async def _resolve(actor: Actor, client: WaltzClient, attempts: list[Attempt], e
     for first, length, transaction_id in ranges:
         for at in range(length):
             attempts[first + at].resolved, attempts[first + at].transaction_id = "committed", transaction_id + at
-    actor.tell(f"attempts {attempts[0].number} to {attempts[-1].number} resolved {ranges}")
+    actor.announce(f"attempts {attempts[0].number} to {attempts[-1].number} resolved {ranges}")

@@ -1,6 +1,6 @@
 """The invariants, each a function from the evidence of a run to what is wrong with it. Nothing here knows how the run was made.
 
-The numbers are those of the list of invariants in `docs/internals/simulator.md`, which tells for each checker which planted bug it catches.
+The numbers are those of the list of invariants in `docs/internals/simulator.md`, which lists for each checker which planted bug it catches.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def one_id_one_content(evidence: Evidence) -> Iterator[str]:
 
 
 def _identity(transaction: Transaction, *, with_data: bool) -> tuple[object, ...]:
-    # Not the append time: a node syncs it a second later than the transaction, and a crash takes it back to that of an earlier block.
+    # Not the append time: a node syncs it a second later than the transaction, and a crash sets it back to that of an earlier block.
     named = (transaction.client_id, transaction.generation, transaction.sequence, transaction.header)
     return (*named, transaction.data) if with_data else named
 
 
 def acknowledged_is_in_the_log(evidence: Evidence) -> Iterator[str]:
-    """2: an acknowledged append is in the log, under the id that was told. Where it was acknowledged from memory, as its topic wants it, it may be
+    """2: an acknowledged append is in the log, under the id in the receipt. Where it was acknowledged from memory, as its topic wants it, it may be
     lost with a machine that died before it must have been synced; then it is nowhere."""
     present = _numbers(evidence.logs)
     for attempt in evidence.history.attempts:
@@ -76,7 +76,7 @@ def acknowledged_is_in_the_log(evidence: Evidence) -> Iterator[str]:
 
 
 def rejected_is_not_in_the_log(evidence: Evidence) -> Iterator[str]:
-    """3: what was told to be rejected, not appended or absent never is in the log."""
+    """3: what was reported as rejected, not appended or absent never is in the log."""
     present = _numbers(evidence.logs)
     for attempt in evidence.history.attempts:
         if attempt.in_log is False and attempt.number in present:
@@ -84,7 +84,7 @@ def rejected_is_not_in_the_log(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_is_in_the_log_twice(evidence: Evidence) -> Iterator[str]:
-    """3, 4: an append is in the log at most once, and so is a request id; nothing is there that nobody sent."""
+    """3, 4: an append is in the log at most once, and so is a request id; nothing is there that was not sent."""
     for partition, log in evidence.logs.items():
         for number, count in Counter(number_of(transaction.data) for transaction in log).items():
             if count > 1:
@@ -122,9 +122,9 @@ def counts_have_no_lost_update(evidence: Evidence) -> Iterator[str]:
     for partition, log in evidence.logs.items():
         counts: dict[str, int] = defaultdict(int)
         for transaction in log:
-            told = transaction.data.split(b"|")[1].decode()
-            if told:
-                key, _, count = told.partition("=")
+            reported = transaction.data.split(b"|")[1].decode()
+            if reported:
+                key, _, count = reported.partition("=")
                 counts[key] += 1
                 if int(count) != counts[key]:
                     yield f"lost update of {key} in {transaction.transaction_id}: count={count} expected={counts[key]} partition={partition}"
@@ -135,14 +135,14 @@ def acknowledged_order_is_real_time(evidence: Evidence) -> Iterator[str]:
     """7: what was acknowledged before another append began has the lower id."""
     present = _numbers(evidence.logs)
     for partition in evidence.logs:
-        told = [attempt for attempt in evidence.history.attempts if attempt.partition == partition and attempt.outcome == "committed"]
-        told = [attempt for attempt in told if attempt.number in present or not evidence.may_be_lost(attempt)]
-        yield from (f"{found}: partition={partition}" for found in out_of_real_time(told))
+        reported = [attempt for attempt in evidence.history.attempts if attempt.partition == partition and attempt.outcome == "committed"]
+        reported = [attempt for attempt in reported if attempt.number in present or not evidence.may_be_lost(attempt)]
+        yield from (f"{found}: partition={partition}" for found in out_of_real_time(reported))
 
 
-def nobody_reads_above_the_majority(evidence: Evidence) -> Iterator[str]:
-    """8, 6: what a reader saw or was told to be committed, also as the winner over an append, a majority had on disk by then; what an appender was
-    told to be received, a majority had received."""
+def no_reader_passes_the_majority(evidence: Evidence) -> Iterator[str]:
+    """8, 6: what a reader saw or learned to be committed, also as the winner over an append, a majority had on disk by then; what an appender learned
+    to be received, a majority had received."""
     reached: dict[int, dict[str, int]] = defaultdict(dict)
     received: dict[int, dict[str, int]] = defaultdict(dict)
     events: list[tuple[float, int, int, str, int]] = [
@@ -174,7 +174,7 @@ def nobody_reads_above_the_majority(evidence: Evidence) -> Iterator[str]:
 
 
 def marks_never_fall(evidence: Evidence) -> Iterator[str]:
-    """8: the committed mark that one client is told never goes back."""
+    """8: the committed mark that one client reads never goes back."""
     newest: dict[tuple[str, int], int] = {}
     for seen in evidence.history.marks:
         key = (seen.client, seen.partition)
@@ -209,18 +209,18 @@ def generations_never_fall(evidence: Evidence) -> Iterator[str]:
 def replicas_are_identical(evidence: Evidence) -> Iterator[str]:
     """11, 13: healed and quiet, every replica serves the same bytes, and they are the records of the log as readers are given it."""
     for partition, stored in evidence.replicas.items():
-        errors = [told for told in stored.values() if isinstance(told, str)]
+        errors = [reported for reported in stored.values() if isinstance(reported, str)]
         if errors:
             yield f"a replica cannot be read: partition={partition} {errors[0]}"
         elif len(set(stored.values())) > 1:
-            yield f"replicas differ: partition={partition} bytes={ {name: len(told) for name, told in stored.items()} }"
+            yield f"replicas differ: partition={partition} bytes={ {name: len(reported) for name, reported in stored.items()} }"
         else:
             for served in {served for served in stored.values() if isinstance(served, bytes)}:
                 yield from differences(served, evidence.logs[partition], partition)
 
 
 def everything_heals(evidence: Evidence) -> Iterator[str]:
-    """12: after the faults every partition takes appends again within the bound."""
+    """12: after the faults every partition accepts appends again within the bound."""
     for partition in evidence.replicas_assigned:
         took = evidence.first_append_s.get(partition)
         if took is None or took > evidence.heal_bound_s:
@@ -282,15 +282,15 @@ def metadata_is_compared_and_set(evidence: Evidence) -> Iterator[str]:
                 owners[partition] = owned.generation
 
 
-def marks_told_are_recorded(evidence: Evidence) -> Iterator[str]:
-    """15: a replica is told no mark of which the next recovery would not know: it is recorded as where the old session ended, or the session has
-    members. Of owners that nobody has followed yet; what others say, replicas refuse."""
-    for told in evidence.history.marks_told:
-        found = PartitionMetadata.from_bytes(told.recorded)
-        has_members = any(state.session == told.session for state in found.replicas.values())
-        if found.replicas and found.session == told.session and not has_members and closed_at(found) != told.mark:
-            where = f"partition={told.partition} replica={told.replica} session={told.session}"
-            yield f"told {told.mark} at {told.at_s:.3f}, and recorded was {closed_at(found)}: {where}"
+def reported_marks_are_recorded(evidence: Evidence) -> Iterator[str]:
+    """15: a replica receives no mark of which the next recovery would not know: it is recorded as where the old session ended, or the session has
+    members. Of owners that have no successor yet; what others say, replicas refuse."""
+    for reported in evidence.history.reported_marks:
+        found = PartitionMetadata.from_bytes(reported.recorded)
+        has_members = any(state.session == reported.session for state in found.replicas.values())
+        if found.replicas and found.session == reported.session and not has_members and closed_at(found) != reported.mark:
+            where = f"partition={reported.partition} replica={reported.replica} session={reported.session}"
+            yield f"told {reported.mark} at {reported.at_s:.3f}, and recorded was {closed_at(found)}: {where}"
 
 
 def clients_keep_their_word(evidence: Evidence) -> Iterator[str]:
@@ -305,7 +305,7 @@ def clients_keep_their_word(evidence: Evidence) -> Iterator[str]:
             yield f"attempt {attempt.number} was answered after {took:.3f} s, its deadline was {attempt.timeout_s:g} s: client={attempt.client}"
 
 
-def nobody_complains(evidence: Evidence) -> Iterator[str]:
+def no_client_complains(evidence: Evidence) -> Iterator[str]:
     """What only a client or the harness sees; each complaint names its invariant."""
     yield from evidence.history.complaints
 
@@ -326,7 +326,7 @@ CHECKERS: Mapping[str, Checker] = {
         counts_have_no_lost_update,
         *LOCK_CHECKERS,
         acknowledged_order_is_real_time,
-        nobody_reads_above_the_majority,
+        no_reader_passes_the_majority,
         marks_never_fall,
         streams_are_contiguous,
         generations_never_fall,
@@ -335,12 +335,12 @@ CHECKERS: Mapping[str, Checker] = {
         a_failed_sync_is_final,
         received_is_synced_in_time,
         metadata_is_compared_and_set,
-        marks_told_are_recorded,
+        reported_marks_are_recorded,
         *FAULT_CHECKERS,
         *KEPT_CHECKERS,
         *REFILL_CHECKERS,
         clients_keep_their_word,
-        nobody_complains,
+        no_client_complains,
     )
 }
 

@@ -1,9 +1,9 @@
 """The kinds of clients that a run is drawn from. Each is a coroutine over an `Actor`; the name it is registered under is what a mix draws.
 
 To add a kind: write `async def kind(actor: Actor) -> None`, decorate it with `@client_kind("name")`, and let it append with `actor.begin` /
-`actor.settle` (or the shorthand `actor.append`), so that every attempt is in the history with what its caller was told, and read with `actor.saw`.
-It runs in a process of its own that may be paused or killed at any await: then this coroutine is cancelled, and must end the tasks that it started.
-`actor.process` has what a client of another make needs (an outbox, say). It ends by itself after `actor.operations` operations, or when
+`actor.settle` (or the shorthand `actor.append`), so that every attempt is in the history with what its caller was answered, and read with
+`actor.saw`. It runs in a process of its own that may be paused or killed at any await: then this coroutine is cancelled, and must end the tasks that
+it started. `actor.process` has what a client of another make needs (an outbox, say). It ends by itself after `actor.operations` operations, or when
 `actor.over` is set.
 
 Decides nothing about what is right, except what only a client can see: an answer later than its deadline, an error that is not in the contract.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from verification.simulation.nodes import ClientProcess
     from verification.simulation.world import World
 
-__all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "ended_by_the_network", "look", "run_client"]
+__all__ = ["CLIENT_KINDS", "Actor", "ClientKind", "client_kind", "ended_by_the_network", "read_owners", "run_client"]
 
 LOCKS = 5
 """Names that clients of a partition share: few, so that they meet."""
@@ -93,10 +93,10 @@ class Actor:
             try:
                 return await self.process.connect(SETTINGS, Random(self.rng.random()))
             except Unavailable as error:
-                self.tell(f"does not connect: {error}")
+                self.announce(f"does not connect: {error}")
                 await asyncio.sleep(0.1)
 
-    def tell(self, what: str) -> None:
+    def announce(self, what: str) -> None:
         self.world.trace.add(self.name, what)
 
     async def pause(self, most_s: float) -> None:
@@ -129,15 +129,15 @@ class Actor:
         history.attempts.append(attempt)
         return attempt
 
-    def data(self, attempt: Attempt, told: str = "") -> bytes:
+    def data(self, attempt: Attempt, reported: str = "") -> bytes:
         filler = self.rng.choice((0, 0, 10, 100, 100, 1500))
-        return f"{attempt.number}|{told}|".encode() + b"x" * filler
+        return f"{attempt.number}|{reported}|".encode() + b"x" * filler
 
-    async def submit(self, client: WaltzClient, attempt: Attempt, told: str = "") -> asyncio.Future[Receipt]:
-        """Hands the attempt to the client; `settle` takes the future. Raises what the client refuses with at once."""
+    async def submit(self, client: WaltzClient, attempt: Attempt, reported: str = "") -> asyncio.Future[Receipt]:
+        """Hands the attempt to the client; `settle` awaits the future. Raises what the client refuses with at once."""
         return await client.append_nowait(
             attempt.partition,
-            self.data(attempt, told),
+            self.data(attempt, reported),
             write_locks=[Lock("l", name) for name in attempt.write],
             read_locks=[Lock("l", name) for name in attempt.read],
             append_locks=[Lock("l", name) for name in attempt.append],
@@ -164,16 +164,16 @@ class Actor:
         attempt.answers += 1
         attempt.ended_s = self.world.now_s
         found = attempt.transaction_id if attempt.winner is None else attempt.winner
-        self.tell(f"attempt {attempt.number} {attempt.outcome} {'' if found is None else found}")
+        self.announce(f"attempt {attempt.number} {attempt.outcome} {'' if found is None else found}")
 
-    async def append(self, client: WaltzClient, attempt: Attempt, told: str = "") -> None:
+    async def append(self, client: WaltzClient, attempt: Attempt, reported: str = "") -> None:
         async def both() -> Receipt:
-            return await (await self.submit(client, attempt, told))
+            return await (await self.submit(client, attempt, reported))
 
         await self.settle(attempt, both())
 
     async def resolve_all(self, client: WaltzClient) -> None:
-        """Asks for what is unknown, until the log has told."""
+        """Asks for what is unknown, until the log has answered."""
         for number, unknown in list(self.unknown.items()):
             await resolve(self, client, self.world.history.attempts[number], unknown)
             del self.unknown[number]
@@ -197,14 +197,14 @@ async def resolve(actor: Actor, client: WaltzClient, attempt: Attempt, unknown: 
         try:
             receipt = await client.resolve(unknown, timeout_s=3.0)
         except Unavailable as error:
-            actor.tell(f"attempt {attempt.number} not resolved: {error}")
+            actor.announce(f"attempt {attempt.number} not resolved: {error}")
             await asyncio.sleep(0.1)
             continue
         if receipt is None:
             attempt.resolved = "absent"
         else:
             attempt.resolved, attempt.transaction_id = "committed", receipt.transaction_id
-        actor.tell(f"attempt {attempt.number} resolved {attempt.resolved}")
+        actor.announce(f"attempt {attempt.number} resolved {attempt.resolved}")
         return
 
 
@@ -215,7 +215,7 @@ async def run_client(actor: Actor) -> None:
     except WaltzError as error:
         if not ended_by_the_network(actor, error):
             actor.world.history.complaints.append(f"22: a client ended with {error!r}: client={actor.name} kind={actor.kind}")
-        actor.tell(f"ended with {error!r}")
+        actor.announce(f"ended with {error!r}")
 
 
 def ended_by_the_network(actor: Actor, error: BaseException) -> bool:
@@ -223,7 +223,7 @@ def ended_by_the_network(actor: Actor, error: BaseException) -> bool:
     return isinstance(error, CorruptData) and "corrupt-messages" in actor.world.mix.faults
 
 
-async def look(actor: Actor) -> Owners:
+async def read_owners(actor: Actor) -> Owners:
     async def coordinator() -> Coordinator:
         return actor.process.session()
 
@@ -233,7 +233,7 @@ async def look(actor: Actor) -> Owners:
             await owners.open()
             actor.client_id = await owners.next_client_id()
         except Unavailable as error:
-            actor.tell(f"does not connect: {error}")
+            actor.announce(f"does not connect: {error}")
             await asyncio.sleep(0.1)
         else:
             return owners
@@ -244,7 +244,7 @@ async def look(actor: Actor) -> Owners:
 
 @client_kind("counter")
 async def count_under_locks(actor: Actor) -> None:
-    """The application of the documents: reads its state from the feed, writes under a lock, looks again after a conflict."""
+    """The application of the documents: reads its state from the feed, writes under a lock, reads again after a conflict."""
     counts: dict[str, int] = {}
     stream = actor.stream()
     after = -1
@@ -254,9 +254,9 @@ async def count_under_locks(actor: Actor) -> None:
         actor.saw(stream, after, transactions)
         after = transactions[-1].transaction_id
         for transaction in transactions:
-            told = transaction.data.split(b"|")[1]
-            if told:
-                key, _, count = told.decode().partition("=")
+            reported = transaction.data.split(b"|")[1]
+            if reported:
+                key, _, count = reported.decode().partition("=")
                 counts[key] = int(count)
 
     client = await actor.connect()
@@ -272,7 +272,7 @@ async def count_under_locks(actor: Actor) -> None:
                 async with asyncio.timeout(5):
                     await follower.wait(attempt.winner)
             except TimeoutError:
-                actor.tell(f"has not seen {attempt.winner} yet")
+                actor.announce(f"has not seen {attempt.winner} yet")
         await actor.pause(0.05)
     if follower.error is not None:
         actor.world.history.complaints.append(f"9: a follower ended with {follower.error!r}: client={actor.name}")
@@ -315,7 +315,7 @@ async def lock_at_random(actor: Actor) -> None:
 
 @client_kind("sole")
 async def lock_alone(actor: Actor) -> None:
-    """Locks that nobody else uses, marks left to the client, sometimes several at once: it must not conflict with itself."""
+    """Locks that no other client uses, marks left to the client, sometimes several at once: it must not conflict with itself."""
     client = await actor.connect()
     left = actor.operations
     while left > 0 and not actor.over.is_set():

@@ -1,6 +1,6 @@
 """A client that counts as the original's programs do: an application that is mounted, and contexts that are submitted, many at once.
 
-Each execution is an attempt of its own in the history, so that the checkers judge it like any append; the hooks tell what became of it. What only the
+Each execution is an attempt of its own in the history, so that the checkers judge it like any append; the hooks report the outcome. What only the
 application sees is complained about here: a hook that is called twice or never, and `on_completion` beside `on_exception`.
 """
 
@@ -34,9 +34,9 @@ class _Counting(Application):
             attempt = self._actor.world.history.attempts[number_of(transaction.data)]
             if attempt.client == self._actor.name and attempt.outcome == "pending":
                 self._actor.world.history.complaints.append(f"22: applied before on_completion: attempt={attempt.number} client={self._actor.name}")
-            told = transaction.data.split(b"|")[1]
-            if told:
-                key, _, count = told.decode().partition("=")
+            reported = transaction.data.split(b"|")[1]
+            if reported:
+                key, _, count = reported.decode().partition("=")
                 self.counts[key] = int(count)
 
 
@@ -48,13 +48,13 @@ class _Count(Context):
         self._application = application
         self._key = key
         self._attempt: Attempt | None = None
-        self._told = actor.rng.random() < 0.5
+        self._reported = actor.rng.random() < 0.5
 
     def partition(self, count: int) -> int:
         return self._actor.partition
 
     def locks(self) -> list[Lock] | None:
-        return [Lock("l", self._key)] if self._told else None
+        return [Lock("l", self._key)] if self._reported else None
 
     async def execute(self, tx: TransactionContext) -> None:
         self._settle("not appended")  # the one before was not sent, or was refused
@@ -88,7 +88,7 @@ class _Count(Context):
             attempt.outcome = outcome  # type: ignore[assignment]
             attempt.answers += 1
             attempt.ended_s = self._actor.world.now_s
-            self._actor.tell(f"attempt {attempt.number} {outcome}")
+            self._actor.announce(f"attempt {attempt.number} {outcome}")
 
 
 @client_kind(CONTEXTS)

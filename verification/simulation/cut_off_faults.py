@@ -1,7 +1,7 @@
 """Servers that lose the replicas and keep the coordinator: who could serve a partition better must get it, soon, and it must stay there.
 
 The fault watches what it does. While nothing else is wrong it expects the hand-over within `hand_over_after_s` and `SLACK_S`; and where no server
-reaches a majority, that the partition stays where it is. Any other fault that meets one of those involved begins the watch anew.
+reaches a majority, that the partition stays where it is. Any other fault that meets one of those involved starts the watch again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _Watch:
 
 @fault("cut-off", chance=0.5)
 async def cut_off_owner(world: World, rng: Random) -> None:
-    """The owner of a partition reaches a minority of its replicas, another server all of them, or nobody does better; all reach the coordinator."""
+    """The owner of a partition reaches a minority of its replicas, another server all of them, or no server does better; all reach the
+    coordinator."""
     partition = rng.randrange(world.mix.log_partitions)
     for _ in range(20):  # other faults may have them just now
         held, owner = list(await world.assigned(partition)), await _owner(world, partition)
@@ -113,7 +114,7 @@ async def _watch(world: World, partition: int, held: list[str]) -> None:
     before: Any = None
     while world.now_s < until_s:
         await asyncio.sleep(LOOK_S)
-        found, surroundings = await _owner(world, partition), await _surroundings(world, held)
+        found, surroundings = await _owner(world, partition), await _cut_off_nodes(world, held)
         if found is None or surroundings is None or surroundings != before:
             before, watch, lacking = surroundings, None, None
             continue
@@ -126,7 +127,7 @@ async def _watch(world: World, partition: int, held: list[str]) -> None:
             if able or not stale:
                 watch.moves += owned.generation - watch.generation
             watch.generation, lacking = owned.generation, None
-        # Where nobody could do better, moves for the sake of balance harm nobody, as when another partition may go back to its server.
+        # If no server could do better, moves for the sake of balance harm no partition, as when another partition may go back to its server.
         if watch.moves > (MOVES_MAX if able else 0) and (able or handed_over) and world.now_s - watch.since_s > LOOK_S:
             _complain(world, f"partition {partition} moved {watch.moves} times while {','.join(able) or 'nobody'} reached a majority")
             return
@@ -152,15 +153,15 @@ def _reaches(world: World, server: str, held: Iterable[str]) -> bool:
 
 
 def _waits(world: World, name: str, partition: int) -> bool:
-    """Whether anything waits for a majority: an idle partition is not handed over, and harms nobody."""
+    """Whether anything waits for a majority: an idle partition is not handed over, and harms no client."""
     server = world.servers[name].server
-    told: dict[str, Any] = {} if server is None else to_json(server.statistics())["partitions"].get(str(partition), {})
-    if any(replica["state"] == "full" or replica.get("full") for replica in told.get("replicas", {}).values()):
+    reported: dict[str, Any] = {} if server is None else to_json(server.statistics())["partitions"].get(str(partition), {})
+    if any(replica["state"] == "full" or replica.get("full") for replica in reported.get("replicas", {}).values()):
         return False
-    return bool(told) and (told["state"] != "open" or told["last_transaction_id"] > told["committed"])
+    return bool(reported) and (reported["state"] != "open" or reported["last_transaction_id"] > reported["committed"])
 
 
-async def _surroundings(world: World, held: list[str]) -> Any:
+async def _cut_off_nodes(world: World, held: list[str]) -> Any:
     """All that the hand-over needs besides the links, to be compared with what it was; None where any of it is not well."""
     servers, storages = sorted(world.servers.items()), [world.storages.get(name) for name in held]
     if any(storage is None or storage.process.paused for storage in storages):

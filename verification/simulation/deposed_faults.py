@@ -117,7 +117,7 @@ class _Canary:
         world.probes += 1
         process = world.client(f"canary-{world.probes}")
         world.busy.add(process.name)
-        # Patiently: the coordinator's answers get lost for a canary as for everybody.
+        # Patiently: the coordinator's answers get lost for a canary as for every client.
         client = await Actor(world, process, "canary", Random(world.probes), asyncio.Event()).connect()
         canary = cls(world, partition, process, client)
         attempt = canary._actor.begin(timeout_s=0.5)

@@ -1,7 +1,7 @@
 """Faults of a node's disk: operations that fail with an input/output error, and a disk that hangs.
 
 An operation that fails once may work the next time, and one that fails may have done its work, or a part of it: a node must not rely on either. An
-operator who has seen the error replaces what is broken and starts the node anew.
+operator who has seen the error replaces what is broken and starts the node again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DiskErrors:
         self.met.set()
         if self.failed == 1:
             world.trace.add(self._name, f"{operation.kind} of {operation.path} fails" + ("" if self._once else ", and all that follow"))
-        if self._name not in world.rotten and is_of_the_log(operation):
+        if self._name not in world.corrupted and is_of_the_log(operation):
             partition = int(operation.path.partition("/")[0])
             world.history.operations_failed.append(OperationFailed(world.now_s, self._name, self._life, partition, operation.kind))
         if operation.kind == "write":
@@ -95,7 +95,7 @@ def is_of_the_log(operation: Operation) -> bool:
 
 @fault("disk-error", chance=0.3)
 async def fail_operations(world: World, rng: Random) -> None:
-    """Operations of one kind fail, while the node runs or while it starts. Later the disk works again and the node is started anew."""
+    """Operations of one kind fail, while the node runs or while it starts. Later the disk works again and the node is started again."""
     async with claim(world, sorted(world.storages)) as name:
         if name is None:
             return
@@ -125,8 +125,8 @@ async def fail_operations(world: World, rng: Random) -> None:
 
 @fault("disk-hang", chance=0.3)
 async def hang_disk(world: World, rng: Random) -> None:
-    """The disk of a node hangs: it answers everybody who asks, and nothing that needs the disk gets done. Where nothing else goes wrong meanwhile,
-    the partitions of which a majority has other replicas must take appends: none waits for the one that hangs."""
+    """The disk of a node hangs: it answers every caller, and nothing that needs the disk gets done. Where nothing else goes wrong meanwhile,
+    the partitions of which a majority has other replicas must accept appends: none waits for the one that hangs."""
     async with claim(world, sorted(world.storages)) as name:
         if name is None:
             return

@@ -1,10 +1,10 @@
-"""What goes wrong in a run: each fault is a coroutine that does its harm to a world, waits, and takes it back.
+"""What goes wrong in a run: each fault is a coroutine that does its harm to a world, waits, and undoes it.
 
 To add one: write `async def fault(world: World, rng: Random) -> None` and decorate it with `@fault("name", chance=0.3)`. It claims the nodes that
 it stops (`claim`), so that no two faults start and stop the same one; links are counted, so that cuts overlap. When it returns, the node is up again.
 
-What must not be done, because no log could bear it: taking the data of more replicas away than a minority has. One node of a run, drawn at its
-beginning, may be emptied, set back or rot (`world.fragile`); all of them may crash at once, as often as they like.
+What must not be done, because no log could bear it: removing the data of more replicas than a minority has. One node of a run, drawn at its
+beginning, may be emptied, set back or corrupted (`world.fragile`); all of them may crash at once, as often as they like.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def pause_storage(world: World, rng: Random) -> None:
 
 @fault("sync-error")
 async def fail_sync(world: World, rng: Random) -> None:
-    """A sync fails, once; the node is started anew a while later, by an operator."""
+    """A sync fails, once; the node is started again a while later, by an operator."""
     async with claim(world, sorted(world.storages)) as name:
         if name is None:
             return
@@ -222,7 +222,7 @@ async def add_server(world: World, rng: Random) -> None:
 
 @fault("coordinator-down")
 async def lose_coordinator(world: World, rng: Random) -> None:
-    """For everybody, shorter or longer than sessions last."""
+    """For all clients, shorter or longer than sessions last."""
     world.trace.add("coordinator", "is away")
     sessions = [session for process in (*world.servers.values(), *world.clients.values()) for session in process.sessions]
     await world.silence(sessions, rng.choice((0.1, 0.5, 1.5)), expire=rng.random() < 0.3)

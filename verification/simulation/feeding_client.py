@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from verification.simulation.clients import Actor, client_kind, look
+from verification.simulation.clients import Actor, client_kind, read_owners
 from verification.simulation.history import Attempt, number_of
 from waltz_log.client.feed.decode import decode_feed
 from waltz_log.client.owners.mounting import ranges
@@ -48,7 +48,7 @@ class _Feeding:
             attempt.outcome = outcome  # type: ignore[assignment]
             attempt.transaction_id, attempt.winner = transaction_id, winner
             attempt.ended_s, attempt.answers = self.actor.world.now_s, 1
-            self.actor.tell(f"attempt {attempt.number} {outcome} by feed or answer {transaction_id}")
+            self.actor.announce(f"attempt {attempt.number} {outcome} by feed or answer {transaction_id}")
 
     def fed(self, frame: pb.FeedFrame) -> None:
         batch = decode_feed(frame, self.actor.partition, self.position + 1, data=True)
@@ -136,7 +136,7 @@ class _Feeding:
 @client_kind("feeding")
 async def settle_by_feed(actor: Actor) -> None:
     """Breaks off its streams again and again, with appends on the way."""
-    owners = await look(actor)
+    owners = await read_owners(actor)
     feeding = _Feeding(actor, owners, actor.client_id)
     while feeding.in_flight or (feeding.left > 0 and not actor.over.is_set()):
         stream: MountStream | None = None

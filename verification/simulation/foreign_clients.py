@@ -36,7 +36,7 @@ async def append_with_foreign_marks(actor: Actor) -> None:
         except InvalidRequest:
             attempt.outcome, attempt.ended_s = "not appended", actor.world.now_s
             attempt.answers += 1
-            actor.tell(f"attempt {attempt.number} refused, its mark is {mark}")
+            actor.announce(f"attempt {attempt.number} refused, its mark is {mark}")
         await actor.pause(0.03)
     await actor.resolve_all(client)
     await client.close()
@@ -45,7 +45,7 @@ async def append_with_foreign_marks(actor: Actor) -> None:
 @client_kind("resolved-by-another")
 async def resolve_for_another(actor: Actor) -> None:
     """Appends with deadlines that pass, and goes on, while another client resolves each outcome on its behalf: it is the living one's connection that
-    is fenced, and what the other one is told is final."""
+    is fenced, and the other one's answer is final."""
     client = await actor.connect()
     other = await actor.connect()
     for _ in range(actor.operations):

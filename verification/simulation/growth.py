@@ -53,7 +53,7 @@ class Growth:
         try:
             await grow_cluster(session, number + 1)
         except (ClusterUnavailable, InvalidRequest) as error:
-            # Somebody changed replicas at the same time, or the answer was lost: it may have been done.
+            # Another caller changed replicas at the same time, or the answer was lost: it may have been done.
             world.trace.add("operator", f"grows again later: {error}")
         finally:
             await session.close()

@@ -1,7 +1,7 @@
-"""What happened in a run, as far as it can be seen: what clients asked and were told, what readers saw, what storage acknowledged, what was written
+"""What happened in a run, as far as it can be seen: what clients asked and received, what readers saw, what storage acknowledged, what was written
 to the coordinator, and at the end what the log and the replicas hold. Checkers are functions of this and of nothing else.
 
-A transaction's data begins with the number of its attempt, so that whoever meets it in a log knows who sent it.
+A transaction's data begins with the number of its attempt, so that a reader of a log knows who sent it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Attempt:
 
     @property
     def in_log(self) -> bool | None:
-        """What its client was told in the end: None where nobody said."""
+        """The outcome that its client learned: None without one."""
         if self.outcome == "committed" or self.resolved == "committed":
             return True
         if self.outcome in ("rejected", "not appended") or self.resolved == "absent":
@@ -88,7 +88,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class MarkSeen:
-    """A committed mark that a client was told when it asked for one."""
+    """A committed mark that a client received when it asked for one."""
 
     client: str
     partition: int
@@ -98,7 +98,7 @@ class MarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A storage node told an owner that it has everything up to here on disk, and up to `received` at least in memory.
+    """A storage node reported to an owner that it has everything up to here on disk, and up to `received` at least in memory.
     `at_s` is when it said so, which may be before the owner had room for it."""
 
     at_s: float
@@ -121,8 +121,8 @@ class MetadataWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkTold:
-    """An owner told a replica the mark of its session. `recorded`: the partition's metadata then."""
+class MarkSent:
+    """An owner sent a replica the mark of its session. `recorded`: the partition's metadata then."""
 
     at_s: float
     partition: int
@@ -134,8 +134,8 @@ class MarkTold:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOpened:
-    """A storage node told the owner of `session` what its replica holds. `address`: another one for each life of the node; `clean_in`: the last
-    session in which the replica was clean; `kept`: its local low-water mark; `last`: its last transaction."""
+    """A storage node reported to the owner of `session` what its replica holds. `address`: another one for each life of the node; `clean_in`: the
+    last session in which the replica was clean; `kept`: its local low-water mark; `last`: its last transaction."""
 
     at_s: float
     storage: str
@@ -189,7 +189,7 @@ class History:
     marks: list[MarkSeen] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     metadata: list[MetadataWrite] = field(default_factory=list)
-    marks_told: list[MarkTold] = field(default_factory=list)
+    reported_marks: list[MarkSent] = field(default_factory=list)
     replicas_opened: list[ReplicaOpened] = field(default_factory=list)
     sessions: list[SessionOpened] = field(default_factory=list)
     lock_orders: list[LockOrder] = field(default_factory=list)
@@ -200,7 +200,7 @@ class History:
     refused: list[str] = field(default_factory=list)
     """Requests of strangers that were answered as if they belonged here."""
     complaints: list[str] = field(default_factory=list)
-    """What clients and the harness saw that nobody should: each names the invariant it is about."""
+    """What clients and the harness saw and never should: each names the invariant it is about."""
     streams: int = 0
 
 
@@ -219,7 +219,7 @@ class Evidence:
     lock_entries_max: int = 1_000_000
     """Of every owner's lock table."""
     times_kept: bool = True
-    """No machine crashed and no disk failed or rotted: append times are synced later than the transactions they are of."""
+    """No machine crashed and no disk failed or was corrupted: append times are synced later than the transactions they are of."""
     longest_pause_s: float = 0.0
     """How long a client may have been stopped."""
     kept: Sequence[KeptEvidence] = ()

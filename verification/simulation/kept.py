@@ -48,7 +48,7 @@ class KeptTopics:
         self.evidence = {partition: KeptEvidence(partition, topic) for partition, topic in world.mix.kept.items()}
         self.writers: list[Actor] = []
         self._known = dict.fromkeys(world.mix.kept, -1)
-        """The newest transaction that a writer was told of, by partition."""
+        """The newest transaction that a writer got a receipt for, by partition."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self) -> None:
@@ -62,7 +62,7 @@ class KeptTopics:
                 self._tasks.append(writer.process.process.spawn(self._write(writer, evidence)))
             if evidence.topic.type == "compaction":
                 viewer = self._actor(ClientProcess(self._world, f"viewer-{partition}"), partition)
-                self._tasks.append(viewer.process.process.spawn(self._look(viewer, evidence)))
+                self._tasks.append(viewer.process.process.spawn(self._compare_views(viewer, evidence)))
 
     async def _register(self, process: ClientProcess, partition: int) -> None:
         while True:
@@ -105,14 +105,14 @@ class KeptTopics:
             async with asyncio.timeout(RESOLVE_S):
                 await actor.resolve_all(client)
         except TimeoutError:
-            actor.tell("leaves unknown what is: the log may be trimmed where it would be")
+            actor.announce("leaves unknown what is: the log may be trimmed where it would be")
         await client.close()
 
     async def _append(self, actor: Actor, client: WaltzClient, evidence: KeptEvidence) -> None:
         lock = (f"k{actor.rng.randrange(KEYS)}",) if actor.rng.random() < LOCKED else ()
         attempt = actor.begin(write=lock, mark=self._known[evidence.partition] if lock else None, timeout_s=actor.rng.choice((0.2, 8.0)))
-        told, key = b"#%d|" % attempt.number, b"k%d" % actor.rng.randrange(KEYS)
-        value = told + b"v" * actor.rng.choice((0, 10, 400, 900))
+        reported, key = b"#%d|" % attempt.number, b"k%d" % actor.rng.randrange(KEYS)
+        value = reported + b"v" * actor.rng.choice((0, 10, 400, 900))
         kind = actor.rng.random()
         if lock and evidence.topic.type != "regular":
             data = pack_keyed(key, value)  # with its number in it, so that it is known whose lock it was
@@ -185,11 +185,11 @@ class KeptTopics:
                 await Subscribers(session).report(name, {partition: mark})
             return mark
         except (TimeoutError, WaltzError):
-            return before  # perhaps it was made, and nobody told: then more may go than it knows of, all of which it has read
+            return before  # perhaps it was made, but without an answer: then more may go than it knows of, all of which it has read
         finally:
             await session.close()
 
-    async def _look(self, actor: Actor, evidence: KeptEvidence) -> None:
+    async def _compare_views(self, actor: Actor, evidence: KeptEvidence) -> None:
         while not self._healed.is_set():
             await actor.pause(0.4)
             seen = await self._view(evidence.partition, actor.rng)
@@ -220,8 +220,8 @@ class KeptTopics:
         return None
 
     def _holders(self, partition: int, last: int) -> int:
-        told = self._world.history.acknowledgements
-        return len({each.storage for each in told if each.partition == partition and each.last >= last})
+        reported = self._world.history.acknowledgements
+        return len({each.storage for each in reported if each.partition == partition and each.last >= last})
 
     # ---- the end -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class KeptTopics:
             deadline = world.now_s + bound_s
             while True:
                 assigned = await world.assigned(partition)
-                # In this order: what is retained rises before replicas are trimmed, also while this looks.
+                # In this order: what is retained rises before replicas are trimmed, also during this check.
                 evidence.firsts = {name: await world.first_of(name, partition) for name in assigned}
                 evidence.first = await world.retained(partition)
                 evidence.stored = {name: await world.stored(name, partition, evidence.mark, evidence.first) for name in assigned}
@@ -257,9 +257,11 @@ class KeptTopics:
                     break
                 await asyncio.sleep(0.1)
             if not settled:
-                told = {name: (None if each is None else each.bound) for name, each in zip(assigned, views or [None] * len(assigned), strict=True)}
+                reported = {
+                    name: (None if each is None else each.bound) for name, each in zip(assigned, views or [None] * len(assigned), strict=True)
+                }
                 evidence.complaints.append(
-                    f"replicas do not come to hold the same: stored={_sizes(evidence.stored)} views={told} mark={evidence.mark}"
+                    f"replicas do not come to hold the same: stored={_sizes(evidence.stored)} views={reported} mark={evidence.mark}"
                 )
             evidence.views += [each for each in views if each is not None]
         return list(self.evidence.values())

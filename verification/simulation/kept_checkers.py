@@ -26,8 +26,8 @@ __all__ = [
 
 
 def kept_logs_are_whole(evidence: Evidence) -> Iterator[str]:
-    """24: a subscriber reads every transaction once, whatever is trimmed behind it; what was acknowledged is among them, what was not told to be in
-    the log is not; replicas hold the same from the first retained transaction on."""
+    """24: a subscriber reads every transaction once, whatever is trimmed behind it; what was acknowledged is among them, what was not reported to be
+    in the log is not; replicas hold the same from the first retained transaction on."""
     for kept in evidence.kept:
         yield from (f"{each}: partition={kept.partition}" for each in kept.complaints)
         missing = [place for place in range(kept.mark + 1) if place not in kept.log]
@@ -52,7 +52,7 @@ def kept_logs_are_whole(evidence: Evidence) -> Iterator[str]:
 
 
 def _whole(evidence: Evidence) -> Iterator[KeptEvidence]:
-    """Those of which every transaction was read; what is missing, `kept_logs_are_whole` tells."""
+    """Those of which every transaction was read; what is missing, `kept_logs_are_whole` reports."""
     for kept in evidence.kept:
         if len(kept.transactions) == kept.mark + 1 and all(place in kept.transactions for place in range(kept.mark + 1)):
             yield kept
@@ -84,8 +84,8 @@ def kept_logs_have_no_duplicates(evidence: Evidence) -> Iterator[str]:
 def kept_logs_are_in_order(evidence: Evidence) -> Iterator[str]:
     """7, 10: what was acknowledged before another append began has the lower id, and generations never fall."""
     for kept in _whole(evidence):
-        told = [each for each in evidence.history.attempts if each.partition == kept.partition and each.outcome == "committed"]
-        yield from (f"{found}: partition={kept.partition}" for found in out_of_real_time(told))
+        reported = [each for each in evidence.history.attempts if each.partition == kept.partition and each.outcome == "committed"]
+        yield from (f"{found}: partition={kept.partition}" for found in out_of_real_time(reported))
         newest = 0
         for at, transaction in sorted(kept.transactions.items()):
             if transaction.generation < newest:
@@ -132,14 +132,14 @@ def views_are_the_fold(evidence: Evidence) -> Iterator[str]:
     is in it until its time is over."""
     for kept in evidence.kept:
         folds: dict[int, Mapping[bytes, tuple[int, bytes]]] = {}
-        lasting = kept.topic.policies.tombstone_retention_ms > 0 and evidence.clocks_kept
+        durable = kept.topic.policies.tombstone_retention_ms > 0 and evidence.clocks_kept
         for seen in kept.views:
             if seen.holders < kept.majority:
-                told = f"a view up to {seen.bound}, which {seen.holders} replicas had"
-                yield f"{seen.storage} had at {seen.at_s:.3f} {told}: partition={kept.partition}"
+                reported = f"a view up to {seen.bound}, which {seen.holders} replicas had"
+                yield f"{seen.storage} had at {seen.at_s:.3f} {reported}: partition={kept.partition}"
             if seen.bound not in folds:
                 folds[seen.bound] = _fold(kept, seen.bound)
-            wrong = list(_compare(seen, folds[seen.bound], lasting=lasting))
+            wrong = list(_compare(seen, folds[seen.bound], durable=durable))
             if wrong:
                 yield f"{seen.storage}'s view up to {seen.bound} at {seen.at_s:.3f}: {wrong[0]}: partition={kept.partition}"
 
@@ -154,7 +154,7 @@ def _fold(kept: KeptEvidence, bound: int) -> Mapping[bytes, tuple[int, bytes]]:
     return latest
 
 
-def _compare(seen: ViewSeen, wanted: Mapping[bytes, tuple[int, bytes]], *, lasting: bool) -> Iterator[str]:
+def _compare(seen: ViewSeen, wanted: Mapping[bytes, tuple[int, bytes]], *, durable: bool) -> Iterator[str]:
     found = {record.key: (record.transaction_id, record.value) for record in seen.records}
     if len(found) < len(seen.records):
         yield "a key twice"
@@ -164,7 +164,7 @@ def _compare(seen: ViewSeen, wanted: Mapping[bytes, tuple[int, bytes]], *, lasti
         if wanted.get(key) != held:
             yield f"{key!r} is {held!r:.60}, the log has {wanted.get(key)!r:.60}"
     for key, (transaction_id, value) in wanted.items():
-        if key not in found and (value or lasting):
+        if key not in found and (value or durable):
             yield f"{key!r} of {transaction_id} is missing" + ("" if value else ", which ended there")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from verification.simulation.history import Attempt, Evidence
-from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
+from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionSent
 from waltz_log.client.transactions.transaction import lock_hash
 
 __all__ = ["LOCK_CHECKERS", "rejections_have_a_reason"]
@@ -21,7 +21,7 @@ SHOWN_MAX: Final = 3
 
 
 class _PlainTable:
-    """`newest`: the last id that anybody got. A generation ends after a frame with locks when it holds half the entries of the table. The table
+    """`newest`: the last id that any client got. A generation ends after a frame with locks when it holds half the entries of the table. The table
     remembers the last write of each lock in this generation and the one before. It counts every other lock as written at the floor: where the
     generation before those two ended, or where the table began."""
 
@@ -46,7 +46,7 @@ class _PlainTable:
         return writer if generation >= len(self._ends) - 1 else self.floor
 
     def last_foreign_writer(self, lock: int, client_id: int) -> int:
-        """The last write by another client. Up to where the session opened anybody may have written the lock."""
+        """The last write by another client. Up to where the session opened any client may have written the lock."""
         foreign = [writer for writer, client in self._writers[lock] if client != client_id]
         return max([*foreign, min(self.last_writer(lock), self._opened_at)])
 
@@ -77,17 +77,17 @@ class _PlainTable:
 
 
 class _Replay:
-    """`wrong`: where the owner decided or told something else than the plain table."""
+    """`wrong`: where the owner decided or answered something else than the plain table."""
 
     def __init__(self, order: LockOrder, entries_max: int) -> None:
         self.wrong: list[str] = []
         self.table = _PlainTable(order, entries_max)
         self._order = order
         self._holders: dict[tuple[int, int, int], int | None] = {}
-        """By client, mount and sequence: the locks of rejections that are not told yet."""
+        """By client, mount and sequence: the locks of rejections that are not reported yet."""
         for event in order.events:
-            if isinstance(event, RejectionTold):
-                self._check_told(event)
+            if isinstance(event, RejectionSent):
+                self._check_reported(event)
             else:
                 self._check_frame(event)
 
@@ -116,14 +116,14 @@ class _Replay:
             self._complain(f"{name} was rejected for lock {append.holder}, which {winner} does not hold")
         self._holders[frame.client_id, frame.mount_sequence, append.sequence] = append.holder
 
-    def _check_told(self, told: RejectionTold) -> None:
-        """The owner tells of the lock's newest writer, whoever that is by then."""
-        name = f"sequence {told.sequence} of client {told.client_id}"
-        holder = self._holders.pop((told.client_id, told.mount_sequence, told.sequence), None)
+    def _check_reported(self, reported: RejectionSent) -> None:
+        """The owner names the lock's newest writer at that time."""
+        name = f"sequence {reported.sequence} of client {reported.client_id}"
+        holder = self._holders.pop((reported.client_id, reported.mount_sequence, reported.sequence), None)
         if holder is None:
-            self._complain(f"{name} was told at {told.at_s:.3f} that {told.winner} won, and was not rejected or told before")
-        elif told.winner != self.table.last_writer(holder):
-            self._complain(f"{name} was told at {told.at_s:.3f} that {told.winner} won, which should be {self.table.last_writer(holder)}")
+            self._complain(f"{name} was told at {reported.at_s:.3f} that {reported.winner} won, and was not rejected or told before")
+        elif reported.winner != self.table.last_writer(holder):
+            self._complain(f"{name} was told at {reported.at_s:.3f} that {reported.winner} won, which should be {self.table.last_writer(holder)}")
 
     def _complain(self, wrong: str) -> None:
         if len(self.wrong) < SHOWN_MAX:
@@ -131,8 +131,8 @@ class _Replay:
 
 
 def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
-    """3, 5, 6: every verdict of every owner is that of a plain lock table of the same size, and so is every winner; what a client is told, its owner
-    told; what an owner judges, the client sent; and the winner is committed."""
+    """3, 5, 6: every verdict of every owner is that of a plain lock table of the same size, and so is every winner; what a client receives, its owner
+    sent; what an owner judges, the client sent; and the winner is committed."""
     replays: dict[int, list[_Replay]] = defaultdict(list)
     opened = {(each.partition, each.session, each.high_water_mark) for each in evidence.history.sessions}
     for order in evidence.history.lock_orders:
@@ -147,7 +147,7 @@ def rejections_have_a_reason(evidence: Evidence) -> Iterator[str]:
         replays[order.partition].append(replay)
         yield from replay.wrong
         yield from _not_as_sent(order, evidence.history.attempts)
-    yield from _not_as_told(evidence)
+    yield from _not_as_reported(evidence)
 
 
 def _not_as_sent(order: LockOrder, attempts: Sequence[Attempt]) -> Iterator[str]:
@@ -169,10 +169,10 @@ def _hashes(names: Sequence[str]) -> frozenset[int]:
     return frozenset(int.from_bytes(lock_hash(("l", name)), signed=True) for name in names)
 
 
-def _not_as_told(evidence: Evidence) -> Iterator[str]:
-    """Whether each rejection that a client reports is one that an owner told while the attempt was on its way, and its winner is in the log."""
+def _not_as_reported(evidence: Evidence) -> Iterator[str]:
+    """Whether each rejection that a client reports is one that an owner sent while the attempt was on its way, and its winner is in the log."""
     numbers: dict[tuple[int, int, int, int], int | None] = {}
-    told: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    reported: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for place, order in enumerate(evidence.history.lock_orders):
         for event in order.events:
             if isinstance(event, JudgedFrame):
@@ -181,14 +181,14 @@ def _not_as_told(evidence: Evidence) -> Iterator[str]:
             else:
                 number = numbers.get((place, event.client_id, event.mount_sequence, event.sequence))
                 if number is not None:
-                    told[number].append((event.at_s, event.winner))
+                    reported[number].append((event.at_s, event.winner))
     for attempt in evidence.history.attempts:
         if attempt.outcome != "rejected":
             continue
         where = f"attempt {attempt.number} was rejected for {attempt.winner}: partition={attempt.partition} mark={attempt.mark}"
         ended_s = float("inf") if attempt.ended_s is None else attempt.ended_s
-        if attempt.winner not in [winner for at_s, winner in told[attempt.number] if attempt.started_s <= at_s <= ended_s]:
-            yield f"{where}, and its owner told {told[attempt.number] or 'nothing'}"
+        if attempt.winner not in [winner for at_s, winner in reported[attempt.number] if attempt.started_s <= at_s <= ended_s]:
+            yield f"{where}, and its owner told {reported[attempt.number] or 'nothing'}"
         log = evidence.logs.get(attempt.partition)
         if log is not None and attempt.winner is not None and attempt.winner >= len(log):
             yield f"{where}, which never was committed; the log ends at {len(log) - 1}"

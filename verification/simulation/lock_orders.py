@@ -1,4 +1,4 @@
-"""What one lock table of an owner judged, in the order in which it did, and which rejections its owner told clients of.
+"""What one lock table of an owner judged, in the order in which it did, and which rejections its owner sent to clients.
 
 `locks_seen.py` records it while a run goes on, and `lock_checkers.py` replays it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["JudgedAppend", "JudgedFrame", "LockOrder", "RejectionTold"]
+__all__ = ["JudgedAppend", "JudgedFrame", "LockOrder", "RejectionSent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class JudgedFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class RejectionTold:
+class RejectionSent:
     """The owner handed a rejection to the stream of the mount."""
 
     at_s: float
@@ -59,4 +59,4 @@ class LockOrder:
     session: int = -1
     floor: int = -1
     writers: dict[int, int] = field(default_factory=dict)
-    events: list[JudgedFrame | RejectionTold] = field(default_factory=list)
+    events: list[JudgedFrame | RejectionSent] = field(default_factory=list)

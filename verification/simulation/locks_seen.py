@@ -1,4 +1,4 @@
-"""Records what the owners of a run judge by their locks, in the real order, and which rejections they tell.
+"""Records what the owners of a run judge by their locks, in the real order, and which rejections they report.
 
 While `observing` lasts, partitions make their sequencers, append tasks and mounts through the subclasses and functions here. They pass everything on
 unchanged. A bug that is planted in the product's classes is below them, so that a frame is recorded as the owner received it.
@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from verification.simulation.history import History
-from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionTold
+from verification.simulation.lock_orders import JudgedAppend, JudgedFrame, LockOrder, RejectionSent
 from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.locks.locks import unpack_i8
@@ -66,7 +66,7 @@ class _ObservedMount(Mount):
 
     def answer(self, answers: Answers, append_time_ms: int) -> None:
         for sequence, winner in answers.rejected:
-            self.order.events.append(RejectionTold(world_time_s(), self.client_id, self.mount_sequence, sequence, winner))
+            self.order.events.append(RejectionSent(world_time_s(), self.client_id, self.mount_sequence, sequence, winner))
         super().answer(answers, append_time_ms)
 
 

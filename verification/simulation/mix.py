@@ -53,7 +53,7 @@ class Mix:
     disk_s: float
     coordinator_s: float
     answers_lost: float
-    """Of the coordinator's changes: made, and nobody told."""
+    """Of the coordinator's changes: made, but without an answer."""
     weather: Weather
     clients: Sequence[str]
     operations: int
@@ -66,7 +66,7 @@ class Mix:
     in_memory: Mapping[int, Policies] = field(default_factory=dict)
     """Partitions whose topic is acknowledged from memory."""
     follower_lag_s: float = 0.0
-    """How far behind the coordinator's followers are at most, from which sessions read; 0: nobody reads from one."""
+    """How far behind the coordinator's followers are at most, from which sessions read; 0: there are no readers."""
     kept: Mapping[int, KeptTopic] = field(default_factory=dict)
     """More partitions, whose topics are trimmed and compacted all the time; they have clients of their own."""
 

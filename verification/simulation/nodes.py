@@ -90,7 +90,7 @@ class _Process:
         return self._sessions
 
     def die(self) -> None:
-        """Nothing of the process reaches anybody any more. Its coordinator sessions end when the ensemble has heard nothing for long enough."""
+        """Nothing of the process reaches any other process. Its coordinator sessions end when the ensemble has heard nothing for long enough."""
         world = self._world
         silent = world.rng.random() < 0.3
         patience = world.links.weather.patience_s

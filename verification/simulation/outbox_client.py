@@ -46,7 +46,7 @@ class _Service:
         return outbox
 
     def _following(self) -> Callable[[list[Transaction]], None]:
-        """Of one life: its state begins anew."""
+        """Of one life: its state starts empty."""
         self.counts = counts = {}
         actor, stream = self.actor, self.actor.stream()
         after = -1
@@ -56,15 +56,15 @@ class _Service:
             actor.saw(stream, after, transactions)
             after = transactions[-1].transaction_id
             for transaction in transactions:
-                told = transaction.data.split(b"|")[1]
-                if told:
-                    key, _, count = told.decode().partition("=")
+                reported = transaction.data.split(b"|")[1]
+                if reported:
+                    key, _, count = reported.decode().partition("=")
                     counts[key] = int(count)
                 attempt = self.accepted.get(number_of(transaction.data))
                 if attempt is not None and attempt.outcome == "pending":
                     attempt.outcome, attempt.transaction_id = "committed", transaction.transaction_id
                     attempt.ended_s, attempt.answers = actor.world.now_s, 1
-                    actor.tell(f"attempt {attempt.number} is in the log as {transaction.transaction_id}")
+                    actor.announce(f"attempt {attempt.number} is in the log as {transaction.transaction_id}")
 
         return apply
 
@@ -93,7 +93,7 @@ class _Service:
             raise
         self.accepted.update((attempt.number, attempt) for attempt in attempts)
         self.receipts.update((attempt.number, receipt) for attempt, receipt in zip(attempts, receipts, strict=True))
-        actor.tell(f"accepted {[attempt.number for attempt in attempts]}")
+        actor.announce(f"accepted {[attempt.number for attempt in attempts]}")
 
     async def live(self, lasts_s: float) -> None:
         """One life, to its sudden end."""
@@ -114,7 +114,7 @@ class _Service:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         self.disk = self.disk.crash(self.actor.rng, keep=self.actor.rng.random() < 0.3)
-        self.actor.tell("died, and comes back")
+        self.actor.announce("died, and comes back")
 
     async def settle(self) -> None:
         """The last life: everything owed goes out, and the feed shows everything that was accepted."""

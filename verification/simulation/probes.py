@@ -104,7 +104,7 @@ async def _read_with_new_bounds(world: World, server: str, storage: str) -> None
 
 
 async def _appended_elsewhere(world: World, partition: int) -> int | None:
-    """A transaction of a new client through whoever owns the partition now; the client's id."""
+    """A transaction of a new client through the server that owns the partition now; the client's id."""
     world.probes += 1
     process = world.client(f"canary-{world.probes}")
     try:
@@ -128,7 +128,7 @@ async def _appended_elsewhere(world: World, partition: int) -> int | None:
 
 
 async def _ask_the_deposed(world: World, server: str) -> None:
-    """Somebody else's transaction that its successor committed: it must not say that it is not in the log."""
+    """Another client's transaction that its successor committed: it must not say that it is not in the log."""
     deposed = world.servers.get(server)
     if deposed is None or deposed.server is None or not all(session.ended for session in deposed.sessions):
         return

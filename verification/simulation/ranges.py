@@ -15,7 +15,7 @@ __all__ = ["Failed", "Range", "run_range"]
 TAIL_LINES = 40
 
 SHOWN_MAX = 5
-"""Failures told in full; of the others only the seeds."""
+"""Failures reported in full; of the others only the seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Range:
     cpu_s: float
 
     def __str__(self) -> str:
-        told = f"{self.seeds} seeds, {self.attempts} appends, {self.committed} committed, {self.virtual_s:.0f} s of virtual time"
-        return f"{told}, {self.cpu_s:.0f} s of one core: " + (
+        reported = f"{self.seeds} seeds, {self.attempts} appends, {self.committed} committed, {self.virtual_s:.0f} s of virtual time"
+        return f"{reported}, {self.cpu_s:.0f} s of one core: " + (
             "nothing wrong" if not self.failed else f"failed: {' '.join(str(failed.seed) for failed in self.failed)}"
         )
 
@@ -64,7 +64,7 @@ def _portions(seeds: list[int], size: int = 25) -> Iterator[list[int]]:
         yield seeds[start : start + size]
 
 
-def run_range(seeds: Iterable[int], jobs: int | None = None, told: Callable[[Range], None] = lambda part: None) -> Range:
+def run_range(seeds: Iterable[int], jobs: int | None = None, reported: Callable[[Range], None] = lambda part: None) -> Range:
     """`told` is given each portion as it ends."""
     portions = list(_portions(list(seeds)))
     workers = jobs or os.cpu_count() or 1
@@ -72,13 +72,13 @@ def run_range(seeds: Iterable[int], jobs: int | None = None, told: Callable[[Ran
         parts = []
         for portion in portions:
             parts.append(_some(portion))
-            told(parts[-1])
+            reported(parts[-1])
     else:
         parts = []
         with multiprocessing.get_context("spawn").Pool(workers) as pool:
             for part in pool.imap(_some, portions):
                 parts.append(part)
-                told(part)
+                reported(part)
     return Range(
         seeds=sum(part.seeds for part in parts),
         failed=[failed for part in parts for failed in part.failed],

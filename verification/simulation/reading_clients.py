@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from verification.simulation.clients import Actor, client_kind, look
+from verification.simulation.clients import Actor, client_kind, read_owners
 from waltz_log.client.feed.decode import decode_feed
 from waltz_log.client.owners.owners import Owners
 from waltz_log.core.metadata import STORAGE_NODES, StorageNodeEntry
@@ -21,7 +21,7 @@ __all__ = ["come_from_elsewhere", "read_feeds", "read_replicas"]
 
 @client_kind("reader")
 async def read_feeds(actor: Actor) -> None:
-    """Feeds from any place, left and taken up again, with and without data; asks for marks between."""
+    """Feeds from any place, ended and continued, with and without data; asks for marks between."""
     client = await actor.connect()
     position = -1
     while not actor.over.is_set():
@@ -41,7 +41,7 @@ async def read_feeds(actor: Actor) -> None:
                     position = after = batch[-1].transaction_id
                     await actor.pause(0.01)
         except TimeoutError:
-            pass  # long enough: it begins anew somewhere
+            pass  # long enough: it starts again somewhere
         finally:
             await batches.aclose()
     await client.close()
@@ -50,7 +50,7 @@ async def read_feeds(actor: Actor) -> None:
 @client_kind("bulk")
 async def read_replicas(actor: Actor) -> None:
     """As Spark's executors do: a bound from the owner, then ranges from any replica."""
-    owners = await look(actor)
+    owners = await read_owners(actor)
     key = owners.parameters.key.bytes
     while not actor.over.is_set():
         await actor.pause(0.2)
@@ -67,9 +67,9 @@ async def read_replicas(actor: Actor) -> None:
             actor.saw_mark(bound.high_water_mark)
             await _read_range(actor, StorageNodeEntry.from_bytes(node.data).address, bound, key)
         except SessionTooOld:
-            actor.tell("was refused by a replica of an older session")
+            actor.announce("was refused by a replica of an older session")
         except WaltzError as error:
-            actor.tell(f"reads elsewhere: {error}")
+            actor.announce(f"reads elsewhere: {error}")
     await owners.close()
 
 
@@ -106,7 +106,7 @@ GUESSED_SESSION = 10**12
 @client_kind("stranger")
 async def come_from_elsewhere(actor: Actor) -> None:
     """Has the key of another cluster, or speaks another version: must be refused by name, everywhere."""
-    owners = await look(actor)
+    owners = await read_owners(actor)
     other = b"\x99" * 16
     while not actor.over.is_set():
         await actor.pause(0.3)
@@ -137,19 +137,19 @@ async def come_from_elsewhere(actor: Actor) -> None:
             except refusal:
                 continue
             except Unavailable as error:
-                actor.tell(f"{what}: {error}")
+                actor.announce(f"{what}: {error}")
                 continue
             except WaltzError as error:
-                told = str(error)
+                reported = str(error)
             else:
-                told = "an answer"
-            actor.world.history.complaints.append(f"15: {what} of another cluster got {told}: storage={storage.name} server={address}")
+                reported = "an answer"
+            actor.world.history.complaints.append(f"15: {what} of another cluster got {reported}: storage={storage.name} server={address}")
         await _guess_a_session(actor, storage.name, channel, key)
     await owners.close()
 
 
 async def _guess_a_session(actor: Actor, storage: str, channel: Channel, key: bytes) -> None:
-    """Reads as the owner of a session that nobody opened: gets nothing, and raises no fence."""
+    """Reads as the owner of a session that no owner opened: gets nothing, and raises no fence."""
     request = pb.ReadRequest(cluster_key=key, partition=actor.partition, session=-1, fence=GUESSED_SESSION, max_bytes=1000, owner_token=b"guessed")
     try:
         status = json.loads((await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(), timeout_s=1)).json)
@@ -158,7 +158,7 @@ async def _guess_a_session(actor: Actor, storage: str, channel: Channel, key: by
         answer = await channel.read(methods.READ, request).receive()
         actor.world.history.complaints.append(f"15: a read in a session that nobody opened got {answer}: storage={storage}")
     except WaltzError as error:
-        actor.tell(f"a read in a session that nobody opened: {error}")
+        actor.announce(f"a read in a session that nobody opened: {error}")
     try:
         status = json.loads((await channel.call(methods.STORAGE_STATUS, pb.StorageStatusRequest(), timeout_s=1)).json)
     except WaltzError:

@@ -1,4 +1,4 @@
-"""What a replica says that it keeps, each time a session opens it, against what it was told and what it had acknowledged by then."""
+"""What a replica says that it keeps, each time a session opens it, against its answers and what it had acknowledged by then."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class _Replica(NamedTuple):
 
 
 def only_committed_is_kept(evidence: Evidence) -> Iterator[str]:
-    """28: no replica keeps more across sessions than the highest mark that any replica of the partition was told by then."""
-    told = sorted((each.at_s, each.partition, each.mark) for each in evidence.history.marks_told)
+    """28: no replica keeps more across sessions than the highest mark that any replica of the partition knew by then."""
+    reported = sorted((each.at_s, each.partition, each.mark) for each in evidence.history.reported_marks)
     for opened in evidence.history.replicas_opened:
-        highest = max((mark for at_s, partition, mark in told if partition == opened.partition and at_s <= opened.at_s), default=-1)
+        highest = max((mark for at_s, partition, mark in reported if partition == opened.partition and at_s <= opened.at_s), default=-1)
         if opened.kept > highest:
             where = f"partition={opened.partition} replica={opened.storage} session={opened.session}"
             yield f"keeps everything up to {opened.kept} at {opened.at_s:.3f}, and no mark above {highest} was told: {where}"

@@ -1,4 +1,4 @@
-"""Faults of replicas and their data: rot, disks that are gone or set back, replicas that move. Only the run's fragile node loses data."""
+"""Faults of replicas and their data: corruption, disks that are gone or set back, replicas that move. Only the run's fragile node loses data."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ async def flip_a_bit(world: World, rng: Random) -> None:
         path = rng.choice(files)
         partition = int(path.partition("/")[0])
         before = await world.stored(name, partition, 1 << 40)
-        if not disk.exists(path):  # trimmed, or the replica moved away, while it was looked at
+        if not disk.exists(path):  # trimmed, or the replica moved away, during the check
             return
         content = bytearray(disk.content(path))
         at = rng.randrange(len(content))
         content[at] ^= 1 << rng.randrange(8)
         disk.replace(path, bytes(content))
-        world.rotten.add(name)
+        world.corrupted.add(name)
         world.trace.add(name, f"a bit of {path} flips at {at}")
         after = await world.stored(name, partition, 1 << 40)
         if isinstance(before, bytes) and isinstance(after, bytes):

@@ -37,7 +37,7 @@ LATE_S = 12.0
 """Of healing, before and afterwards."""
 
 RESTORED = "/"
-"""The path of a metadata write that stands for the restore: from there on numbers begin anew."""
+"""The path of a metadata write that stands for the restore: from there on numbers start again."""
 
 
 class RestoredCoordinator:
@@ -63,7 +63,7 @@ class RestoredCoordinator:
         if self._backup is None or world.grown or not await self._whole():
             return
         names = sorted(world.servers)
-        world.busy.update(names)  # nobody else starts them anew
+        world.busy.update(names)  # no one else starts them again
         for name in names:
             await world.kill_server(name)
         world.trace.add("coordinator", "is restored from the backup")
@@ -136,7 +136,7 @@ class RestoredCoordinator:
         for name in storages:
             await world.stop_storage(name)
         found = adopt({name: describe(world.disks[name]) for name in storages})
-        # What it writes without comparing, it writes while nobody else is there.
+        # What it writes without comparing, it writes while no other writer exists.
         observer, world.ensemble.observer = world.ensemble.observer, lambda path, data, expected, version: None
         while await world.coordinator.children(SERVERS):  # of one that was killed, until its session ends
             await asyncio.sleep(0.1)

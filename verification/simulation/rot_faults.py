@@ -1,6 +1,6 @@
 """Corruption in every kind of file that a storage node writes. Only the run's fragile node loses data.
 
-A bit is turned behind everybody's back. Whatever reads the file again must notice: a start, a reader, the scrub. Then the byte is right again, or the
+A bit is flipped unnoticed. Whatever reads the file again must notice: a start, a reader, the scrub. Then the byte is right again, or the
 node names the damage, or it does not serve what the file is needed for; nothing else than was written is ever served.
 """
 
@@ -26,7 +26,7 @@ VIEWS: Final = 0.5
 """Of the flips on a disk that holds compacted views, so many are in their files: few seeds have views."""
 
 WEIGHTS: Final = {"fence": 3, DATA: 3}
-"""Of kinds of files whose rot matters in few places; 1 for the others."""
+"""Of kinds of files whose corruption matters in few places; 1 for the others."""
 
 HEADERS: Final = 0.4
 """Of the flips in the data of a segment, so many are in its header, which is a small part of it."""
@@ -61,18 +61,18 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
         content = bytearray(disk.content(path))
         end = len(content.rstrip(b"\0"))
         if kind == TIMES and path == max(each for each in files[kind] if each.startswith(path.rpartition("/")[0] + "/")):
-            # Rot in the last entry of the last segment looks like a write that a crash tore, and the block has the time of the one before.
+            # Corruption in the last entry of the last segment looks like a write that a crash tore, and the block has the time of the one before.
             end = max(0, FILE_HEADER_BYTES + decode_times(bytes(content[FILE_HEADER_BYTES:]))[2] - TIME_ENTRY_BYTES)
         places = [at for at in range(end) if not is_padding(kind, at)]
         node = world.storages[name].node
         if not places or node is None:
             return
-        fences = {each: node.control.fence(each) for each in range(node.control.header.partitions)} if not world.rotten else {}
+        fences = {each: node.control.fence(each) for each in range(node.control.header.partitions)} if not world.corrupted else {}
         heads = [at for at in places if at < FILE_HEADER_BYTES]
         at = rng.choice(heads if kind == DATA and heads and rng.random() < HEADERS else places)
         content[at] ^= 1 << rng.randrange(8)
         disk.replace(path, bytes(content))
-        world.rotten.add(name)
+        world.corrupted.add(name)
         world.trace.add(name, f"a bit of {path} flips at {at}")
         if rng.random() < 0.5 or kind in ("control", "fence"):
             await world.kill_storage(name, disk.crash(keep=True))
@@ -83,7 +83,7 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
                 world.loses_memory(name)
                 await world.replace_disk(name, SimulatedDisk())
                 await world.start_storage(name, replace=True)
-                world.rotten.discard(name)
+                world.corrupted.discard(name)
                 return
         node = world.storages[name].node
         assert node is not None
@@ -96,7 +96,7 @@ async def corrupt_a_file(world: World, rng: Random) -> None:
             world.history.complaints.append(f"13: no check noticed a bit that flipped: {path} of {name} offset={at} at {world.now_s:.3f}")
 
 
-async def _is_noticed(node: StorageNode, world: World, name: str, path: str, at: int, rotten: int) -> bool:
+async def _is_noticed(node: StorageNode, world: World, name: str, path: str, at: int, corrupted: int) -> bool:
     """Whether a scrub pass names the damage, or the byte changed since, or nothing of what the file belongs to is served."""
     folder = path.rpartition("/")[0]
     if folder.isdigit():
@@ -114,4 +114,4 @@ async def _is_noticed(node: StorageNode, world: World, name: str, path: str, at:
     if not folder.isdigit() and all(view.folder != folder for view in node.views.present().values()):
         return True
     disk = world.disks[name]
-    return not disk.exists(path) or disk.content(path)[at : at + 1] != bytes([rotten])
+    return not disk.exists(path) or disk.content(path)[at : at + 1] != bytes([corrupted])

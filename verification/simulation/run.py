@@ -1,7 +1,7 @@
 """One seed, one run: a cluster, clients and faults as the seed has them; then everything heals, and the evidence is gathered.
 
-Nothing is drawn from anything but the seed, and nothing takes wall time. A run that does not end, or heals too late, is a finding like any other.
-"""
+Nothing is drawn from anything but the seed, and nothing depends on wall time. A run that does not end, or heals too late, is a finding like any
+other."""
 
 from __future__ import annotations
 
@@ -190,11 +190,11 @@ async def _nemesis(world: World, rng: Random, over: asyncio.Event) -> None:
 
 
 async def _calm(world: World) -> None:
-    """Good weather, no more lost answers, and a replica that rotted is emptied and replaced: that is what an operator does."""
+    """Good weather, no more lost answers, and a corrupt replica is emptied and replaced: that is what an operator does."""
     weather = world.links.weather
     weather.loss = weather.duplication = weather.linger = 0.0
     world.ensemble.loses_answer = lambda: False
-    for name in sorted(world.rotten):
+    for name in sorted(world.corrupted):
         world.trace.add(name, "is replaced, as it rots")
         world.loses_memory(name)
         await world.kill_storage(name, SimulatedDisk())
@@ -202,24 +202,24 @@ async def _calm(world: World) -> None:
 
 
 async def _append_everywhere(world: World, healed_s: float, name: str = "prober") -> dict[int, float]:
-    """A new client appends to every partition; how long each took from the last fault on."""
-    took: dict[int, float] = {}
+    """A new client appends to every partition; how long after the last fault."""
+    open_after_s: dict[int, float] = {}
     process = world.client(name)
 
     async def probe(partition: int) -> None:
         actor = Actor(world, process, name, Random(partition), asyncio.Event())
         actor.partition = partition
         client = await actor.connect()
-        while partition not in took and world.now_s - healed_s < 3 * HEAL_BOUND_S:
+        while partition not in open_after_s and world.now_s - healed_s < 3 * HEAL_BOUND_S:
             attempt = actor.begin(timeout_s=3.0)
             await actor.append(client, attempt)
             if attempt.outcome == "committed":
-                took[partition] = world.now_s - healed_s
+                open_after_s[partition] = world.now_s - healed_s
             await actor.resolve_all(client)
         await client.close()
 
     await asyncio.gather(*(process.process.spawn(probe(partition)) for partition in range(world.log_partitions)))
-    return took
+    return open_after_s
 
 
 async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s: float, first_append_s: dict[int, float]) -> Evidence:
@@ -232,7 +232,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
             # Of a client that died: another process asks on its behalf.
             await resolve(reader, client, attempts[number], unknown)
     loss_window_s = {each: policies.flush_period_ms / 1000 + _late_s(world.mix) for each, policies in world.mix.in_memory.items()}
-    if loss_window_s:  # what was told to be received can be read once its period is over
+    if loss_window_s:  # what was reported as received can be read once its period is over
         await asyncio.sleep(max(loss_window_s.values()))
     logs: dict[int, list[Transaction]] = {}
     replicas: dict[int, dict[str, bytes | str]] = {}
@@ -254,7 +254,7 @@ async def _gather(world: World, actors: list[Actor], kept: KeptTopics, healed_s:
         first_append_s=first_append_s,
         heal_bound_s=HEAL_BOUND_S,
         lock_entries_max=int(str(world.mix.server_settings["lock_entries_max"])),
-        times_kept=not (world.history.memory_lost or world.history.operations_failed or world.rotten),
+        times_kept=not (world.history.memory_lost or world.history.operations_failed or world.corrupted),
         kept=kept_evidence,
         clocks_kept="clock" not in world.mix.faults,
         clock_rate_min=clock_faults.RATES[0] if "clock-drift" in world.mix.faults else 1.0,
@@ -283,7 +283,7 @@ async def _read(client: WaltzClient, partition: int, mark: int) -> list[Transact
 
 
 async def _settled(world: World, partition: int, mark: int) -> dict[str, bytes | str]:
-    """What each replica serves, once they agree or it takes too long."""
+    """What each replica serves, once they agree or after a timeout."""
     deadline = world.now_s + HEAL_BOUND_S
     while True:
         stored = {name: await world.stored(name, partition, mark) for name in await world.assigned(partition)}

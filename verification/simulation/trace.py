@@ -1,6 +1,6 @@
 """What a run did, line by line, and a digest of all of it: two runs of one seed are the same where their digests are.
 
-Takes the log lines of the simulated processes as well, with the process that wrote them.
+Reads the log lines of the simulated processes as well, with the process that wrote them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Trace:
         return "\n".join(list(self.lines)[-count:])
 
     def _process(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        told = event.pop("event", "")
-        self.logged(told, event)
+        reported = event.pop("event", "")
+        self.logged(reported, event)
         process = current_process()
         facts = " ".join(f"{name}={value}" for name, value in event.items() if name != "exc_info")
         if event.get("exc_info"):
             facts += f" {event['exc_info']!r}"
-        self.add("-" if process is None else process.name, f"{told} {facts}".rstrip())
+        self.add("-" if process is None else process.name, f"{reported} {facts}".rstrip())
         raise structlog.DropEvent
 
     @contextmanager

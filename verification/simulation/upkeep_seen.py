@@ -1,4 +1,4 @@
-"""Watches the calls of upkeep between owners and storage nodes: one that was made in an older session than the node had told of must not be done."""
+"""Watches the calls of upkeep between owners and storage nodes: one that was made in an older session than the node had reported must not be done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UpkeepSeen:
         self._history = history
         self._opening: dict[int, tuple[int, int]] = {}
         self._admitted: dict[tuple[str, int], int] = {}
-        """By address, which is another for each life of a node, and partition: the newest session that it told of."""
+        """By address, which is another for each life of a node, and partition: the newest session that it reported."""
         self._asked: dict[int, str] = {}
 
     def observe(self, now_s: float, connection: Connection, message: Any) -> None:

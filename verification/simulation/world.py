@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from random import Random
 from typing import Any
 
-from verification.simulation.history import Acknowledgement, History, MarkTold, MemoryLost, MetadataWrite, SessionOpened
+from verification.simulation.history import Acknowledgement, History, MarkSent, MemoryLost, MetadataWrite, SessionOpened
 from verification.simulation.mix import Mix
 from verification.simulation.nodes import CLUSTER_KEY, ClientProcess, ServerProcess, SkewedClock, StorageProcess
 from verification.simulation.refill_checkers import FillsSeen
@@ -66,8 +66,8 @@ class World:
         self.busy: set[str] = set()
         """Nodes that a fault has to itself just now."""
         self.fragile = [self.rng.choice(self.storage_names)] if mix.replicas >= 3 else []
-        """The one node, if any, whose data may be taken away."""
-        self.rotten: set[str] = set()
+        """The one node, if any, whose data may be removed."""
+        self.corrupted: set[str] = set()
         self.probes = 0
         self.grown: list[int] = []
         """Partitions that were added."""
@@ -76,7 +76,7 @@ class World:
         self.upkeep_seen = UpkeepSeen(self.history)
         self.fills_seen = FillsSeen(self.history.replicas_opened)
         self.resolved: dict[int, asyncio.Event] = {}
-        """By partition: set when a recovery has decided. Whoever waits for the next one puts it there."""
+        """By partition: set when a recovery has decided. A task that waits for the next one sets it there."""
         self._partition_of: dict[int, int] = {}
         self._life = 0
         self._supervisors: dict[str, asyncio.Task[None]] = {}
@@ -106,8 +106,8 @@ class World:
             self._partition_of[connection.original] = message.partition
         elif isinstance(message, pb.LowWaterMarkRequest):
             if host.startswith("server-") and (recorded := self.ensemble.get(paths.partition_path(message.partition))) is not None:
-                told = MarkTold(since_s, message.partition, connection.address, message.session, message.low_water_mark, recorded.data)
-                self.history.marks_told.append(told)
+                reported = MarkSent(since_s, message.partition, connection.address, message.session, message.low_water_mark, recorded.data)
+                self.history.reported_marks.append(reported)
         elif isinstance(message, pb.ReplicateResponse | pb.OpenResponse):
             life = self.lives.get(connection.address, 0)
             partition = self._partition_of[connection.original]
@@ -249,7 +249,7 @@ class World:
             return
 
     async def _supervise(self, name: str, server: ServerProcess) -> None:
-        """A server whose coordinator session ended is used up. It may take a while until anybody acts on that."""
+        """A server whose coordinator session ended is used up. It may be a while before a server acts on that."""
         await server.wait_lost()
         await asyncio.sleep(self.rng.choice((0.0, 0.5, 1.5)))
         while name in self.busy:
@@ -261,7 +261,7 @@ class World:
             await self.start_server(name)
 
     async def stop_server(self, name: str) -> None:
-        """SIGTERM, and SIGKILL where that takes too long."""
+        """SIGTERM, and SIGKILL if that is too slow."""
         server = self._leave(name)
         self.trace.add(name, "stops")
         try:
@@ -299,7 +299,7 @@ class World:
             self.ensemble.heal(session)
 
     def restore_coordinator(self, backup: Mapping[str, object]) -> None:
-        """Nobody's session of before is known to the ensemble that comes back, not the harness's either."""
+        """No earlier session is known to the ensemble that comes back, not the harness's either."""
         self.ensemble.restore(backup)
         lag_s, self.ensemble.follower_lag_s = self.ensemble.follower_lag_s, None
         self.coordinator = self.ensemble.session()
@@ -319,7 +319,7 @@ class World:
         await client.end_tasks()
         await client.close()
 
-    # ---- replicas, behind everybody's back ---------------------------------------------------------------------------------------------------------
+    # ---- replicas, unnoticed ---------------------------------------------------------------------------------------------------------
 
     async def retained(self, partition: int) -> int:
         """The first transaction that is."""

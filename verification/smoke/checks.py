@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from verification.smoke.history import IN_LOG, NOT_IN_LOG, SmokeHistory, Told
+from verification.smoke.history import IN_LOG, NOT_IN_LOG, Reported, SmokeHistory
 
 __all__ = ["CHECKS", "judge"]
 
 Check: TypeAlias = Callable[[SmokeHistory], Iterable[str]]
 
 TOLD_MAX = 5
-"""Findings of one check that are told; the first ones say it all."""
+"""Findings of one check that are reported; the first ones are enough."""
 
 
 def ids_are_dense(history: SmokeHistory) -> Iterator[str]:
@@ -32,10 +32,10 @@ def ids_are_dense(history: SmokeHistory) -> Iterator[str]:
 
 
 def nothing_is_lost(history: SmokeHistory) -> Iterator[str]:
-    """2: what a client was told to be committed is in the log, under the id that it was told."""
+    """2: what a client learned to be committed is in the log, under the id in its receipt."""
     for client in history.clients:
-        for number, told in enumerate(client.told):
-            if told in IN_LOG:
+        for number, reported in enumerate(client.reported):
+            if reported in IN_LOG:
                 partition, at = client.partition[number], client.transaction_id[number]
                 log = history.logs[partition]
                 if not 0 <= at < len(log.number) or (log.client[at], log.number[at]) != (client.client, number):
@@ -44,14 +44,14 @@ def nothing_is_lost(history: SmokeHistory) -> Iterator[str]:
 
 
 def nothing_is_there_that_was_denied(history: SmokeHistory) -> Iterator[str]:
-    """3: what is in the log was sent there, and its client was not told that it never would be."""
+    """3: what is in the log was sent there, and its client did not learn that it never would be."""
     for partition, log in history.logs.items():
         for at, (who, number) in enumerate(zip(log.client, log.number, strict=True)):
             client = history.clients[who] if who < len(history.clients) else None
-            if client is None or number >= len(client.told) or client.partition[number] != partition:
+            if client is None or number >= len(client.reported) or client.partition[number] != partition:
                 yield f"{at} was never sent: client={who} attempt={number} partition={partition}"
-            elif client.told[number] in NOT_IN_LOG:
-                yield f"{at} was told to be {Told(client.told[number]).name}: client={who} attempt={number} partition={partition}"
+            elif client.reported[number] in NOT_IN_LOG:
+                yield f"{at} was told to be {Reported(client.reported[number]).name}: client={who} attempt={number} partition={partition}"
 
 
 def nothing_is_doubled(history: SmokeHistory) -> Iterator[str]:
@@ -92,8 +92,8 @@ def locks_are_serializable(history: SmokeHistory) -> Iterator[str]:
 def rejections_have_a_winner(history: SmokeHistory) -> Iterator[str]:
     """3: the winner that a rejection names is in the log."""
     for client in history.clients:
-        for number, told in enumerate(client.told):
-            if told == Told.REJECTED and not 0 <= client.transaction_id[number] < len(history.logs[client.partition[number]].number):
+        for number, reported in enumerate(client.reported):
+            if reported == Reported.REJECTED and not 0 <= client.transaction_id[number] < len(history.logs[client.partition[number]].number):
                 yield f"attempt {number} of client {client.client} was rejected for {client.transaction_id[number]}, which is not in the log"
 
 
@@ -102,7 +102,7 @@ def acknowledged_order_is_real_time(history: SmokeHistory) -> Iterator[str]:
     for partition in history.logs:
         began, ended, ids = [], [], []
         for client in history.clients:
-            mine = (np.array(client.told) == Told.COMMITTED) & (np.array(client.partition) == partition)
+            mine = (np.array(client.reported) == Reported.COMMITTED) & (np.array(client.partition) == partition)
             began.append(np.array(client.began_s)[mine])
             ended.append(np.array(client.ended_s)[mine])
             ids.append(np.array(client.transaction_id)[mine])
@@ -146,8 +146,8 @@ def replicas_are_identical(history: SmokeHistory) -> Iterator[str]:
 def clients_keep_their_word(history: SmokeHistory) -> Iterator[str]:
     """22: every attempt was decided in the end, and no client saw what it should not."""
     for client in history.clients:
-        counts = Counter(client.told)
-        for open_ended in (Told.PENDING, Told.UNKNOWN):
+        counts = Counter(client.reported)
+        for open_ended in (Reported.PENDING, Reported.UNKNOWN):
             if counts[open_ended]:
                 yield f"{counts[open_ended]} attempts of client {client.client} are {open_ended.name}"
         yield from (f"client {client.client}: {each}" for each in client.complaints)

@@ -1,7 +1,7 @@
 """One process of the smoke test with some of its clients. Run as `python -m verification.smoke.clients`, by `run`.
 
 Each client appends under locks to all partitions, a deep pipeline at a time, and follows the feed of one; marks are what it has seen committed, by
-its feed and by what it was told. *Unknown* is resolved until the log has told. It goes on until it has committed its share, then waits for SIGTERM:
+its feed and by its answers. *Unknown* is resolved until the log has answered. It goes on until it has committed its share, then waits for SIGTERM:
 that says that the outages are over (or that time is up). Then it reads its feed to the end and writes its history.
 """
 
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from verification.smoke.history import ClientHistory, Told, chained
+from verification.smoke.history import ClientHistory, Reported, chained
 from verification.smoke.payload import encode
 from verification.smoke.plan import SmokePlan
 from waltz_log.client import ClientSettings, Follower, Lock, LockConflict, NotAppended, OutcomeUnknown, Receipt, Transaction, WaltzClient
@@ -32,7 +32,7 @@ IMPATIENT_S = (0.1, 3.0)
 
 PROGRESS_EVERY_S = 0.5
 PAUSE_S = 0.2
-"""Before the log is asked again what it could not tell."""
+"""Before the log is asked again what it could not answer."""
 
 RESOLVES_MAX = 32
 """Questions under way at once of a client: an outage leaves many, and while one partition is away the others answer."""
@@ -136,7 +136,7 @@ class SmokeClient:
                 timeout_s=rng.uniform(*IMPATIENT_S) if rng.random() < IMPATIENT else None,
             )
         except NotAppended:
-            self._end(number, Told.NOT_APPENDED, -1)
+            self._end(number, Reported.NOT_APPENDED, -1)
             return
         future.add_done_callback(lambda done: self._decided(number, partition, done))
 
@@ -147,23 +147,23 @@ class SmokeClient:
                 at = done.result().transaction_id
                 self.committed += 1
                 self._saw(partition, at)
-                self._end(number, Told.COMMITTED, at)
+                self._end(number, Reported.COMMITTED, at)
             case LockConflict():
                 self._saw(partition, error.winner)
-                self._end(number, Told.REJECTED, error.winner)
+                self._end(number, Reported.REJECTED, error.winner)
             case OutcomeUnknown():
-                self.history.told[number] = Told.UNKNOWN
+                self.history.reported[number] = Reported.UNKNOWN
                 resolving = asyncio.create_task(self._resolve(number, error))
                 self._resolving.add(resolving)
                 resolving.add_done_callback(self._resolving.discard)
             case NotAppended() | Unavailable():
-                self._end(number, Told.NOT_APPENDED, -1)
+                self._end(number, Reported.NOT_APPENDED, -1)
             case _:
                 self.history.complaints.append(f"22: attempt {number} ended with {error!r}")
-                self._end(number, Told.NOT_APPENDED, -1)
+                self._end(number, Reported.NOT_APPENDED, -1)
 
-    def _end(self, number: int, told: Told, transaction_id: int) -> None:
-        self.history.end(number, told, transaction_id, time.monotonic())
+    def _end(self, number: int, reported: Reported, transaction_id: int) -> None:
+        self.history.end(number, reported, transaction_id, time.monotonic())
         self.in_flight -= 1
         self._room.set()
 
@@ -177,13 +177,13 @@ class SmokeClient:
                     await asyncio.sleep(PAUSE_S)
                 except WaltzError as error:
                     self.history.complaints.append(f"22: attempt {number} could not be resolved: {error!r}")
-                    self._end(number, Told.UNKNOWN, -1)
+                    self._end(number, Reported.UNKNOWN, -1)
                     return
         if receipt is None:
-            self._end(number, Told.ABSENT, -1)
+            self._end(number, Reported.ABSENT, -1)
         else:
             self.committed += 1
-            self._end(number, Told.RESOLVED, receipt.transaction_id)
+            self._end(number, Reported.RESOLVED, receipt.transaction_id)
 
     # ---- the end -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ async def _process(cluster: str, plan: SmokePlan, directory: Path, worker: int) 
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     await asyncio.gather(*(client.connect(cluster) for client in clients))
-    telling = asyncio.create_task(_tell(clients, progress_file(directory, worker)))
+    telling = asyncio.create_task(_announce(clients, progress_file(directory, worker)))
     try:
         await asyncio.gather(*(client.run(over) for client in clients))
         _write_progress(clients, progress_file(directory, worker), settled=True)
@@ -236,21 +236,21 @@ async def _process(cluster: str, plan: SmokePlan, directory: Path, worker: int) 
         client.history.save(history_file(directory, client.history.client))
 
 
-async def _tell(clients: list[SmokeClient], path: Path) -> None:
+async def _announce(clients: list[SmokeClient], path: Path) -> None:
     while True:
         _write_progress(clients, path, settled=False)
         await asyncio.sleep(PROGRESS_EVERY_S)
 
 
 def _write_progress(clients: list[SmokeClient], path: Path, *, settled: bool) -> None:
-    told = {
+    reported = {
         "committed": sum(client.committed for client in clients),
-        "attempts": sum(len(client.history.told) for client in clients),
+        "attempts": sum(len(client.history.reported) for client in clients),
         "done": all(client.done for client in clients),
         "settled": settled,
     }
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps(reported))
     new.replace(path)
 
 

@@ -1,4 +1,4 @@
-"""What is known after a smoke run: of each client what it asked, was told and was fed; of each partition what the log holds.
+"""What is known after a smoke run: of each client what it asked, learned and read; of each partition what the log holds.
 
 Columns, not objects: millions of transactions. A client's history travels from its process to the judge as a file.
 """
@@ -17,11 +17,11 @@ import numpy.typing as npt
 from verification.smoke.payload import decode
 from waltz_log.client import Transaction
 
-__all__ = ["ClientHistory", "PartitionLog", "SmokeHistory", "Told", "chained"]
+__all__ = ["ClientHistory", "PartitionLog", "Reported", "SmokeHistory", "chained"]
 
 
-class Told(IntEnum):
-    """What a client was told of an attempt in the end. `RESOLVED`, `ABSENT`: after *unknown*, by asking the log."""
+class Reported(IntEnum):
+    """What a client learned of an attempt in the end. `RESOLVED`, `ABSENT`: after *unknown*, by asking the log."""
 
     PENDING = 0
     COMMITTED = 1
@@ -32,12 +32,12 @@ class Told(IntEnum):
     ABSENT = 6
 
 
-IN_LOG = (Told.COMMITTED, Told.RESOLVED)
-NOT_IN_LOG = (Told.REJECTED, Told.NOT_APPENDED, Told.ABSENT)
+IN_LOG = (Reported.COMMITTED, Reported.RESOLVED)
+NOT_IN_LOG = (Reported.REJECTED, Reported.NOT_APPENDED, Reported.ABSENT)
 
 
 def chained(chain: int, transaction: Transaction) -> int:
-    """The checksum of a feed up to and with the transaction. Whoever was fed the same has the same."""
+    """The checksum of a feed up to and with the transaction. Clients that read the same feed have the same."""
     return zlib.crc32(transaction.data, chain)
 
 
@@ -53,7 +53,7 @@ class ClientHistory:
     """The last transaction that it was fed."""
     chain: int = 0
     partition: array[int] = field(default_factory=lambda: array("B"))
-    told: array[int] = field(default_factory=lambda: array("B"))
+    reported: array[int] = field(default_factory=lambda: array("B"))
     transaction_id: array[int] = field(default_factory=lambda: array("q"))
     began_s: array[float] = field(default_factory=lambda: array("d"))
     ended_s: array[float] = field(default_factory=lambda: array("d"))
@@ -62,16 +62,16 @@ class ClientHistory:
 
     def begin(self, partition: int, now_s: float) -> int:
         """The number of a new attempt."""
-        number = len(self.told)
+        number = len(self.reported)
         self.partition.append(partition)
-        self.told.append(Told.PENDING)
+        self.reported.append(Reported.PENDING)
         self.transaction_id.append(-1)
         self.began_s.append(now_s)
         self.ended_s.append(-1.0)
         return number
 
-    def end(self, number: int, told: Told, transaction_id: int, now_s: float) -> None:
-        self.told[number] = told
+    def end(self, number: int, reported: Reported, transaction_id: int, now_s: float) -> None:
+        self.reported[number] = reported
         self.transaction_id[number] = transaction_id
         self.ended_s[number] = now_s
 
@@ -80,7 +80,7 @@ class ClientHistory:
             path,
             facts=np.array([self.client, self.followed, self.fed, self.chain]),
             partition=np.array(self.partition, np.uint8),
-            told=np.array(self.told, np.uint8),
+            reported=np.array(self.reported, np.uint8),
             transaction_id=np.array(self.transaction_id, np.int64),
             began_s=np.array(self.began_s),
             ended_s=np.array(self.ended_s),
@@ -97,7 +97,7 @@ class ClientHistory:
                 fed,
                 chain,
                 array("B", kept["partition"].tobytes()),
-                array("B", kept["told"].tobytes()),
+                array("B", kept["reported"].tobytes()),
                 array("q", kept["transaction_id"].tobytes()),
                 array("d", kept["began_s"].tobytes()),
                 array("d", kept["ended_s"].tobytes()),
@@ -142,5 +142,5 @@ class SmokeHistory:
     logs: dict[int, PartitionLog]
     replicas: dict[int, dict[str, str]]
 
-    def told_of(self, client: int) -> npt.NDArray[np.uint8]:
-        return np.frombuffer(self.clients[client].told, np.uint8)
+    def reports_of(self, client: int) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(self.clients[client].reported, np.uint8)

@@ -30,7 +30,7 @@ class Nemesis:
 
     @property
     def away(self) -> list[str]:
-        """Who does not work just now, by our doing."""
+        """The processes that we stopped and that do not work now."""
         return sorted(self._down | self._stopped)
 
     def advance(self, now_s: float) -> None:
@@ -69,9 +69,9 @@ class Nemesis:
                 self.ended_by_itself[name] += 1
                 self._cluster.start(name)
 
-    def heal(self, within_s: float, tell: Callable[[str], None]) -> None:
+    def heal(self, within_s: float, announce: Callable[[str], None]) -> None:
         """Everything runs, and serves, when this returns. Raises `ClusterUnavailable` where that takes longer than `within_s`."""
-        tell("the outages are over")
+        announce("the outages are over")
         for name in sorted(self._stopped):
             self._cluster.resume(name)
         self._stopped.clear()
@@ -80,7 +80,7 @@ class Nemesis:
         self._down.clear()
         self._due.clear()
         for attempt in range(3):
-            # Who was started while there was no ZooKeeper may have given up meanwhile.
+            # A process that was started while there was no ZooKeeper may have given up meanwhile.
             self._restart_ended()
             try:
                 self._cluster.wait_ready(within_s)

@@ -74,18 +74,18 @@ class _Clients:
             self._processes.start(name, command(sys.executable, cluster, plan, directory, worker))
 
     def progress(self) -> tuple[int, int, bool, bool]:
-        """How many are committed, how many attempts that took, whether all have done their share, whether all are at rest."""
-        told = []
+        """How many are committed, with how many attempts, whether all have done their share, whether all are at rest."""
+        reported = []
         for worker in range(self._plan.workers):
             try:
-                told.append(json.loads(progress_file(self._directory, worker).read_text()))
+                reported.append(json.loads(progress_file(self._directory, worker).read_text()))
             except FileNotFoundError:
-                told.append({"committed": 0, "attempts": 0, "done": False, "settled": False})
+                reported.append({"committed": 0, "attempts": 0, "done": False, "settled": False})
         return (
-            sum(each["committed"] for each in told),
-            sum(each["attempts"] for each in told),
-            all(each["done"] for each in told),
-            all(each["settled"] for each in told),
+            sum(each["committed"] for each in reported),
+            sum(each["attempts"] for each in reported),
+            all(each["done"] for each in reported),
+            all(each["settled"] for each in reported),
         )
 
     def expect_alive(self) -> None:
@@ -111,9 +111,9 @@ class _Clients:
         self._processes.close()
 
 
-def run(plan: SmokePlan, directory: Path, tell: Callable[[str], None]) -> Report:
-    """`directory` must be empty, and holds everything; `tell` is given a line every few seconds. Raises `Unavailable` where the cluster or a client
-    does not come to an end."""
+def run(plan: SmokePlan, directory: Path, announce: Callable[[str], None]) -> Report:
+    """`directory` must be empty, and holds everything; `announce` is called with a line every few seconds. Raises `Unavailable` where the cluster or
+    a client does not come to an end."""
     with LocalCluster(
         directory / "cluster",
         partitions=plan.partitions,
@@ -125,23 +125,23 @@ def run(plan: SmokePlan, directory: Path, tell: Callable[[str], None]) -> Report
         nemesis = Nemesis(cluster, schedule)
         clients = _Clients(cluster.cluster, plan, directory / "clients")
         try:
-            load_s = _load(plan, clients, nemesis, tell)
+            load_s = _load(plan, clients, nemesis, announce)
             began_s = time.monotonic()
-            nemesis.heal(plan.heal_s, tell)
+            nemesis.heal(plan.heal_s, announce)
             healed_s = time.monotonic() - began_s
             clients.stop_load()
             _wait_settled(plan, clients)
             committed, attempts, _, _ = clients.progress()
-            tell("reading the log")
+            announce("reading the log")
             logs = asyncio.run(_read(cluster.cluster, plan))
             marks = {partition: len(log.number) - 1 for partition, log in logs.items()}
-            told = clients.finish(marks)
-            tell("comparing the replicas")
+            reported = clients.finish(marks)
+            announce("comparing the replicas")
             replicas = asyncio.run(_replicas(cluster.cluster, marks, plan.heal_s))
         finally:
             clients.close()
-    tell("judging")
-    history = SmokeHistory(told, logs, replicas)
+    announce("judging")
+    history = SmokeHistory(reported, logs, replicas)
     wrong = judge(history)
     if committed < plan.transactions:
         wrong.append(f"only {committed:,} of {plan.transactions:,} transactions were committed within {plan.seconds:g} s")
@@ -161,7 +161,7 @@ def run(plan: SmokePlan, directory: Path, tell: Callable[[str], None]) -> Report
     )
 
 
-def _load(plan: SmokePlan, clients: _Clients, nemesis: Nemesis, tell: Callable[[str], None]) -> float:
+def _load(plan: SmokePlan, clients: _Clients, nemesis: Nemesis, announce: Callable[[str], None]) -> float:
     """Outages until every client has done its share or time is up; how long that was."""
     began_s = time.monotonic()
     told_s, told_committed = 0.0, 0
@@ -176,7 +176,9 @@ def _load(plan: SmokePlan, clients: _Clients, nemesis: Nemesis, tell: Callable[[
             rate = (committed - told_committed) / (now_s - told_s)
             of = f" of {plan.transactions:,}" if plan.transactions else ""
             away = f", away: {' '.join(nemesis.away)}" if nemesis.away else ""
-            tell(f"{now_s:4.0f} s  {committed:>9,}{of} committed, {rate:7,.0f} a second, {attempts:,} attempts, {nemesis.done.total()} outages{away}")
+            announce(
+                f"{now_s:4.0f} s  {committed:>9,}{of} committed, {rate:7,.0f} a second, {attempts:,} attempts, {nemesis.done.total()} outages{away}"
+            )
             told_s, told_committed = now_s, committed
         time.sleep(POLL_EVERY_S)
 

@@ -59,9 +59,9 @@ async def test_each_round_has_both_sides_in_their_places_whichever_ran_first() -
     found = await against_bare._in_turns("platform", "bare", figure)
     assert found == [(3.0, 2.0)] * against_bare.ROUNDS
     assert ran[2:6] == ["platform", "bare", "bare", "platform"]
-    told = in_turns("append.single_of_bare", [(3.0, 2.0), (4.0, 2.0), (2.0, 2.0)], "bare", {}).document()
-    assert told["value"] == 1.5
-    assert told["conditions"] == {"rounds": 3, "ratios": "1.00 to 2.00", "of_platform": 3.0, "of_bare": 2.0}
+    reported = in_turns("append.single_of_bare", [(3.0, 2.0), (4.0, 2.0), (2.0, 2.0)], "bare", {}).document()
+    assert reported["value"] == 1.5
+    assert reported["conditions"] == {"rounds": 3, "ratios": "1.00 to 2.00", "of_platform": 3.0, "of_bare": 2.0}
 
 
 def test_what_the_performance_tool_reports_at_its_end_is_what_counts() -> None:
@@ -69,7 +69,7 @@ def test_what_the_performance_tool_reports_at_its_end_is_what_counts() -> None:
     assert (found.count, found.rate, found.mean_ms, found.p50_ms, found.p99_ms) == (500_000, 53573.3, 1021.44, 89, 142)
 
 
-@pytest.mark.parametrize("told", ["", TOLD.splitlines()[0], "org.apache.kafka.common.errors.TimeoutException"])
-def test_a_tool_that_told_no_result_is_an_error_and_no_figure(told: str) -> None:
+@pytest.mark.parametrize("reported", ["", TOLD.splitlines()[0], "org.apache.kafka.common.errors.TimeoutException"])
+def test_a_tool_without_a_result_is_an_error_and_no_figure(reported: str) -> None:
     with pytest.raises(RuntimeError, match="told no result"):
-        Produced(told)
+        Produced(reported)

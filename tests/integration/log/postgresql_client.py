@@ -1,4 +1,4 @@
-"""Applications on a real PostgreSQL: `make postgresql`. Starts a server of its own, or takes the one that WALTZ_TEST_POSTGRESQL names (its tables
+"""Applications on a real PostgreSQL: `make postgresql`. Starts a server of its own, or uses the one that WALTZ_TEST_POSTGRESQL names (its tables
 `accounts`, `applied` and `waltz_high_water_marks` are dropped). Not named test_*, so that `make test` needs no database; without one this fails.
 """
 
@@ -144,7 +144,7 @@ def test_contexts_of_two_clients_on_one_postgresql_never_exceed_what_they_check(
     assert applied(engine) == list(range(15))
 
 
-if not NAMED:  # a server that somebody else runs is not ours to crash
+if not NAMED:  # a server that another user runs is not ours to crash
 
     def test_a_server_that_crashes_and_comes_back_costs_a_pause(engine: Engine, server: Server | None) -> None:
         assert server is not None

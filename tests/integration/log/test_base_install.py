@@ -90,7 +90,7 @@ def test_an_application_of_the_base_install_appends_and_reads(environment: Path,
         assert done.stderr == ""
 
 
-def test_the_command_of_the_base_install_names_the_extra_that_it_lacks(environment: Path) -> None:
+def test_the_command_of_the_base_install_names_the_missing_extra(environment: Path) -> None:
     done = run(environment / "waltz", "doctor")
     assert done.stderr == "waltz: the command line needs the package typer, which is not installed: pip install 'waltz-platform[server]'\n"
     assert (done.returncode, done.stdout) == (2, "")

@@ -68,8 +68,8 @@ def test_another_root_holds_no_cluster(cluster: LocalCluster) -> None:
 
 
 async def test_a_window_full_of_conflicts_is_answered_at_once_and_delays_no_other_client(cluster: LocalCluster) -> None:
-    """Each of thousands of transactions is looked up among what two clients wrote. A server that looked through it all for each stood still for half
-    a minute, and told nobody anything meanwhile."""
+    """Each of thousands of transactions is looked up among what two clients wrote. A server that searched through it all for each stood still for
+    half a minute, and sent nothing meanwhile."""
     drafts = [Draft(b"turn", write_locks=[Lock("turn", number)]) for number in range(6000)]
     async with WaltzClient.open(cluster.cluster) as ann, WaltzClient.open(cluster.cluster) as bob:
         for client in (ann, bob):
@@ -84,12 +84,12 @@ async def test_a_window_full_of_conflicts_is_answered_at_once_and_delays_no_othe
 
 
 class Appender:
-    """Appends numbered transactions in bursts and notes what it was told of each."""
+    """Appends numbered transactions in bursts and notes the outcome of each."""
 
     def __init__(self, client: WaltzClient, name: int) -> None:
         self.client = client
         self.name = name
-        self.told: dict[bytes, int | None] = {}
+        self.reported: dict[bytes, int | None] = {}
         self.stopping = False
         self._chance = random.Random(name)
 
@@ -108,7 +108,7 @@ class Appender:
                     receipt = await self.client.resolve(unknown)
                 except (LockConflict, NotAppended):
                     receipt = None
-                self.told[data] = None if receipt is None else receipt.transaction_id
+                self.reported[data] = None if receipt is None else receipt.transaction_id
             await asyncio.sleep(0.005)
 
 
@@ -129,8 +129,8 @@ async def test_nothing_is_lost_or_repeated_while_processes_are_killed(cluster: L
         running = [asyncio.create_task(appender.run()) for appender in appenders]
 
         async def progress() -> None:
-            before = [len(appender.told) for appender in appenders]
-            await until(lambda: all(len(appender.told) > count + 200 for appender, count in zip(appenders, before, strict=True)))
+            before = [len(appender.reported) for appender in appenders]
+            await until(lambda: all(len(appender.reported) > count + 200 for appender, count in zip(appenders, before, strict=True)))
 
         await progress()
         for name in ("server-0", "storage-1", "server-1"):
@@ -147,13 +147,13 @@ async def test_nothing_is_lost_or_repeated_while_processes_are_killed(cluster: L
         assert [each.transaction_id for each in seen] == list(range(after + 1, mark + 1))
         found = {each.data: each.transaction_id for each in seen}
         assert len(found) == len(seen)
-        assert {data: found.get(data) for appender in appenders for data in appender.told} == appenders[0].told | appenders[1].told
+        assert {data: found.get(data) for appender in appenders for data in appender.reported} == appenders[0].reported | appenders[1].reported
         for appender in appenders:
             numbers = [int(data.partition(b":")[2]) for data in found if data.startswith(b"fault %d:" % appender.name)]
             assert numbers == sorted(numbers)
 
 
-async def test_a_server_that_hangs_is_left_for_the_one_that_took_over(cluster: LocalCluster) -> None:
+async def test_a_client_leaves_a_hanging_server_for_the_new_owner(cluster: LocalCluster) -> None:
     async with WaltzClient.open(cluster.cluster, ClientSettings(append_timeout_s=60)) as client:
         receipt = await client.append(0, b"before")
         await asyncio.to_thread(cluster.pause, "server-0")

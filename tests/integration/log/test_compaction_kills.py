@@ -12,9 +12,9 @@ import pytest
 def killed(directory: Path, kills: int, seed: int) -> dict[str, int]:
     """In a process of its own: this one has threads, and is not to be forked."""
     command = [sys.executable, "-m", "verification.crashes.compaction_kills", str(directory), "--kills", str(kills), "--seed", str(seed)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert told.returncode == 0, told.stderr
-    return {name: int(value) for name, _, value in (part.partition("=") for part in told.stdout.split())}
+    reported = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert reported.returncode == 0, reported.stderr
+    return {name: int(value) for name, _, value in (part.partition("=") for part in reported.stdout.split())}
 
 
 def test_a_view_survives_kills_during_compaction(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class _Ensemble:
         return session
 
     async def expire(self, session: Coordinator) -> None:
-        """A second connection takes the session's id over and closes it: to the first this is an expired session."""
+        """A second connection claims the session id and closes it: to the first this is an expired session."""
         assert isinstance(session, ZooKeeperCoordinator)
         thief = KazooClient(self._hosts, client_id=session.session)
         await asyncio.to_thread(thief.start)
@@ -95,9 +95,9 @@ class TestZooKeeperCoordinatorConforms(CoordinatorConformance):
 
 
 async def test_connecting_where_no_cluster_is_names_the_address(ensemble: _Ensemble) -> None:
-    with pytest.raises(ClusterUnavailable, match="no cluster there") as told:
+    with pytest.raises(ClusterUnavailable, match="no cluster there") as reported:
         await ZooKeeperCoordinator.connect(ensemble.address)
-    assert told.value.address == ensemble.address
+    assert reported.value.address == ensemble.address
     await (await ensemble.session()).create(CLUSTER, b"{}")
     await (await ZooKeeperCoordinator.connect(ensemble.address)).close()
 

@@ -21,7 +21,7 @@ CLIENTS = 3
 APPENDS_PER_CLIENT = 1500
 
 
-async def _count(client: WaltzClient, name: str, rng: random.Random, told: dict[str, int], never: set[str], progress: Callable[[], None]) -> None:
+async def _count(client: WaltzClient, name: str, rng: random.Random, reported: dict[str, int], never: set[str], progress: Callable[[], None]) -> None:
     """Counts keys of two partitions up, each count computed from the feed and held by a write lock."""
     counts: dict[int, int] = {}
 
@@ -40,7 +40,9 @@ async def _count(client: WaltzClient, name: str, rng: random.Random, told: dict[
         mark = follower.applied
         data = json.dumps({"key": key, "count": counts.get(key, 0) + 1, "value": value}).encode()
         try:
-            told[value] = (await client.append(partition, data, write_locks=[Lock("key", key)], high_water_mark=mark, timeout_s=60)).transaction_id
+            reported[value] = (
+                await client.append(partition, data, write_locks=[Lock("key", key)], high_water_mark=mark, timeout_s=60)
+            ).transaction_id
         except LockConflict as conflict:
             never.add(value)
             await follower.wait(conflict.winner)
@@ -51,7 +53,7 @@ async def _count(client: WaltzClient, name: str, rng: random.Random, told: dict[
             if found is None:
                 never.add(value)
             else:
-                told[value] = found.transaction_id
+                reported[value] = found.transaction_id
         progress()
         room.release()
 
@@ -65,8 +67,8 @@ async def _count(client: WaltzClient, name: str, rng: random.Random, told: dict[
         await follower.close()
 
 
-async def _check(cluster: LocalCluster, told: dict[str, int], never: set[str]) -> None:
-    assert len(told) + len(never) == CLIENTS * APPENDS_PER_CLIENT
+async def _check(cluster: LocalCluster, reported: dict[str, int], never: set[str]) -> None:
+    assert len(reported) + len(never) == CLIENTS * APPENDS_PER_CLIENT
     places: dict[str, int] = {}
     counts: dict[int, int] = {}
     async with WaltzClient.open(cluster.cluster) as reader:
@@ -84,7 +86,7 @@ async def _check(cluster: LocalCluster, told: dict[str, int], never: set[str]) -
                     assert event["count"] == counts[event["key"]], f"lost update: {event}"
                 if batch[-1].transaction_id >= mark:
                     break
-    assert places == told, "what was acknowledged is not what is in the log"
+    assert places == reported, "what was acknowledged is not what is in the log"
     assert not never & set(places)
 
 
@@ -92,7 +94,7 @@ def test_kill_of_each_process_kind_during_appends_loses_and_repeats_nothing(tmp_
     with LocalCluster(tmp_path / "cluster", partitions=2, servers=2, session_timeout_s=2.0) as cluster:
 
         async def run() -> None:
-            told: dict[str, int] = {}
+            reported: dict[str, int] = {}
             never: set[str] = set()
             decided = 0
 
@@ -120,11 +122,11 @@ def test_kill_of_each_process_kind_during_appends_loses_and_repeats_nothing(tmp_
             async with asyncio.timeout(200):
                 clients = [await WaltzClient.connect(cluster.cluster, ClientSettings()) for _ in range(CLIENTS)]
                 kills = asyncio.ensure_future(nemesis())
-                await asyncio.gather(*(_count(client, f"c{n}", random.Random(n), told, never, progress) for n, client in enumerate(clients)))
+                await asyncio.gather(*(_count(client, f"c{n}", random.Random(n), reported, never, progress) for n, client in enumerate(clients)))
                 await kills
                 for client in clients:
                     await client.close()
-                await _check(cluster, told, never)
-            assert len(told) > 500
+                await _check(cluster, reported, never)
+            assert len(reported) > 500
 
         asyncio.run(run())

@@ -93,9 +93,9 @@ def test_topics_are_made_shown_changed_and_deleted(cluster: LocalCluster) -> Non
     assert (other.returncode, "another topic of that name" in other.stderr) == (2, True)
     none_free = topic("create", "shop/seats", "--partitions", "1")
     assert (none_free.returncode, "1 log partitions are wanted and 0 are free" in none_free.stderr) == (2, True)
-    told = json.loads(topic("describe", "shop/orders", "--output", "json").stdout)
-    assert (told["log_partitions"], told["keyed"], told["policies"]["retention_bytes"]) == ([0, 1], True, 1_000_000)
-    assert told["topic_id"] == f"{name_id('orders'):#018x}"
+    reported = json.loads(topic("describe", "shop/orders", "--output", "json").stdout)
+    assert (reported["log_partitions"], reported["keyed"], reported["policies"]["retention_bytes"]) == ([0, 1], True, 1_000_000)
+    assert reported["topic_id"] == f"{name_id('orders'):#018x}"
     assert "on the disks of a majority" in topic("describe", "shop/orders").stdout
     changed = topic("alter-policy", "shop/orders", "--policy", "durability=quorum_memory")
     assert changed.stdout == "shop/orders durability: quorum_sync became quorum_memory\n"
@@ -143,9 +143,9 @@ def test_a_server_that_stood_still_joins_again_as_a_new_one(cluster: LocalCluste
     cluster.resume("server-1")
     _until(lambda: len(servers()) == 2 and servers() != before)
     cluster.wait_ready()
-    told = cluster.log("server-1").read_text()
-    assert "coordinator session ended" in told
-    assert ("level=error" in told, "Traceback" in told) == (False, False), "a session that is lost is expected"
+    reported = cluster.log("server-1").read_text()
+    assert "coordinator session ended" in reported
+    assert ("level=error" in reported, "Traceback" in reported) == (False, False), "a session that is lost is expected"
 
 
 def test_a_killed_zookeeper_costs_no_session(cluster: LocalCluster) -> None:
@@ -263,17 +263,17 @@ def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(
     def waltz(*arguments: str) -> tuple[int, str]:
         """In this process, which costs a tenth."""
         code = command_line([*arguments[:2], cluster.cluster, *arguments[2:]] if arguments[0] in ("cluster", "topic") else list(arguments))
-        told = capsys.readouterr()
-        return code, told.out + told.err
+        reported = capsys.readouterr()
+        return code, reported.out + reported.err
 
     at = cluster.cluster
     with SyncWaltzClient(at) as client:
         before = client.append(0, b"before").transaction_id
         client.append(1, b"what is there is no topic's")
-        code, told = waltz("topic", "create", "shop/tea", "--partitions", "3", "--keyed")
-        assert (code, "waltz cluster grow --partitions 5" in told) == (2, True)
-        code, told = waltz("cluster", "grow", "--partitions", "5", "--dry-run")
-        assert (code, told.splitlines()[0]) == (0, "would have 5 partitions, 2 to 4 new; before: 2")
+        code, reported = waltz("topic", "create", "shop/tea", "--partitions", "3", "--keyed")
+        assert (code, "waltz cluster grow --partitions 5" in reported) == (2, True)
+        code, reported = waltz("cluster", "grow", "--partitions", "5", "--dry-run")
+        assert (code, reported.splitlines()[0]) == (0, "would have 5 partitions, 2 to 4 new; before: 2")
         assert len(_status(at)["partitions"]) == 2
         assert waltz("cluster", "grow", "--partitions", "5")[0] == 0
         assert "nothing to do" in waltz("cluster", "grow", "--partitions", "5")[1]
@@ -286,21 +286,21 @@ def test_a_log_in_use_grows_and_topics_are_made_of_what_is_new(
     place = receipts[b"a"]
     assert waltz("append", at, "by hand", "--topic", "shop/tea", "--key", "a")[1].startswith(f"partition={place.partition} transaction_id=")
     assert waltz("append", at, "--topic", "shop/tea", "--key", "a", "--delete")[0] == 0
-    code, told = waltz("read", at, "--topic", "shop/tea", "--key", "a", "--output", "json")
-    rows = [json.loads(line) for line in told.splitlines()]
+    code, reported = waltz("read", at, "--topic", "shop/tea", "--key", "a", "--output", "json")
+    rows = [json.loads(line) for line in reported.splitlines()]
     assert [(row["key"], row["data"]) for row in rows] == [("a", "of a"), ("a", "by hand"), ("a", "")]
     assert len(waltz("read", at, "--topic", "shop/tea")[1].splitlines()) == 8
     assert len(waltz("read", at, "--topic", "shop/tea", "-n", "2")[1].splitlines()) == 2
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xfftwo\n")))
     assert len(waltz("append", at, "--partition", "1")[1].splitlines()) == 2
-    code, told = waltz("read", at, "--partition", "1", "--after", str(int(told_id(waltz("read", at, "-p", "1")[1])) - 2))
-    assert [line.split()[-1] for line in told.splitlines()] == ["one", "\\xfftwo"]
+    code, reported = waltz("read", at, "--partition", "1", "--after", str(int(topic_id(waltz("read", at, "-p", "1")[1])) - 2))
+    assert [line.split()[-1] for line in reported.splitlines()] == ["one", "\\xfftwo"]
     for wrong in (("append", at, "x"), ("append", at, "x", "--key", "k"), ("append", at, "x", "--topic", "shop/tea"), ("read", at)):
         assert waltz(*wrong)[0] == 2
     assert waltz("read", at, "--topic", "shop/te")[0] == 2
 
 
-def told_id(lines: str) -> str:
+def topic_id(lines: str) -> str:
     """Of the last transaction shown."""
     return lines.splitlines()[-1].split()[1]
 

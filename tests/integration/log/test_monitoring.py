@@ -172,7 +172,7 @@ def _live(server: str, replica: str) -> float:
     return sum(value for labels, value in _scrape(server)["waltz_server_replica_live"].items() if dict(labels)["replica"] == replica)
 
 
-def test_a_suspended_process_answers_nobody_and_its_server_stays_ready(cluster: LocalCluster) -> None:
+def test_a_suspended_process_does_not_answer_and_its_server_stays_ready(cluster: LocalCluster) -> None:
     endpoints = asyncio.run(_endpoints(cluster))
     cluster.pause("storage-0")
     try:

@@ -47,8 +47,8 @@ class Kills:
                 if self.lives % fault_every == 0:
                     self._break(away)
                 self._live()
-                self._look()
-            self._mend(away)
+                self._inspect()
+            self._repair(away)
         finally:
             self._processes.close()
 
@@ -78,18 +78,18 @@ class Kills:
             assert time.monotonic() < deadline, f"{name} accepts nothing: {self._processes.last_words(name)}"
             time.sleep(0.01)
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         """What the killed process left behind, as the next one will read it."""
         with OutboxDirectory(FileSystemDisk(self._outbox), 0, OutboxSettings(file_bytes=256 * 1024, bytes_max=8 * 1024 * 1024)) as directory:
             self.in_doubt_found += any(entry.attempt is not None for entry in directory.pending())
 
     def _break(self, away: list[str]) -> None:
-        self._mend(away)
+        self._repair(away)
         name = self._rng.choice(["server-0", "server-1", "storage-0", "storage-1", "storage-2"])
         self._cluster.kill(name)
         away.append(name)
 
-    def _mend(self, away: list[str]) -> None:
+    def _repair(self, away: list[str]) -> None:
         while away:
             self._cluster.start(away.pop())
 

@@ -35,7 +35,7 @@ def _until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Zombies do not count: their parent is gone or will look at them."""
+    """Zombies do not count: their parent is gone or will read them."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -49,7 +49,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     processes.close()
 
 
-def test_a_killed_parent_takes_its_children_along(tmp_path: Path) -> None:
+def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys, time\n"

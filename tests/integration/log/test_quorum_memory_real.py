@@ -40,8 +40,8 @@ def test_killed_processes_lose_nothing_that_was_acknowledged_from_memory(tmp_pat
     with LocalCluster(tmp_path, partitions=1, servers=1, session_timeout_s=2) as cluster:
         policies = ("--policy", "durability=quorum_memory", "--policy", "flush_period_ms=3600000")
         waltz("topic", "create", cluster.cluster, "fast/clicks", "--partitions", "1", *policies)
-        told = json.loads(waltz("topic", "describe", cluster.cluster, "fast/clicks", "--output", "json"))
-        assert told["loss_window"].startswith("the last 3600000 ms or 1048576 bytes")
+        reported = json.loads(waltz("topic", "describe", cluster.cluster, "fast/clicks", "--output", "json"))
+        assert reported["loss_window"].startswith("the last 3600000 ms or 1048576 bytes")
         with SyncWaltzClient(cluster.cluster, BY_NUMBER) as client:
             first = learnt(client) + 1
             for number in range(COUNT):

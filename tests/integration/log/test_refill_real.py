@@ -47,14 +47,14 @@ async def test_a_replica_added_under_load_becomes_clean_over_many_sessions(tmp_p
             node = await coordinator.get(REPLICAS)
             assert node is not None
             (added,) = set(cluster.storage_names) - set(ReplicaAssignment.from_bytes(node.data).replicas[0])
-            done, told = asyncio.Event(), list[str]()
+            done, reported = asyncio.Event(), list[str]()
             appending = asyncio.ensure_future(_append_on(client, done))
             before = (await _metadata(coordinator)).session
-            await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, ReplicaChange(0, add=added), wait_s=100.0, report=told.append)
+            await change_replicas(coordinator, GrpcNetwork(), cluster.cluster, ReplicaChange(0, add=added), wait_s=100.0, report=reported.append)
             after = await _metadata(coordinator)
             done.set()
             assert await appending > 0
             while added not in clean_members(await _metadata(coordinator)):  # no replica is, while a session begins
                 await asyncio.sleep(0.05)
             assert after.session - before >= 3
-            assert any("MB/s" in line for line in told), told
+            assert any("MB/s" in line for line in reported), reported

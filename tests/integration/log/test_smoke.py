@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from verification.smoke.checks import judge
-from verification.smoke.history import SmokeHistory, Told
+from verification.smoke.history import Reported, SmokeHistory
 from verification.smoke.plan import SmokePlan
 from verification.smoke.run import Report, run
 
@@ -44,7 +44,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return found
 
 
-def test_nothing_is_lost_nor_doubled_whoever_is_killed(report: Report) -> None:
+def test_every_append_is_committed_once_when_any_process_is_killed(report: Report) -> None:
     assert report.wrong == []
     assert report.committed >= COMMITTED_MIN
     assert report.healed_s < PLAN.heal_s
@@ -84,9 +84,9 @@ def _violate(history: SmokeHistory) -> None:
 
 
 def _deny(history: SmokeHistory) -> None:
-    """A client that was told the contrary."""
-    client = next(client for client in history.clients if Told.COMMITTED in client.told)
-    client.told[client.told.index(Told.COMMITTED)] = Told.NOT_APPENDED
+    """A client that learned the opposite."""
+    client = next(client for client in history.clients if Reported.COMMITTED in client.reported)
+    client.reported[client.reported.index(Reported.COMMITTED)] = Reported.NOT_APPENDED
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ def run(*command: str, timeout_s: float = 250) -> str:
 
 
 def kills(directory: Path, count: int, seed: int) -> dict[str, int]:
-    told = run(PYTHON, "-m", "verification.crashes.storage_kills", str(directory), "--kills", str(count), "--seed", str(seed))
-    return {name: int(value) for name, _, value in (each.partition("=") for each in told.split())}
+    reported = run(PYTHON, "-m", "verification.crashes.storage_kills", str(directory), "--kills", str(count), "--seed", str(seed))
+    return {name: int(value) for name, _, value in (each.partition("=") for each in reported.split())}
 
 
 def test_what_was_acknowledged_is_there_after_every_kill(tmp_path: Path) -> None:
@@ -39,9 +39,9 @@ def test_what_was_acknowledged_is_there_after_every_one_of_many_kills(tmp_path: 
     assert figures["segments_max"] > 3
 
 
-def met(told: str) -> dict[str, list[str]]:
+def met(reported: str) -> dict[str, list[str]]:
     found = {}
-    for line in told.splitlines():
+    for line in reported.splitlines():
         kind, _, rest = line.partition(": ")
         found[kind] = rest.partition(": ")[2].split(", ")
     return found
@@ -51,7 +51,7 @@ def test_a_disk_that_gets_full_at_any_write_of_a_roll_loses_nothing_and_is_writt
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = (PYTHON, "-m", "verification.crashes.storage_full", str(tmp_path / "full"))
-    # A mount namespace of its own: what is mounted there is seen by nobody else and gone with the process.
+    # A mount namespace of its own: what is mounted there is seen by no other process and gone with the process.
     allowed = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], capture_output=True, text=True)
     if allowed.returncode == 0:
         found = met(run("unshare", "-m", *command))

@@ -1,4 +1,4 @@
-"""The storage tools beside real processes: a cluster that takes appends is looked at, backed up, loses a node's directory and gets it back."""
+"""The storage tools beside real processes: a cluster that accepts appends is inspected, backed up, loses a node's directory and gets it back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def waltz(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 class Appends:
-    """A thread that appends until it is told to stop."""
+    """A thread that appends until it is stopped."""
 
     def __init__(self, cluster: str) -> None:
         self.count = 0
@@ -71,8 +71,8 @@ def until(condition: Any, timeout_s: float = 60) -> None:
 
 
 def session_of(directory: Path) -> int:
-    told = json.loads(waltz("dump-control-file", directory, "--output", "json").stdout)
-    entry = told["entries"][0]
+    reported = json.loads(waltz("dump-control-file", directory, "--output", "json").stdout)
+    entry = reported["entries"][0]
     return int(entry["structs"][entry["current"]]["session"])
 
 
@@ -87,7 +87,7 @@ def test_a_running_node_is_verified_and_backed_up_and_a_lost_one_restored(cluste
         for _ in range(3):
             done = waltz("verify", node)
             assert done.returncode == 0, done.stdout
-        # Killed in the middle, it leaves nothing that could be taken for a backup; the next one does not mind.
+        # Killed in the middle, it leaves nothing that could pass for a backup; the next one does not mind.
         slow = subprocess.Popen([*WALTZ, "backup", str(node), str(tmp_path / "backup"), "--mib-per-s", "0.02"])
         until(lambda: (tmp_path / "backup.incomplete" / "partitions" / "0").exists())
         slow.kill()
@@ -95,9 +95,9 @@ def test_a_running_node_is_verified_and_backed_up_and_a_lost_one_restored(cluste
         assert not (tmp_path / "backup").exists()
         done = waltz("backup", node, tmp_path / "backup", "--output", "json")
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert told["linked_bytes"] > 0
-        assert told["partitions"][0]["last_transaction_id"] >= 300
+        reported = json.loads(done.stdout)
+        assert reported["linked_bytes"] > 0
+        assert reported["partitions"][0]["last_transaction_id"] >= 300
         assert waltz("verify", tmp_path / "backup").returncode == 0
         # The directory is lost; what comes back from the backup catches up while appends go on.
         cluster.kill("storage-0")
@@ -109,7 +109,7 @@ def test_a_running_node_is_verified_and_backed_up_and_a_lost_one_restored(cluste
         cluster.start("storage-0")
         until(lambda: session_of(node) > 0)
         until(lambda: appends.count > before + 50)
-        # Rot in a closed segment, while the node runs.
+        # Corruption in a closed segment, while the node runs.
         path = sorted((node / "0").glob("*.seg"))[0]
         whole = path.read_bytes()
         with path.open("r+b") as file:

@@ -54,8 +54,8 @@ def test_a_topic_is_trimmed_up_to_its_subscriber_and_its_view_keeps_the_latest_o
             place = described()
             assert (place["first_retained"], place["held_by"]) == (0, "subscriber reports")
             assert place["subscribers"]["reports"]["lag_transactions"] == VALUES
-            (told,) = json.loads(waltz("subscribers", "list", cluster.cluster, "--output", "json"))
-            assert told["partitions"][0]["lag_transactions"] == VALUES
+            (reported,) = json.loads(waltz("subscribers", "list", cluster.cluster, "--output", "json"))
+            assert reported["partitions"][0]["lag_transactions"] == VALUES
             assert "reports" in waltz("topic", "describe", cluster.cluster, "shop/prices")
             subscribers.report("reports", {0: VALUES - 1})
             until(lambda: described()["first_retained"] > VALUES // 2)

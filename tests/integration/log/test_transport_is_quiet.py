@@ -1,4 +1,4 @@
-"""gRPC prints nothing of its own: not into applications whose server is killed, and not about a port that is taken."""
+"""gRPC prints nothing of its own: not into applications whose server is killed, and not about a port that is in use."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def test_a_value_of_the_users_own_stays() -> None:
 def test_a_port_that_is_in_use_is_one_sentence_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        told, printed = run(TAKEN, address)
+        reported, printed = run(TAKEN, address)
         expected = f"cannot listen on {address}: Address already in use (another process listens there; stop it,"
-        assert told.startswith(expected)
-        assert "GRPC_VERBOSITY" not in told
+        assert reported.startswith(expected)
+        assert "GRPC_VERBOSITY" not in reported
         assert printed == ""
         with pytest.raises(OSError, match=re.escape(expected)):
             ReservedAddress(address)
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "reported"),
     [
         ("127.0.0.1:70000", "no such port"),
         ("127.0.0.1:x", "--listen is host:port"),
@@ -77,8 +77,8 @@ def test_a_port_that_is_in_use_is_one_sentence_with_what_to_do() -> None:
         ("no-such-host.invalid:0", "correct the host"),
     ],
 )
-async def test_an_address_that_is_none_says_why(address: str, told: str) -> None:
-    assert told in str(listen_error(address))
+async def test_an_address_that_is_none_says_why(address: str, reported: str) -> None:
+    assert reported in str(listen_error(address))
     if address != "no-such-host.invalid:0":
         with pytest.raises(OSError, match=r"cannot listen on .*\(.*\)"):
             await GrpcNetwork().serve(address, [])

@@ -48,8 +48,8 @@ def _node(found: Json, name: str) -> Json:
 def _lives(found: Json) -> dict[tuple[str, int], tuple[int, int]]:
     """Process id and restarts of every worker that answers."""
     names = ["server-0", *(each["name"] for each in found["storages"])]
-    told = {(name, each["worker"]): each for name in names for each in _node(found, name).get("workers", ())}
-    return {which: (each["pid"], each["restarts"]) for which, each in told.items() if each["answers"]}
+    reported = {(name, each["worker"]): each for name in names for each in _node(found, name).get("workers", ())}
+    return {which: (each["pid"], each["restarts"]) for which, each in reported.items() if each["answers"]}
 
 
 def _alive(pid: int) -> bool:
@@ -87,12 +87,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 class _Load:
-    """Appends to one partition until it is told to end, and keeps what it was told of each."""
+    """Appends to one partition until it is ended, and keeps the outcome of each."""
 
     def __init__(self, client: WaltzClient, partition: int) -> None:
         self._client = client
         self.partition = partition
-        self.told: dict[str, int] = {}
+        self.reported: dict[str, int] = {}
         self.never: set[str] = set()
         self._over = False
 
@@ -105,7 +105,7 @@ class _Load:
             value = f"{self.partition}-{lane}-{number}"
             number += 1
             try:
-                self.told[value] = (await self._client.append(self.partition, value.encode(), timeout_s=PATIENCE_S)).transaction_id
+                self.reported[value] = (await self._client.append(self.partition, value.encode(), timeout_s=PATIENCE_S)).transaction_id
             except NotAppended:
                 self.never.add(value)
             except OutcomeUnknown as unknown:
@@ -113,17 +113,17 @@ class _Load:
                 if found is None:
                     self.never.add(value)
                 else:
-                    self.told[value] = found.transaction_id
+                    self.reported[value] = found.transaction_id
             await asyncio.sleep(0.02)  # the machine is for what is tested, not for the load
 
     def end(self) -> None:
         self._over = True
 
     async def moves(self) -> None:
-        """Returns when the log has taken more."""
-        before = len(self.told)
+        """Returns when the log has accepted more."""
+        before = len(self.reported)
         async with asyncio.timeout(PATIENCE_S):
-            while len(self.told) <= before + IN_FLIGHT:
+            while len(self.reported) <= before + IN_FLIGHT:
                 await asyncio.sleep(0.01)
 
     async def check(self) -> None:
@@ -136,7 +136,7 @@ class _Load:
                 assert places.setdefault(bytes(transaction.data).decode(), transaction.transaction_id) == transaction.transaction_id
             if batch[-1].transaction_id >= mark:
                 break
-        assert {value: places.get(value) for value in self.told} == self.told
+        assert {value: places.get(value) for value in self.reported} == self.reported
         assert not self.never & set(places)
 
 
@@ -289,7 +289,7 @@ def test_the_log_grows_while_workers_serve_it(cluster: LocalCluster) -> None:
     asyncio.run(asyncio.wait_for(run(), 2 * PATIENCE_S))
 
 
-def test_nodes_that_stop_or_die_take_their_workers_with_them_and_come_back(cluster: LocalCluster) -> None:
+def test_workers_end_with_their_node_and_come_back_with_it(cluster: LocalCluster) -> None:
     """The server is asked to stop and hands its partitions over in good order; the storage node's supervisor is killed, and no worker outlives it."""
 
     async def run() -> None:
@@ -300,9 +300,9 @@ def test_nodes_that_stop_or_die_take_their_workers_with_them_and_come_back(clust
             lives = _lives(found)
             assert await asyncio.to_thread(cluster.stop, "server-0") == 0
             assert not any(_alive(pid) for (name, _), (pid, _) in lives.items() if name == "server-0")
-            told = cluster.log("server-0").read_text()
+            reported = cluster.log("server-0").read_text()
             for partition, mark in enumerate(marks):
-                assert f'event="store session closed in order" partition={partition} session={before[partition]} high_water_mark={mark}' in told
+                assert f'event="store session closed in order" partition={partition} session={before[partition]} high_water_mark={mark}' in reported
             await asyncio.to_thread(cluster.kill, "storage-0")
             orphans = [pid for (name, _), (pid, _) in lives.items() if name == "storage-0"]
             assert len(orphans) == WORKERS

@@ -1,4 +1,4 @@
-"""The supervisor and its worker processes, without a cluster: addresses, a worker that cannot start, what each worker may take."""
+"""The supervisor and its worker processes, without a cluster: addresses, a worker that cannot start, what each worker may use."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def test_a_worker_that_never_stays_up_ends_the_node_with_a_clear_error(tmp
     assert failed.value.facts == {"worker": 0, "lives": 2, "ended": "exit code 2"}
     assert str(failed.value) == "a worker does not stay up; what it logged before it ended says why: exit code 2: worker=0 lives=2"
     assert exit_code_of(failed.value) == MACHINE
-    told = capfd.readouterr().err
-    assert told.count("waltz: worker 0: nonsense: no such setting") == 2
+    reported = capfd.readouterr().err
+    assert reported.count("waltz: worker 0: nonsense: no such setting") == 2
 
 
 def test_the_address_of_a_node_stays_its_own_and_no_other_nodes() -> None:
@@ -62,7 +62,7 @@ def test_what_is_no_address_is_refused(listen: str) -> None:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:99999", "127.0.0.1:65536"])
-async def test_a_port_that_is_none_is_refused_and_not_taken_for_another(listen: str) -> None:
+async def test_an_invalid_port_is_refused_and_not_replaced_by_another(listen: str) -> None:
     with pytest.raises(OSError, match="cannot listen on"):
         await GrpcNetwork().serve(listen, [])
 
@@ -72,7 +72,7 @@ def test_an_address_with_a_listener_is_refused() -> None:
         NodeAddresses(f"127.0.0.1:{taken.getsockname()[1]}", 2)
 
 
-def test_what_a_node_may_take_is_shared_among_its_workers(tmp_path: Path) -> None:
+def test_the_limits_of_a_node_are_shared_among_its_workers(tmp_path: Path) -> None:
     whole = {
         "open_files_max": 400,
         "writer_bytes_max": 8 << 20,
@@ -90,7 +90,7 @@ def test_what_a_node_may_take_is_shared_among_its_workers(tmp_path: Path) -> Non
     assert server.share_of(caches) == caches.model_copy(update={"transaction_cache_bytes": 2 << 20, "feed_cache_bytes": 1 << 20})
 
 
-def test_the_smallest_share_is_one_that_a_worker_takes(tmp_path: Path) -> None:
+def test_the_smallest_share_is_one_that_a_worker_accepts(tmp_path: Path) -> None:
     least = {"open_files_max": 16, "writer_bytes_max": 1 << 20, "scrub_bytes_per_s": 1, "repair_bytes_per_s": 1024, "compaction_bytes_per_s": 1024}
     settings = StorageSettings(cluster="c", name="n", directory=tmp_path, workers=64).model_copy(update=least)
     share = storage.share_of(settings)
@@ -99,7 +99,7 @@ def test_the_smallest_share_is_one_that_a_worker_takes(tmp_path: Path) -> None:
     assert ServerSettings(**server.share_of(caches).model_dump(mode="json")) == caches
 
 
-def test_folders_that_killed_supervisors_left_are_taken_away_and_those_in_use_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_killed_supervisors_are_removed_and_those_in_use_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     in_use = SocketFolder()
     young, left, other = (tmp_path / name for name in ("waltz-sockets-young", "waltz-sockets-left", "other"))

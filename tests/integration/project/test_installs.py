@@ -87,7 +87,7 @@ def _owners() -> dict[str, set[str]]:
 
 def closure(requirements: list[str], *, anywhere: bool = False) -> set[str]:
     """The distributions that an installer would bring for the requirements on this machine; `anywhere`: or on another one, as far as what is
-    installed here tells."""
+    installed here shows."""
     found: set[str] = set()
     waiting = [(Requirement(each), frozenset({""})) for each in requirements]
     while waiting:
@@ -166,7 +166,7 @@ def test_an_install_has_what_its_part_of_the_platform_imports_inside_functions(e
     assert lacking == set()
 
 
-def test_each_package_that_the_base_install_lacks_has_the_extra_that_brings_it() -> None:
+def test_each_package_missing_in_the_base_install_has_the_extra_that_brings_it() -> None:
     base = set(installed_with(""))
     assert {name for name in imported_anywhere() if name not in base} - THE_CALLERS_OWN == set(EXTRAS)
     for name, extra in EXTRAS.items():
@@ -207,8 +207,8 @@ def test_each_extra_that_a_page_or_a_message_names_exists() -> None:
 def test_a_missing_package_is_explained_with_its_extra() -> None:
     error = ModuleNotFoundError("No module named 'numpy.typing'", name="numpy.typing")
     assert missing_package(error) == "the package numpy, which is not installed: pip install 'waltz-platform[server]'"
-    told = f"a job needs the package numpy, which is not installed: {install_command('spark')}"
-    with pytest.raises(ModuleNotFoundError, match=re.escape(told)), explain_missing("a job", "spark"):
+    reported = f"a job needs the package numpy, which is not installed: {install_command('spark')}"
+    with pytest.raises(ModuleNotFoundError, match=re.escape(reported)), explain_missing("a job", "spark"):
         raise error
 
 

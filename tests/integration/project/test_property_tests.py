@@ -1,4 +1,4 @@
-"""Property tests are the same for everybody who runs `make test`, and `make explore` finds and reports what a new example breaks."""
+"""Property tests are the same in every run of `make test`, and `make explore` finds and reports what a new example breaks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_tests_run_derandomized() -> None:
 
 @pytest.mark.parametrize("path", property_test_files(ROOT / "tests"), ids=lambda path: path.stem)
 def test_no_property_test_chooses_its_own_randomness(path: Path) -> None:
-    """`settings` of a test take everything that they do not name from the profile, so none may name what the profile decides."""
+    """`settings` of a test use the default for what they do not name from the profile, so none may name what the profile decides."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).split(".")[-1]

@@ -1,5 +1,5 @@
 """The journal against the dict model: every call in any order, on tiny files so that everything rolls, with the machine dying at any operation of any
-call. What was synced is there, what was not is there whole or not at all, what an opening told stays, and the journal goes on.
+call. What was synced is there, what was not is there whole or not at all, what an opening reported stays, and the journal goes on.
 
 With checks by hash a dying disk may do to an unsynced write whatever a disk can: drop it, cut it at any byte, drop sectors of it. With checks by
 size it only keeps or drops whole writes, because the layout promises no more: a length does not notice a torn body.
@@ -230,7 +230,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 5), size=st.sampled_from([200, 450, 900]))
     def churn(self, rounds: int, size: int) -> None:
-        """Short lives that push everybody else around the ring."""
+        """Short lives that push all others around the ring."""
         for _ in range(rounds):
             self.add(CHURNED, 2, bytes([size % 251]) * size)
             self.sync()
@@ -260,7 +260,7 @@ class JournalMachine(RuleBasedStateMachine):
         found = state_of(self.journal.loaded)
         assert contents(found) == contents(expected)
         assert any(contents(each) == contents(found) for each in self.model.possible())
-        # Of an open transaction not even its first record need have survived; what did is told until its file is reused.
+        # Of an open transaction not even its first record need have survived; what did is reported until its file is reused.
         self.failed |= set(self.model.open) | {each.transaction for each in self.model.unsure}
         assert set(self.journal.loaded.failed_transactions) <= self.failed
         self.model.settle(found)

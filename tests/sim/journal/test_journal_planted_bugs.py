@@ -1,6 +1,6 @@
 """The proof is proven: each bug that a journal could have is planted, and the checkers must fail; without it they pass (`test_journal_crashes.py`).
 
-What is planted stands in the name of the test. Each names the lives that must catch it; one of them is enough.
+The name of the test says what is planted. Each names the lives that must catch it; one of them is enough.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def test_a_hash_that_is_the_same_for_each_use_of_a_file(monkeypatch: pytest.Monk
     assert open_journal(disk).loaded.records
 
 
-async def test_a_replaced_update_that_takes_the_record_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replaced_update_that_removes_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def replaced_over_and_over(play: Player) -> None:
         play.add(1, 500)
         for size in (700, 701, 702, 703, 704, 705):

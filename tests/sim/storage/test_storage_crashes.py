@@ -1,6 +1,6 @@
 """Short lives of a storage node, crashed in every way a short effort finds; `make crash` goes through all of them (verification/crashes/crashes.py).
 
-Acknowledged is there; what was not acknowledged is there whole or not at all; fences and marks never go back; the partition takes the next append.
+Acknowledged is there; what was not acknowledged is there whole or not at all; fences and marks never go back; the partition accepts the next append.
 """
 
 from __future__ import annotations

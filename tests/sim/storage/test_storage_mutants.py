@@ -14,7 +14,7 @@ import pytest
 from verification.crashes.crashes import SHORT, CrashFound, enumerate_crashes
 from verification.crashes.storage_crashes import SCENARIOS, crash
 from verification.crashes.storage_model import StorageLife, append, block_of, check, silent_logs
-from verification.crashes.storage_rot import RotFound, flips
+from verification.crashes.storage_rot import CorruptionFound, flips
 from waltz_log.core.formats import columns
 from waltz_log.core.formats.block import Block
 from waltz_log.core.ports import DiskFile
@@ -176,7 +176,7 @@ async def test_removing_the_oldest_segment_first_in_a_truncation_is_caught(monke
 
 async def names_given_too_early(disk: SimulatedDisk) -> list[str]:
     """Which files of closed segments were not on the medium whole when the next segment got its name. What a crash leaves then is healed, so going
-    through the crashes does not tell; it costs a scan of a segment that nobody should need."""
+    through the crashes does not show it; it costs a scan of a segment that should not be needed."""
     found: list[str] = []
 
     def before(operation: Operation) -> None:
@@ -198,7 +198,7 @@ async def test_rolling_without_the_index_is_caught() -> None:
     assert {path[-4:] for path in await names_given_too_early(MutantDisk(".tix", no_sync))} == {".tix"}
 
 
-async def test_rolling_without_the_index_is_caught_where_nobody_heals_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rolling_without_the_index_is_caught_if_no_opening_repairs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SegmentLog, "repair_index", lambda log, first: False)
     assert (await crash("roll", SHORT, disk=MutantDisk())).checked > 50
     with pytest.raises(CrashFound, match="CorruptData"):
@@ -223,7 +223,7 @@ async def test_an_index_that_is_newer_than_its_data_is_caught(monkeypatch: pytes
 
 async def test_claiming_what_is_not_synced_to_be_clean_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(rounds: WriteRounds) -> None:
-        """Takes what is written for synced."""
+        """Counts what is written as synced."""
         rounds._log.tail = rounds._log.tail._replace(last_id=rounds._log.written_id)
 
     monkeypatch.setattr(WriteRounds, "sync", nothing)
@@ -265,7 +265,7 @@ async def test_accepting_a_record_with_a_bad_data_checksum_is_caught(monkeypatch
                 raise
 
     replace_everywhere(monkeypatch, verify, careless)
-    with pytest.raises(RotFound, match="other bytes than were appended"):
+    with pytest.raises(CorruptionFound, match="other bytes than were appended"):
         await flips("seg", 200)
 
 
@@ -283,5 +283,5 @@ async def test_truncating_below_good_data_on_corruption_is_caught(monkeypatch: p
             return opened(cls, disk, *arguments, **named)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(SegmentLog, "open", classmethod(careless))
-    with pytest.raises(RotFound, match="the log ends at"):
+    with pytest.raises(CorruptionFound, match="the log ends at"):
         await flips("seg", 1000)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from verification.crashes.storage_model import silent_logs
-from verification.crashes.storage_rot import KINDS, PADDING, RotFound, bits, flip, flips, main, sound
+from verification.crashes.storage_rot import KINDS, PADDING, CorruptionFound, bits, flip, flips, main, sound
 from waltz_log.testing.disk import SimulatedDisk
 
 ALLOWED = {
@@ -36,8 +36,8 @@ async def test_ten_thousand_flipped_bits_are_refused_or_healed_or_harmless(kind:
     assert set(outcomes) <= ALLOWED[kind], outcomes
 
 
-async def test_what_is_called_padding_is_what_nothing_looks_at() -> None:
-    """Every single byte of the headers: where `PADDING` claims that nothing looks, all eight bits are indeed served as sound."""
+async def test_padding_is_exactly_what_no_reader_checks() -> None:
+    """Every single byte of the headers: where `PADDING` claims that no reader checks, all eight bits are indeed served as sound."""
     with silent_logs():
         before = await sound()
         for kind, path in (("control", "waltz-storage.ctl"), ("fence", "waltz-storage.fence"), ("seg", before.paths("seg")[1])):
@@ -48,7 +48,7 @@ async def test_what_is_called_padding_is_what_nothing_looks_at() -> None:
 
 async def test_an_unnoticed_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PADDING, "seg", lambda offset: False)
-    with silent_logs(), pytest.raises(RotFound, match="no check noticed"):
+    with silent_logs(), pytest.raises(CorruptionFound, match="no check noticed"):
         before = await sound()
         await flip(before, "seg", before.paths("seg")[0], 8 * 100)
 

@@ -143,7 +143,7 @@ class Engine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.fence >= 0)
     @rule(beyond=st.integers(2, 300))
-    def begin_anew(self, beyond: int) -> None:
+    def begin_again(self, beyond: int) -> None:
         first = self.last + beyond
         if self.mark.session == self.fence:
             with pytest.raises(ProtocolViolation, match="cannot start empty in its own session"):
@@ -187,7 +187,8 @@ class Engine(RuleBasedStateMachine):
     def killed(self) -> Disk:
         raise NotImplementedError
 
-    # ---- what is told ----------------------------------------------------------------------------------------------------------------------------
+    # ---- what is reported
+    # ----------------------------------------------------------------------------------------------------------------------------
 
     @rule(begin=st.floats(0, 1), end=st.floats(0, 1), max_bytes=st.sampled_from([1, 100, 3000, 1 << 20]))
     def read(self, begin: float, end: float, max_bytes: int) -> None:
@@ -216,10 +217,10 @@ class Engine(RuleBasedStateMachine):
     @invariant()
     def the_numbers_are_right(self) -> None:
         if self.starts:
-            told = self.store.statistics()
-            assert (told.first_transaction_id, told.last_transaction_id) == (self.first, self.last)
-            assert (told.fence, told.session, told.low_water_mark) == (self.fence, self.mark.session, self.mark.low_water_mark)
-            assert told.failed is None
+            reported = self.store.statistics()
+            assert (reported.first_transaction_id, reported.last_transaction_id) == (self.first, self.last)
+            assert (reported.fence, reported.session, reported.low_water_mark) == (self.fence, self.mark.session, self.mark.low_water_mark)
+            assert reported.failed is None
 
     def teardown(self) -> None:
         try:
@@ -285,7 +286,7 @@ class OnFileSystem(Engine):
         return FileSystemDisk(Path(self.directory.name))
 
     def killed(self) -> Disk:
-        """The same directory, opened by somebody else: what the one before holds in memory is gone, its lock with it."""
+        """The same directory, opened by another process: what the one before holds in memory is gone, its lock with it."""
         self.disk.unlock()
         return FileSystemDisk(Path(self.directory.name))
 

@@ -76,7 +76,7 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert percentile([7.0], 0.5) == 7.0
 
 
-def test_only_takes_a_benchmark_or_one_of_its_figures() -> None:
+def test_only_accepts_a_benchmark_or_one_of_its_figures() -> None:
     assert chosen(None) == BENCHMARKS
     assert chosen("append") == ("append",)
     assert chosen("append.pipelined_4p") == ("append",)

@@ -30,7 +30,7 @@ def some_flights() -> list[Flight]:
 
 
 def pipeline(flights: list[Flight], seed: int) -> tuple[list[Row], list[Row], dict[int, int]]:
-    """The tables that a correct pipeline makes when the airports take turns at random."""
+    """The tables that a correct pipeline makes when the airports alternate at random."""
     chance = random.Random(seed)
     queues = {airport: [flight for flight in flights if flight.origin == airport] for airport in AIRPORTS}
     fleet: dict[str, Totals] = {}

@@ -129,7 +129,7 @@ async def test_without_locks_the_numbering_breaks_and_the_dispatchers_see_it() -
     assert raised.group_contains(NumberingBroken)
 
 
-async def test_flights_of_unknown_aircraft_take_no_locks_and_meet_no_conflict() -> None:
+async def test_flights_of_unknown_aircraft_use_no_locks_and_meet_no_conflict() -> None:
     log = MemoryLog(1, faults=False)
     fleet = Fleet()
     followers = [MemoryFollower(log, partition, fleet, random.Random(partition)) for partition in range(PARTITIONS)]

@@ -76,7 +76,7 @@ def test_all_legs_of_an_aircraft_go_to_one_partition_and_unknown_ones_are_spread
     assert {partition_of(flight(tail=None, flight=number), 4) for number in range(50)} == {0, 1, 2, 3}
 
 
-def test_the_fleet_knows_the_last_leg_that_the_feed_told() -> None:
+def test_the_fleet_knows_the_last_leg_of_the_feed() -> None:
     fleet = Fleet()
     first = Totals().plus(flight())
     fleet.apply([(HEADER_LEG, leg_data(flight(), first)), (HEADER_UNNAMED, leg_data(flight(tail=None), None))])

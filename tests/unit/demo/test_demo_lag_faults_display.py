@@ -21,7 +21,7 @@ from waltz_delta.pipelines.pipeline_file import load_pipeline
 from waltz_log.errors import InvalidSetting
 
 
-def test_lag_in_seconds_is_the_age_of_the_oldest_transaction_that_the_table_lacks() -> None:
+def test_lag_in_seconds_is_the_age_of_the_oldest_transaction_missing_in_the_table() -> None:
     clock = LagClock()
     for now_s, count in [(0.0, 0), (1.0, 100), (2.0, 200), (3.0, 200), (4.0, 300)]:
         clock.log_at(now_s, count)

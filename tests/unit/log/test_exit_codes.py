@@ -1,4 +1,4 @@
-"""Each class of error has its exit code, and what the command line refuses is told in one line."""
+"""Each class of error has its exit code, and what the command line refuses is reported in one line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_table_of_exit_codes_has_a_row_for_each_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["storag"], "did you mean 'storage'"),
         (["dev", "--partitons", "3"], "--partitions"),
@@ -55,13 +55,13 @@ def test_the_table_of_exit_codes_has_a_row_for_each_code() -> None:
         (["zookeeper", "--listen", "2181"], "must be host:port"),
     ],
 )
-def test_what_is_wrong_on_the_command_line_is_reported_in_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_on_the_command_line_is_reported_in_one_line(arguments: list[str], reported: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == USAGE
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("waltz: ")
     assert output.err.count("\n") == 1
-    assert told in output.err.lower()
+    assert reported in output.err.lower()
 
 
 def test_an_unknown_setting_in_a_file_is_refused_with_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

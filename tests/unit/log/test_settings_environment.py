@@ -127,7 +127,7 @@ def _plain(cls: type[BaseModel]) -> dict[str, Any]:
 
 
 def _sample(field: FieldInfo) -> Any:
-    """A value that the field takes and that is not its default."""
+    """A value that the field accepts and that is not its default."""
     annotation: Any = field.annotation
     wanted: TypeAdapter[Any] = TypeAdapter(Annotated[annotation, *field.metadata] if field.metadata else annotation)
     for value in _values(annotation):

@@ -98,9 +98,9 @@ def test_the_command_prints_the_version_that_is_installed(capsys: pytest.Capture
     assert capsys.readouterr().out == f"waltz {version('waltz-platform')}\n"
 
 
-def test_spark_looks_for_delta_where_the_set_up_puts_it() -> None:
-    told = (ROOT / "conf" / "spark-defaults.conf").read_text()
-    settings = dict(line.split(maxsplit=1) for line in told.splitlines() if line and not line.startswith("#"))
+def test_spark_finds_delta_where_setup_puts_it() -> None:
+    reported = (ROOT / "conf" / "spark-defaults.conf").read_text()
+    settings = dict(line.split(maxsplit=1) for line in reported.splitlines() if line and not line.startswith("#"))
     assert settings["spark.driver.extraClassPath"] == f"{DELTA_JARS}/*"
     assert "spark.jars" not in settings, "a driver would load Delta twice"
     assert f"-XX:SharedArchiveFile={ARCHIVE}" in settings["spark.driver.extraJavaOptions"].split()

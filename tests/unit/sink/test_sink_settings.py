@@ -40,7 +40,7 @@ def test_little_is_enough_and_everything_can_be_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"outputs": []}, "at least 1 item"),
         ({"outputs": [{"target": {"table": "/t", "moda": "append"}}]}, "did you mean mode"),
@@ -74,8 +74,8 @@ def test_little_is_enough_and_everything_can_be_said() -> None:
         ({"outputs": [{"target": {"table": "/t"}, "decode": {"undecodable": "dead_letter"}}]}, "no dead_letters are declared"),
     ],
 )
-def test_what_contradicts_itself_is_refused_in_one_sentence(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidSetting, match=told):
+def test_what_contradicts_itself_is_refused_in_one_sentence(given: dict[str, Any], reported: str) -> None:
+    with pytest.raises(InvalidSetting, match=reported):
         LandingSettings(**given)
 
 
@@ -102,7 +102,7 @@ def given(*fields: StructField) -> StructType:
     return StructType([StructField("K", StringType()), *fields])
 
 
-def test_columns_that_a_table_lacks_are_refused_added_or_left_out() -> None:
+def test_columns_missing_in_a_table_are_refused_added_or_left_out() -> None:
     more = given(StructField("n", IntegerType()), StructField("more", LongType()))
     with pytest.raises(SchemaMismatch, match=r"evolution: add_columns adds it, off leaves it out: .* column=more"):
         fitting_columns("t", HELD, more, "fail")

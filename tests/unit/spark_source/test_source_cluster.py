@@ -43,7 +43,7 @@ class FakeCluster:
     refuses: bool = False
     asked: list[tuple[int, ...] | None] = field(default_factory=list)
     opened: int = 0
-    told_replicas: int = 0
+    reported_replicas: int = 0
     questions: list[Mapping[int, Question]] = field(default_factory=list)
     trimmed: dict[int, int] = field(default_factory=dict)
     timeouts_s: list[float] = field(default_factory=list)
@@ -68,7 +68,7 @@ class FakeCluster:
         return {p: bound for p, bound in self.bounds_now.items() if partitions is None or p in self.asked[-1]}  # type: ignore[operator]
 
     def replicas(self) -> dict[int, list[str]]:
-        self.told_replicas += 1
+        self.reported_replicas += 1
         return {0: ["a", "b"], 1: ["b", "c"]}
 
     def owners(self) -> dict[int, str | None]:
@@ -185,13 +185,13 @@ def test_replicas_are_asked_for_again_only_after_some_seconds(clock: Clock) -> N
     log = view(cluster, clock)
     for _ in range(3):
         log.cover({0: 5})
-    assert cluster.told_replicas == 1
+    assert cluster.reported_replicas == 1
     clock.now += 6
     log.cover({0: 5})
-    assert cluster.told_replicas == 2
+    assert cluster.reported_replicas == 2
     log.close()
     log.cover({0: 5})
-    assert cluster.told_replicas == 3
+    assert cluster.reported_replicas == 3
 
 
 def test_questions_about_places_carry_the_bound_that_they_are_for(clock: Clock) -> None:

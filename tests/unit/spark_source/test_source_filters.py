@@ -1,4 +1,4 @@
-"""Filters taken over from Spark, against SQL's own judgement on every value."""
+"""Filters that the source applies for Spark, against SQL's own judgement on every value."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ sizes = st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, 50), st.inte
 
 
 def brute_force_share(backlog: dict[int, int], limit: int) -> dict[int, int]:
-    """One to each that waits, then single transactions to whoever is furthest below its exact share."""
+    """One to each that waits, then single transactions to the partition furthest below its exact share."""
     share = {partition: 1 for partition, size in backlog.items() if size > 0}
     behind = {partition: backlog[partition] - 1 for partition in share}
     rest, total = limit - len(share), sum(behind.values())
@@ -65,7 +65,7 @@ def test_a_limit_is_shared_as_the_brute_force_planner_shares_it(backlog: dict[in
 
 @settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 5))
-def test_partitions_take_turns_where_the_limit_is_below_their_number(partitions: int, limit: int) -> None:
+def test_partitions_alternate_if_the_limit_is_below_their_number(partitions: int, limit: int) -> None:
     start = Offset(dict.fromkeys(range(partitions), 0))
     extents = {partition: Extent(0, 1000) for partition in range(partitions)}
     for _ in range(partitions):
@@ -97,7 +97,7 @@ def test_batches_follow_each_other_without_gap_or_repeat_up_to_the_end(log: dict
 
 @settings(deadline=None)
 @given(sizes, sizes, st.none() | st.integers(1, 60), st.sampled_from([EARLIEST, LATEST]))
-def test_a_first_batch_is_replayed_alike_wherever_the_start_would_be_now(
+def test_a_first_batch_is_replayed_alike_whatever_the_start_would_be_now(
     then: dict[int, tuple[int, int]], grown: dict[int, tuple[int, int]], limit: int | None, default: int
 ) -> None:
     before = {partition: Extent(first, first + count) for partition, (first, count) in then.items()}
@@ -118,7 +118,7 @@ def test_a_partition_that_appears_while_running_starts_at_its_earliest_and_is_re
     assert after.to_json() == {"0": 8, "1": 10}
 
 
-def test_no_progress_gives_the_same_offset_so_that_spark_sees_no_new_data() -> None:
+def test_without_progress_the_offset_stays_and_spark_sees_no_new_data() -> None:
     start = Offset({0: 5, 1: 0}, began={0: 2})
     assert latest_offset(start, {0: Extent(0, 5), 1: Extent(0, 0)}, at_most(10)) is start
     assert Offset.from_json(start.to_json()) == start

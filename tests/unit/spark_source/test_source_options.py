@@ -81,7 +81,7 @@ def test_bytes_may_be_reported_with_a_unit(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"startingTimestamp": "5", "startingTransactionIds": "latest"}, "cannot be together with startingTransactionIds=latest"),
         ({"endingTimestamp": "5", "endingTransactionIds": "latest"}, "cannot be together with endingTransactionIds=latest"),
@@ -113,8 +113,8 @@ def test_bytes_may_be_reported_with_a_unit(text: str, size: int) -> None:
         ({"ssl.enabled": "true"}, "do not speak TLS yet"),
     ],
 )
-def test_options_that_cannot_be_so_are_refused_with_the_reason(options: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidSetting, match=told):
+def test_options_that_cannot_be_so_are_refused_with_the_reason(options: dict[str, str], reported: str) -> None:
+    with pytest.raises(InvalidSetting, match=reported):
         parse(**options)
 
 

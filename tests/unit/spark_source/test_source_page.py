@@ -1,4 +1,4 @@
-"""docs/reference/spark.md tells every option as the code has it, and every error that the source raises."""
+"""docs/reference/spark.md lists every option as the code has it, and every error that the source raises."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USES = {"stream": "stream", "batch": "batch", "metadata": "`mode=metadata`"}
 def options_table() -> str:
     lines = ["| option | default | for | meaning |", "|---|---|---|---|"]
     for option in OPTIONS:
-        uses = ", ".join(told for use, told in USES.items() if use in option.uses)
+        uses = ", ".join(reported for use, reported in USES.items() if use in option.uses)
         lines.append(f"| `{option.name}` | {option.default} | {uses} | {option.meaning} |")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Limits of a micro-batch, starts and ends by time: the planner against one that looks at every transaction."""
+"""Limits of a micro-batch, starts and ends by time: the planner against one that reads every transaction."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_available_now_reads_its_target_and_a_restart_with_new_partitions_ends(r
     assert again.partitions(end, end) == []
 
 
-def test_an_offset_of_another_cluster_is_refused_wherever_it_comes_in(reader: Callable[..., Any], cluster: StubCluster) -> None:
+def test_an_offset_of_another_cluster_is_refused_by_every_method(reader: Callable[..., Any], cluster: StubCluster) -> None:
     stream = reader()
     foreign = {"0": 5, "1": 0, "cluster": "00000000-0000-0000-0000-000000000001"}
     assert stream.initialOffset()["cluster"] == str(cluster.key)
@@ -191,7 +191,7 @@ def test_an_end_that_turns_out_to_lie_before_the_start_is_refused(cluster: StubC
     assert tasks(startingTransactionIds="latest", endingTimestamp=str(T0 + 500)) == [], "the latest moves, so it is no start that was chosen"
 
 
-def test_the_lag_of_each_partition_stands_in_the_latest_offset(reader: Callable[..., Any], cluster: StubCluster) -> None:
+def test_the_latest_offset_has_the_lag_of_each_partition(reader: Callable[..., Any], cluster: StubCluster) -> None:
     fill(cluster, 0, 20)
     fill(cluster, 1, 3)
     stream = reader(maxTransactionsPerTrigger="8")

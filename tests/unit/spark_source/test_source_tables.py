@@ -55,15 +55,15 @@ def test_an_option_with_two_values_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (created(), "cluster is required"),
         (created(cluster=CLUSTER, partitons="1"), "partitons: no such option of the source .did you mean partitions"),
         (created(cluster=CLUSTER, filterpushdown="True"), "filterPushdown cannot be true for a table"),
     ],
 )
-def test_options_that_cannot_be_those_of_a_table_are_refused_when_it_is_created(options: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidSetting, match=told):
+def test_options_that_cannot_be_those_of_a_table_are_refused_when_it_is_created(options: dict[str, str], reported: str) -> None:
+    with pytest.raises(InvalidSetting, match=reported):
         DefaultSource(options)
 
 

@@ -73,7 +73,7 @@ def read_all(cluster: StubCluster, **options: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"topic": "orders"}, "not a topic's name"),
         ({"topic": "shop/orders,"}, "not a topic's name"),
@@ -87,13 +87,13 @@ def read_all(cluster: StubCluster, **options: str) -> list[tuple[Any, ...]]:
         ({"topic": "a/b", "principal": "somebody else"}, "principal"),
     ],
 )
-def test_options_that_do_not_fit_each_other_are_refused(options: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidSetting, match=told):
+def test_options_that_do_not_fit_each_other_are_refused(options: dict[str, str], reported: str) -> None:
+    with pytest.raises(InvalidSetting, match=reported):
         SourceOptions.parse({"cluster": "h:1/w", **options})
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"startingTransactionIds": '{"a/b": 3}'}, "names topic a/b; that wants topic or topicPattern"),
         ({"topic": "a/b", "startingTransactionIds": '{"a/bb": 3}'}, "no such topic of those read, .* .did you mean a/b"),
@@ -105,8 +105,8 @@ def test_options_that_do_not_fit_each_other_are_refused(options: dict[str, str],
         ({"compacted": "true", "topic": "a/b", "startingTransactionIds": '{"a/b": 3}'}, "cannot be together with compacted"),
     ],
 )
-def test_a_topic_named_in_a_position_is_one_that_is_read(options: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidSetting, match=told):
+def test_a_topic_named_in_a_position_is_one_that_is_read(options: dict[str, str], reported: str) -> None:
+    with pytest.raises(InvalidSetting, match=reported):
         SourceOptions.parse({"cluster": "h:1/w", **options})
 
 
@@ -127,11 +127,11 @@ def test_positions_may_name_topics_and_their_own_partitions(cluster: StubCluster
     assert ids('{"shop/orders": 3, "1": 7}', '{"shop/orders": {"0": 9}, "shop/returns": 2}') == {0: (3, 8), 1: (7, 11), 2: (0, 1), 3: (0, 1)}
     at_time = f'{{"shop/orders": {{"1": {T0 + 1000}}}, "shop/returns": "2023-11-14T22:13:22Z"}}'
     assert ids('{"shop/returns": {"0": 6}}', startingTransactionIdsByTimestamp=at_time) == {0: (0, 11), 1: (4, 11), 2: (6, 11), 3: (8, 11)}
-    for starts, told in (
+    for starts, reported in (
         ('{"shop/orders": {"2": 5}}', "partition 2 of topic shop/orders, of which are read 0,1"),
         ('{"shop/gone": 5}', "is not read"),
     ):
-        with pytest.raises(InvalidSetting, match=told):
+        with pytest.raises(InvalidSetting, match=reported):
             ids(starts)
     with pytest.raises(InvalidSetting, match="of which are read 1"):
         ids('{"shop/orders": {"0": 5}}', partitions="1-3")
@@ -319,11 +319,11 @@ def test_a_stream_over_a_topic_that_is_trimmed_reads_all_that_is_there_and_names
         if end is offset:
             continue
         end = json.loads(json.dumps(end))
-        told: list[DataLost] = []
+        reported: list[DataLost] = []
         try:
             strict.partitions(offset, end)
         except DataLost as error:
-            told.append(error)
+            reported.append(error)
         before = {partition: len(ids) for partition, ids in read.items()}
         for _, _, _, partition, at in rows(loose, loose.partitions(offset, end)):
             read[partition].append(at)
@@ -332,9 +332,9 @@ def test_a_stream_over_a_topic_that_is_trimmed_reads_all_that_is_there_and_names
             gone = sorted(wanted - set(read[partition][before[partition] :]))
             lost[partition] += gone
             assert gone == [at for at in gone if at < cluster.first.get(partition, 0)], "nothing that is still there"
-            if told and told[0].partition == partition:
-                assert gone == list(range(told[0].first, told[0].last + 1)), "exactly what is told"
-        assert bool(told) == any(set(range(offset.get(str(p), 0), end[str(p)])) - set(read[p][before[p] :]) for p in (0, 1))
+            if reported and reported[0].partition == partition:
+                assert gone == list(range(reported[0].first, reported[0].last + 1)), "exactly what is told"
+        assert bool(reported) == any(set(range(offset.get(str(p), 0), end[str(p)])) - set(read[p][before[p] :]) for p in (0, 1))
         offset = end
     for partition, mark in cluster.marks().items():
         assert sorted(read[partition] + lost[partition]) == list(range(int(offset[str(partition)])))
@@ -456,11 +456,11 @@ def test_what_is_compacted_further_between_planning_and_reading_loses_no_key(clu
     now = plainly(cluster, 0)
     found = rows(reader, tasks)
     assert len({row[4] for row in found}) == len(found)
-    told = {key: data for _, key, data, _, _ in sorted(found, key=lambda row: row[4])}
+    reported = {key: data for _, key, data, _, _ in sorted(found, key=lambda row: row[4])}
     for key in {*before, *now}:
         if key in before:
-            assert key in told, "a key that was there when the frame was planned"
-        assert told.get(key, b"") in (before.get(key, b""), now.get(key, b""), *(data for k, data in history(cluster) if k == key))
+            assert key in reported, "a key that was there when the frame was planned"
+        assert reported.get(key, b"") in (before.get(key, b""), now.get(key, b""), *(data for k, data in history(cluster) if k == key))
 
 
 def history(cluster: StubCluster) -> list[tuple[bytes, bytes]]:

@@ -85,15 +85,15 @@ def test_a_clock_that_drifts_never_goes_back() -> None:
     async def drift() -> list[float]:
         process, loop = SimulatedProcess("one"), asyncio.get_running_loop()
 
-        async def told() -> float:
+        async def reported() -> float:
             return loop.time()
 
         found = []
         for rate in (1.25, 0.5, 1.0, 2.0):
             process.drift(rate)
-            found.append(await process.spawn(told()))
+            found.append(await process.spawn(reported()))
             await asyncio.sleep(1)
-            found.append(await process.spawn(told()))
+            found.append(await process.spawn(reported()))
         return found
 
     assert run_in_virtual_time(drift()) == pytest.approx([0, 1.25, 1.25, 1.75, 1.75, 2.75, 2.75, 4.75])

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from verification.smoke.checks import CHECKS, judge
-from verification.smoke.history import ClientHistory, PartitionLog, SmokeHistory, Told
+from verification.smoke.history import ClientHistory, PartitionLog, Reported, SmokeHistory
 from verification.smoke.payload import Sent, decode, encode
 from waltz_log.client import Transaction
 
@@ -18,7 +18,7 @@ PARTITIONS, CLIENTS, ATTEMPTS, LOCKS = 2, 3, 300, 20
 
 
 def history_in_order(seed: int = 0) -> SmokeHistory:
-    """Clients that take turns at a log that is nothing but a list: the dumbest correct one."""
+    """Clients that alternate at a log that is nothing but a list: the dumbest correct one."""
     rng = Random(seed)
     clients = [ClientHistory(number, followed=number % PARTITIONS) for number in range(CLIENTS)]
     logs = {partition: PartitionLog() for partition in range(PARTITIONS)}
@@ -32,24 +32,24 @@ def history_in_order(seed: int = 0) -> SmokeHistory:
         number = client.begin(partition, float(turn))
         winner = max(writers.get((partition, lock), -1) for lock in (*write, *read))
         if winner > mark:
-            client.end(number, Told.REJECTED, winner, turn + 0.5)
+            client.end(number, Reported.REJECTED, winner, turn + 0.5)
             continue
         if rng.random() < 0.05:
-            client.end(number, rng.choice((Told.NOT_APPENDED, Told.ABSENT)), -1, turn + 0.5)
+            client.end(number, rng.choice((Reported.NOT_APPENDED, Reported.ABSENT)), -1, turn + 0.5)
             continue
         data = encode(client.client, number, mark, write, read, append, 64)
         log.add(Transaction(last + 1, 0, 0, data, client.client + 100, 1 + turn // 100, number + 1))
         for lock in (*write, *append):
             writers[partition, lock] = last + 1
-        client.end(number, rng.choice((Told.COMMITTED, Told.COMMITTED, Told.RESOLVED)), last + 1, turn + 0.5)
+        client.end(number, rng.choice((Reported.COMMITTED, Reported.COMMITTED, Reported.RESOLVED)), last + 1, turn + 0.5)
     for client in clients:
         client.fed = len(logs[client.followed].number) - 1
         client.chain = logs[client.followed].chain[-1]
     return SmokeHistory(clients, logs, {partition: dict.fromkeys(("storage-0", "storage-1"), "same") for partition in logs})
 
 
-def _some(history: SmokeHistory, told: Told) -> tuple[ClientHistory, int]:
-    return next((client, number) for client in history.clients for number, each in enumerate(client.told) if each == told)
+def _some(history: SmokeHistory, reported: Reported) -> tuple[ClientHistory, int]:
+    return next((client, number) for client in history.clients for number, each in enumerate(client.reported) if each == reported)
 
 
 def _without_the_last(log: PartitionLog) -> None:
@@ -86,8 +86,8 @@ def _skip_an_id(history: SmokeHistory) -> None:
 
 
 def _deny_one(history: SmokeHistory) -> None:
-    client, number = _some(history, Told.COMMITTED)
-    client.told[number] = Told.ABSENT
+    client, number = _some(history, Reported.COMMITTED)
+    client.reported[number] = Reported.ABSENT
 
 
 def _invent_one(history: SmokeHistory) -> None:
@@ -100,11 +100,11 @@ def _swap_two(history: SmokeHistory) -> None:
         for place, to in ((at, other), (other, at)):
             client = history.clients[log.client[place]]
             client.transaction_id[log.number[place]] = to
-            client.told[log.number[place]] = Told.COMMITTED
+            client.reported[log.number[place]] = Reported.COMMITTED
 
 
 def _name_no_winner(history: SmokeHistory) -> None:
-    client, number = _some(history, Told.REJECTED)
+    client, number = _some(history, Reported.REJECTED)
     client.transaction_id[number] = 10_000
 
 
@@ -125,7 +125,7 @@ def _differ(history: SmokeHistory) -> None:
 
 
 def _leave_open(history: SmokeHistory) -> None:
-    history.clients[0].told[3] = Told.UNKNOWN
+    history.clients[0].reported[3] = Reported.UNKNOWN
 
 
 def _complain(history: SmokeHistory) -> None:
@@ -170,7 +170,7 @@ def test_every_check_has_a_history_that_it_notices() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_lock_that_is_violated_is_found_wherever_it_is(seed: int) -> None:
+def test_each_violated_lock_is_found_at_any_position(seed: int) -> None:
     """Marks lowered one at a time, judged by a loop over all pairs of transactions."""
     whole = history_in_order(seed)
     log = whole.logs[0]

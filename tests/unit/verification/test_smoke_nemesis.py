@@ -1,4 +1,4 @@
-"""Who does the smoke test's harm: takes away and gives back what the schedule says, and leaves everything running."""
+"""Causes the smoke test's faults: removes and restores what the schedule says, and leaves everything running."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _nemesis(cluster: _Cluster, seed: int = 1) -> Nemesis:
 
 @pytest.mark.parametrize("step_s", [0.1, 1.0, 7.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_away_is_what_the_cluster_lacks_and_all_of_it_comes_back(seed: int, step_s: float) -> None:
+def test_everything_that_a_fault_removed_comes_back(seed: int, step_s: float) -> None:
     cluster = _Cluster()
     nemesis = _nemesis(cluster, seed)
     now_s = 0.0

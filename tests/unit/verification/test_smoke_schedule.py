@@ -18,7 +18,7 @@ def _for(seconds: float, seed: int = 3, rate: float = 2.0, pace: float = 1.0) ->
     return list(takewhile(lambda each: each.at_s < seconds, outages(seed, servers=SERVERS, storages=STORAGES, rate=rate, pace=pace)))
 
 
-def test_everybody_is_killed_as_often_as_the_rate_says() -> None:
+def test_every_process_is_killed_as_often_as_the_rate_says() -> None:
     counts = Counter(each.name for each in _for(100_000) if each.kind == "killed")
     for name, every_s in EVERY_S.items():
         assert counts[name] == pytest.approx(100_000 / every_s * 2, rel=0.1)
@@ -29,7 +29,7 @@ def test_outages_last_as_long_as_in_the_original() -> None:
     assert lasts == {"zookeeper": 5.0} | dict.fromkeys((*SERVERS, *STORAGES), 10.0)
 
 
-def test_everybody_is_stopped_at_times() -> None:
+def test_every_process_is_stopped_sometimes() -> None:
     stopped = Counter(each.name for each in _for(10_000) if each.kind == "stopped")
     assert set(stopped) == set(EVERY_S)
     assert stopped.total() == pytest.approx(10_000 / 15, rel=0.1)

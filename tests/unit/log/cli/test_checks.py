@@ -17,16 +17,16 @@ from waltz_log.exit_codes import LACKING
 LOG_ROOT = Path(checks.__file__).parents[2]
 
 
-def _java(folder: Path, told: str, code: int = 0) -> Path:
+def _java(folder: Path, reported: str, code: int = 0) -> Path:
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{told}' >&2\nexit {code}\n")
+    program.write_text(f"#!/bin/sh\necho '{reported}' >&2\nexit {code}\n")
     program.chmod(0o755)
     return program
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("reported", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 17),
         ('openjdk version "21" 2023-09-19', 21),
@@ -35,8 +35,8 @@ def _java(folder: Path, told: str, code: int = 0) -> Path:
         ("something else", None),
     ],
 )
-def test_the_version_of_java_is_read(told: str, version: int | None) -> None:
-    assert parse_version(told) == version
+def test_the_version_of_java_is_read(reported: str, version: int | None) -> None:
+    assert parse_version(reported) == version
 
 
 def test_java_of_java_home_goes_before_the_path(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong on a command line, in a setting or in a call is told in a sentence that a person can act on, never as a dump of fields."""
+"""What is wrong on a command line, in a setting or in a call is reported in a sentence that a person can act on, never as a dump of fields."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_a_misuse_of_the_command_is_reported_in_a_sentence(line: str, tmp_path: 
     places = {"here": "127.0.0.1:1/x", "file": str(file), "missing": str(tmp_path / "missing")}
     arguments = [each.format(**places) for each in line.split()]
     assert run(arguments) == USAGE
-    told = capsys.readouterr().err
-    assert told.rstrip("\n") == f"waltz: {MISUSES[line].format(**places)}"
-    assert DUMPED.search(told) is None
+    reported = capsys.readouterr().err
+    assert reported.rstrip("\n") == f"waltz: {MISUSES[line].format(**places)}"
+    assert DUMPED.search(reported) is None
 
 
 def test_a_setting_out_of_bounds_says_what_it_must_be_and_what_it_was() -> None:

@@ -136,23 +136,23 @@ def test_a_feed_that_is_interrupted_says_so_and_nothing_else_and_is_closed(topic
         assert client.append(0, b"").transaction_id == 1
 
 
-def test_who_waits_in_another_thread_is_told_that_the_client_was_closed(scripted: Scripted) -> None:
+def test_a_caller_in_another_thread_learns_that_the_client_was_closed(scripted: Scripted) -> None:
     client = scripted.client()
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     def read() -> None:
         try:
             next(client.feed(0))
         except BaseException as error:
-            told.append(error)
+            reported.append(error)
 
     reading = threading.Thread(target=read)
     reading.start()
     until(lambda: bool(scripted.cluster.logs[0].mounted))
     client.close()
     reading.join(10)
-    assert [type(error) for error in told] == [InvalidRequest]
-    assert "closed" in str(told[0])
+    assert [type(error) for error in reported] == [InvalidRequest]
+    assert "closed" in str(reported[0])
 
 
 def test_blocking_transactions_need_no_lock_around_their_state(scripted: Scripted) -> None:
@@ -209,7 +209,7 @@ def test_a_blocking_follower_is_asked_where_to_go_on_after_its_application_faile
         assert client.settings.append_timeout_s > 0
 
 
-def test_blocking_transactions_that_tell_their_locks_run_once_each(scripted: Scripted) -> None:
+def test_blocking_transactions_that_declare_their_locks_run_once_each(scripted: Scripted) -> None:
     with scripted.client() as client:
         count = runs = 0
 
@@ -233,9 +233,9 @@ def test_blocking_transactions_that_tell_their_locks_run_once_each(scripted: Scr
         assert (count, runs) == (20, 20)
 
 
-def test_a_blocking_client_feeds_an_application_and_takes_contexts(scripted: Scripted) -> None:
+def test_a_blocking_client_feeds_an_application_and_accepts_contexts(scripted: Scripted) -> None:
     seen: dict[int, list[bytes]] = {0: [], 1: []}
-    told: list[object] = []
+    reported: list[object] = []
 
     class Seats(Application):
         def client_high_water_mark(self, partition: int) -> int:
@@ -244,7 +244,7 @@ def test_a_blocking_client_feeds_an_application_and_takes_contexts(scripted: Scr
         def apply(self, partition: int, transactions: list[Transaction]) -> None:
             seen[partition].extend(each.data for each in transactions)
 
-    class Take(Context):
+    class Withdraw(Context):
         def __init__(self, seat: bytes) -> None:
             self.seat = seat
 
@@ -256,22 +256,22 @@ def test_a_blocking_client_feeds_an_application_and_takes_contexts(scripted: Scr
                 tx.append(self.seat, write_locks=[Lock("seat", self.seat.decode())])
 
         def on_application(self) -> None:
-            told.append(threading.current_thread().name)
+            reported.append(threading.current_thread().name)
 
     with scripted.client() as client:
         with pytest.raises(InvalidRequest, match="no application"):
-            client.submit(Take(b"1A"))
+            client.submit(Withdraw(b"1A"))
         client.mount(Seats())
-        futures = [client.submit(Take(seat)) for seat in (b"1A", b"1B", b"1A")]
+        futures = [client.submit(Withdraw(seat)) for seat in (b"1A", b"1B", b"1A")]
         outcomes = [future.result(timeout=10) for future in futures]
         assert [None if each is None else each.transaction_id for each in outcomes] == [0, 1, None]
         client.applied(1).wait(1, timeout_s=5)
         assert seen == {0: [], 1: [b"1A", b"1B"]}
-        assert told == ["waltz client"] * 2
+        assert reported == ["waltz client"] * 2
         client.flush()
         client.unmount()
         with pytest.raises(InvalidRequest, match="not mounted"):
-            client.submit(Take(b"1C"))
+            client.submit(Withdraw(b"1C"))
 
 
 def test_a_blocking_bulk_append_reads_its_source_in_the_callers_thread(scripted: Scripted) -> None:
@@ -283,10 +283,10 @@ def test_a_blocking_bulk_append_reads_its_source_in_the_callers_thread(scripted:
             yield b"%d" % number
 
     with scripted.client() as client:
-        told: list[Appended] = []
-        receipt = client.append_bulk(0, source(), on_ack=told.append)
+        reported: list[Appended] = []
+        receipt = client.append_bulk(0, source(), on_ack=reported.append)
         assert receipt.appended == [Appended(0, 3000, 0)]
-        assert sum(each.length for each in told) == 3000
+        assert sum(each.length for each in reported) == 3000
         assert threads == {threading.current_thread().name}
         assert client.unacknowledged() == []
 
@@ -329,14 +329,14 @@ def test_a_client_of_a_forked_parent_is_refused_with_a_clear_word(scripted: Scri
         if child == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(10)  # a client that does not notice waits for a thread that is not there
-            told = []
+            reported = []
             for call in (lambda: client.append(0, b""), lambda: client.append_nowait(0, b""), lambda: client.high_water_mark(0)):
                 try:
                     call()
                 except InvalidRequest as error:
-                    told.append("forked" in str(error))
+                    reported.append("forked" in str(error))
             client.close()
-            os.write(writing, repr(told).encode())
+            os.write(writing, repr(reported).encode())
             os._exit(0)
         os.close(writing)
         os.waitpid(child, 0)
@@ -348,7 +348,7 @@ def test_a_client_of_a_forked_parent_is_refused_with_a_clear_word(scripted: Scri
 # ---- the inspector -------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_inspector_tells_bounds_and_replicas(scripted: Scripted) -> None:
+def test_the_inspector_returns_bounds_and_replicas(scripted: Scripted) -> None:
     async def register() -> None:
         session = scripted.ensemble.session()
         await session.create(REPLICAS, ReplicaAssignment({0: ("s0", "s1"), 1: ("s1", "s2")}).to_bytes())
@@ -387,7 +387,7 @@ def test_the_inspector_waits_for_an_owner_and_names_what_has_none(scripted: Scri
 
 
 @pytest.mark.parametrize("open_", [lambda a: SyncWaltzClient(a, ClientSettings(connect_timeout_s=0.5)), lambda a: ClusterInspector(a, 0.5)])
-def test_no_cluster_at_the_address_is_told_in_time_and_by_name(open_: object) -> None:
+def test_a_missing_cluster_is_reported_in_time_and_by_address(open_: object) -> None:
     assert callable(open_)
     with pytest.raises(ClusterUnavailable, match=r"127\.0\.0\.1:9/nowhere"):
         open_("127.0.0.1:9/nowhere")
@@ -400,8 +400,8 @@ def test_an_unknown_setting_is_refused_naming_the_nearest() -> None:
         ClientSettings.load(None, prefix="WALTZ_TEST", lingerms=3)
 
 
-def test_importing_the_client_brings_neither_numpy_nor_spark_nor_arrow() -> None:
+def test_importing_the_client_imports_no_numpy_spark_or_arrow() -> None:
     heavy = ("numpy", "pyspark", "pyarrow", "pandas", "sqlalchemy")
     code = f"import sys, waltz_log.client, waltz_log.client.inspection.inspect; print([name for name in {heavy} if name in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert told.stdout.strip() == "[]"
+    reported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert reported.stdout.strip() == "[]"

@@ -42,8 +42,8 @@ async def test_a_second_cluster_at_the_same_place_is_refused() -> None:
 
 async def test_of_two_creators_one_wins() -> None:
     ensemble = MemoryEnsemble()
-    told = await asyncio.gather(*(_create(ensemble.session(), partitions=n) for n in (3, 5)), return_exceptions=True)
-    won = [each for each in told if isinstance(each, ClusterParameters)]
+    reported = await asyncio.gather(*(_create(ensemble.session(), partitions=n) for n in (3, 5)), return_exceptions=True)
+    won = [each for each in reported if isinstance(each, ClusterParameters)]
     assert len(won) == 1
     node = await ensemble.session().get(REPLICAS)
     assert node is not None
@@ -61,7 +61,7 @@ async def test_a_creation_that_died_half_way_is_finished_by_repeating_it() -> No
 
 
 @pytest.mark.parametrize(
-    ("partitions", "storages", "replication", "told"),
+    ("partitions", "storages", "replication", "reported"),
     [
         (0, NODES, 3, "partitions"),
         (5000, NODES, 3, "partitions"),
@@ -72,8 +72,8 @@ async def test_a_creation_that_died_half_way_is_finished_by_repeating_it() -> No
         (4, ("",), 1, "not a name"),
     ],
 )
-def test_what_cannot_be_placed_is_refused(partitions: int, storages: tuple[str, ...], replication: int, told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_what_cannot_be_placed_is_refused(partitions: int, storages: tuple[str, ...], replication: int, reported: str) -> None:
+    with pytest.raises(InvalidRequest, match=reported):
         place_replicas(partitions, storages, replication)
 
 

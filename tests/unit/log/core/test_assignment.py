@@ -36,7 +36,7 @@ def test_preferred_partitions_go_to_the_first_that_prefers_them() -> None:
     assert found.partitions[1].server_id == 1
 
 
-def test_without_servers_nobody_owns_and_the_generation_rises_once() -> None:
+def test_without_servers_there_is_no_owner_and_the_generation_rises_once() -> None:
     before = assign(Assignment(), _servers(1), 2)
     orphaned = assign(before, [], 2)
     assert orphaned.partitions[0] == Ownership(None, 2)

@@ -105,7 +105,7 @@ def test_a_partition_is_handed_over_on_the_word_of_both_sides_only() -> None:
     assert after.handed_over[0] == HandedOver((1,), 1)
 
 
-def test_neither_preference_nor_balance_brings_a_partition_back_to_a_server_that_it_avoids() -> None:
+def test_preference_and_balance_never_return_a_partition_to_a_server_that_it_avoids() -> None:
     servers = _servers(1, 2, preferred={1: (0, 1)})
     before = assign(Assignment(), servers, 4)
     assert before.partitions[0].server_id == 1

@@ -201,7 +201,7 @@ def test_the_originals_tables_resolve_to_their_mark(table: Table, reverse: bool)
     assert table.expect[0] <= mark <= table.expect[1]
 
 
-def test_a_restored_replica_counts_as_absent_so_that_nothing_acknowledged_is_lost() -> None:
+def test_a_restored_replica_counts_as_absent_and_nothing_acknowledged_is_lost() -> None:
     """A (restored, last 100) and B (115) are there, C (120) is down; A and C had acknowledged 116..120. The original resolves 115."""
     recorded = {name: ReplicaState(998, None) for name in "ABC"}
     restored = classify(recorded["A"], ReplicaReport(997, 90, 100))
@@ -287,7 +287,7 @@ def test_the_vote_equals_the_dumbest_correct_one(levels: dict[str, int], size: i
 
 
 @given(st.lists(st.integers(0, 8), min_size=3, max_size=5), st.data())
-def test_what_a_majority_acknowledged_is_never_given_up_whoever_is_absent(levels: list[int], data: st.DataObject) -> None:
+def test_what_a_majority_acknowledged_is_kept_with_any_replica_absent(levels: list[int], data: st.DataObject) -> None:
     names = [f"r{index}" for index in range(len(levels))]
     committed = sorted(levels, reverse=True)[majority(len(levels)) - 1]
     present = data.draw(st.lists(st.sampled_from(names), unique=True))
@@ -303,7 +303,7 @@ def test_a_block_is_committed_by_a_majority_of_the_assigned() -> None:
     assert committed_mark({"a": 5, "b": 3, "c": 9}, 5) == 3
 
 
-def test_a_session_that_ended_in_order_is_closed_for_those_who_have_it_all_and_for_nobody_else() -> None:
+def test_a_session_that_ended_in_order_is_closed_only_for_replicas_that_hold_all_of_it() -> None:
     open_session = PartitionMetadata(
         3, 9, {"a": ReplicaState(9, None), "b": ReplicaState(9, None), "lags": ReplicaState(9, None), "away": ReplicaState(8, 70)}
     )
@@ -321,9 +321,9 @@ def test_a_session_that_ended_in_order_is_closed_for_those_who_have_it_all_and_f
     assert opening_replicas(closed, ("a", "new", "newer")) == tuple(sorted(closed.replicas)), "too few of them hold what was committed"
     assert opening_replicas(closed, ("b", "away", "lags")) == tuple(sorted(closed.replicas)), "what one that was away holds is not known"
     assert opening_replicas(PartitionMetadata(1, 0, {}), ("new", "newer")) == ("new", "newer")
-    # a session begun since that recorded nobody changes nothing ...
+    # a session begun since that recorded no replica changes nothing ...
     assert closed_at(PartitionMetadata(4, 10, closed.replicas)) == 120
-    # ... and one that did is open again, whatever stands in the states of older ones
+    # ... and one that did is open again, whatever is in the states of older ones
     assert closed_at(next_metadata(PartitionMetadata(4, 10, closed.replicas), closed.replicas, ["a", "lags"], 120)) is None
 
 

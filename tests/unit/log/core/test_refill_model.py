@@ -35,7 +35,7 @@ class Model:
         self.metadata = PartitionMetadata(1, 0, {})
         self.committed: list[int] = []
         self.members: set[str] = set()
-        self.value = self.fills = self.begun_anew = 0
+        self.value = self.fills = self.begun_again = 0
         self.lossy = self.rng.choice(NAMES)
 
     def recover(self) -> None:
@@ -59,7 +59,7 @@ class Model:
             found = classify(before.replicas.get(name), report)
             if found.truncate_to is not None:
                 assert found.truncate_to >= replica.mark.local_low_water_mark, "truncated below what is kept"
-                self.begun_anew += found.truncate_to < 0 <= report.last_transaction_id
+                self.begun_again += found.truncate_to < 0 <= report.last_transaction_id
                 del replica.log[found.truncate_to + 1 :]
             if found.votes:
                 voters.add(name)
@@ -91,7 +91,7 @@ class Model:
         self.committed = kept
 
     def _copy_before_the_decision(self, reached: list[str]) -> bool:
-        """One step of one replica that is behind; False where nobody is, or the owner dies."""
+        """One step of one replica that is behind; False if none is, or the owner dies."""
         levels = {name: len(self.replicas[name].log) for name in reached}
         behind = [name for name in reached if levels[name] < max(levels.values())]
         if not behind or self.rng.random() < 0.2:
@@ -129,7 +129,7 @@ class Model:
                 continue
             self.replicas[name].log.append(self.value)
             if self.rng.random() < 0.1:
-                self.members.discard(name)  # written, and nobody heard of it
+                self.members.discard(name)  # written, without an answer
             else:
                 acknowledged += 1
         if acknowledged >= majority(len(NAMES)):
@@ -176,13 +176,13 @@ def test_keeping_all_that_a_replica_holds_before_the_decision_is_not() -> None:
 
 
 def test_what_is_kept_is_not_copied_again() -> None:
-    """The schedules have fills that end half-way; with progress fewer of them begin anew."""
+    """The schedules have fills that end half-way; with progress fewer of them start again."""
     kept = [Model(seed, "as decided") for seed in range(500)]
     forgotten = [Model(seed, "nothing") for seed in range(500)]
     for model in (*kept, *forgotten):
         model.play()
     assert sum(model.fills for model in kept) > 100
-    assert sum(model.begun_anew for model in forgotten) > 3 * sum(model.begun_anew for model in kept)
+    assert sum(model.begun_again for model in forgotten) > 3 * sum(model.begun_again for model in kept)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The rules of changing replicas: one at a time, and never without a majority that can take appends."""
+"""The rules of changing replicas: one at a time, and never without a majority that can accept appends."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_partition_with_one_replica_gets_a_second_one_and_a_third() -> None:
     assert next_assignment(ReplicaChange(0, add="b"), ("a",), _metadata("a"), frozenset("a")) == ("a", "b")
     assert next_assignment(ReplicaChange(0, add="c"), ("a", "b"), _metadata("ab"), frozenset("ab")) == ABC
     for change, assigned, live in (
-        (ReplicaChange(0, add="b"), ("a",), ""),  # nobody could fill it
+        (ReplicaChange(0, add="b"), ("a",), ""),  # no replica could fill it
         (ReplicaChange(0, add="c"), ("a", "b"), "a"),
     ):
         with pytest.raises(Unavailable, match="no majority"):
@@ -85,7 +85,7 @@ def test_the_next_change_waits_until_what_was_added_is_clean() -> None:
         next_assignment(ReplicaChange(0, add="e"), ("a", "b", "c", "d"), _metadata("abc", fresh="d"), frozenset("abc"))
     with pytest.raises(Unavailable, match="filling=d"):
         next_assignment(ReplicaChange(0, remove="a"), ("a", "b", "c", "d"), _metadata("abc"), frozenset("abc"))
-    # what was added by mistake may be taken away again before that
+    # what was added by mistake may be removed again before that
     assert next_assignment(ReplicaChange(0, remove="d"), ("a", "b", "c", "d"), _metadata("abc", fresh="d"), frozenset("abc")) == ABC
 
 

@@ -1,4 +1,4 @@
-"""One word for each state of a replica, and when a partition can take appends."""
+"""One word for each state of a replica, and when a partition can accept appends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What retention lets go, against the dumbest rules that there are: each transaction by itself, each bound as a sentence."""
+"""What retention removes, against the dumbest rules that there are: each transaction by itself, each bound as a sentence."""
 
 from __future__ import annotations
 

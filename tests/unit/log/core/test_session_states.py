@@ -46,7 +46,7 @@ def test_a_renewed_session_connects_to_its_replicas_again_from_every_state() -> 
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.machine)
-def test_a_machine_takes_what_is_declared_and_refuses_the_rest(table: StateTable[Any]) -> None:
+def test_a_machine_accepts_declared_transitions_and_refuses_the_rest(table: StateTable[Any]) -> None:
     paths: dict[Any, list[Any]] = {table.initial: []}
     for _ in table.meanings:
         for source, target in product(list(paths), table.meanings):

@@ -1,9 +1,8 @@
 """What a journal must hold after its process or its machine died: a dict, the transactions in doubt, and what happened since the last sync.
 
 The unit is the happening: one record outside transactions, or the whole of a transaction at its prepare, commit or rollback. What was synced
-happened. Of what happened later each may have survived or not, in any combination, because a disk writes what it was not told to sync in any order;
-but each whole or not at all.
-"""
+happened. Of what happened later each may have survived or not, in any combination, because a disk writes what it was not ordered to sync in any
+order; but each whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from typing import TypeAlias
 from tests.unit.log.journal.reference import ADD, ADD_TX, DELETE_TX, Entry, State
 
 UNSURE_MAX = 12
-"""More happenings than that between two syncs are not told apart in time: a test syncs before."""
+"""More happenings than that between two syncs are not distinguished in time: a test syncs before."""
 
 
 @dataclass(frozen=True)

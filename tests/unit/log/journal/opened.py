@@ -1,4 +1,4 @@
-"""Between the journal and the reference: what an opened journal told, and what the reference reads from the same disk."""
+"""Between the journal and the reference: what an opened journal reported, and what the reference reads from the same disk."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def state_of(loaded: Loaded) -> State:
         entry = Entry(UPDATE if each.is_update else ADD, each.record_id, 0, each.user_type, each.body)
         state.records.setdefault(each.record_id, []).append(entry)
     for transaction in loaded.prepared:
-        told = [Entry(UPDATE_TX if each.is_update else ADD_TX, each.record_id, 0, each.user_type, each.body) for each in transaction.records]
-        state.prepared[transaction.transaction_id] = told + [Entry(DELETE_TX, record_id) for record_id in transaction.deletes]
+        reported = [Entry(UPDATE_TX if each.is_update else ADD_TX, each.record_id, 0, each.user_type, each.body) for each in transaction.records]
+        state.prepared[transaction.transaction_id] = reported + [Entry(DELETE_TX, record_id) for record_id in transaction.deletes]
     state.failed = set(loaded.failed_transactions) | set(loaded.broken_transactions)
     return state
 
 
 def contents_of(disk: SimulatedDisk) -> list[bytes]:
-    """The files of the journal. With checks by hash the name tells a file's id, so the reference gets it as header."""
+    """The files of the journal. With checks by hash the name gives a file's id, so the reference gets it as header."""
     found = []
     for name in disk.list(""):
         content = disk.content(name)

@@ -79,7 +79,7 @@ class Found:
 
 
 class _Cursor:
-    """Takes fields one after the other; `ValueError` beyond the end."""
+    """Reads fields one after the other; `ValueError` beyond the end."""
 
     def __init__(self, content: bytes, position: int) -> None:
         self.content = content

@@ -148,7 +148,7 @@ def prepared_and_decided(play: Player) -> None:
 
 
 def files_are_reused_over_and_over(play: Player) -> None:
-    """Records of equal length at equal places, so that what is left of an earlier use looks as much as possible like a record of this one."""
+    """Records of equal length at equal places, so that what is left of an earlier use resembles as much as possible a record of this one."""
     for use in range(7):
         play.add(10 + use, 900)
         if use >= 1:
@@ -246,8 +246,8 @@ LIVES: list[Life] = [
 ]
 
 
-def told(state: State) -> str:
-    """Two states that differ are told differently; short, so that a failure can be read."""
+def reported(state: State) -> str:
+    """Two states that differ are printed differently; short, so that a failure can be read."""
     records, prepared = contents(state)
     lines = [f"record {record_id} {_short(part)}" for record_id, parts in sorted(records.items()) for part in parts]
     for transaction, elements in sorted(prepared.items()):
@@ -275,7 +275,7 @@ class JournalScenario:
         self.life(Player(disk, self.model, **self.values))
 
     def observe(self) -> frozenset[str]:
-        return frozenset(told(each) for each in self.model.possible())
+        return frozenset(reported(each) for each in self.model.possible())
 
     async def recover(self, disk: SimulatedDisk) -> None:
         open_journal(disk, **self.values).close()
@@ -286,8 +286,8 @@ async def check_survivor(disk: SimulatedDisk, possible: frozenset[str], replacea
     expected = reference_of(disk, "hash", replaceable)
     journal = open_journal(disk, replaceable_types=replaceable)
     found = state_of(journal.loaded)
-    assert told(found) in possible, f"found {told(found)}"
-    assert contents(found) == contents(expected), f"the reference finds {told(expected)}"
+    assert reported(found) in possible, f"found {reported(found)}"
+    assert contents(found) == contents(expected), f"the reference finds {reported(expected)}"
     again = open_journal(disk.survivor([0] * len(disk.pending())), replaceable_types=replaceable)
     assert contents(state_of(again.loaded)) == contents(found), "what an opening told was not on the medium"
     again.add(99, 0, b"on it goes")

@@ -80,7 +80,7 @@ def test_sizes_are_what_is_counted_with(seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_written_is_read_back_wherever_it_stands(seed: int | None) -> None:
+def test_what_is_written_is_read_back_at_any_position(seed: int | None) -> None:
     records = one_of_each(seed)
     expected = [
         (ADD, 0, 1, 2, b"abc", ()),
@@ -147,7 +147,7 @@ def test_a_payload_that_imitates_a_record_is_read_by_size_and_not_by_hash() -> N
     guesses += [encode_body(kind, FILE, seed, 42, 1, b"forged") for kind in (ADD, UPDATE) for seed in (None, 0, another)]
     for guess in guesses:
         carrier = bytearray(encode_body(ADD, FILE, SEED, 1, 1, guess))
-        carrier[5] ^= 1  # the record around it is not healthy, so what is in its body is looked at
+        carrier[5] ^= 1  # the record around it is not healthy, so what is in its body is read
         assert healthy(HEADER + bytes(carrier), SEED) == []
     carrier = bytearray(encode_body(ADD, FILE, None, 1, 1, forged))
     carrier[-1] ^= 1

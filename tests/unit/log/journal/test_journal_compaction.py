@@ -23,7 +23,7 @@ def open_journal(disk: SimulatedDisk, settings: JournalSettings = MANUAL) -> Jou
     return Journal.open(disk, settings, lambda length: b"s" * length)
 
 
-def told(journal: Journal) -> list[LoadedRecord]:
+def reported(journal: Journal) -> list[LoadedRecord]:
     """By record, in the order of its parts: compaction changes the order between records."""
     return sorted(journal.loaded.records, key=lambda record: record.record_id)
 
@@ -153,7 +153,7 @@ def test_compaction_frees_sparse_files_and_keeps_what_lives() -> None:
     journal = open_journal(disk)
     alive = sparse(journal)
     journal.sync()
-    expected = told(open_journal(disk.crash(keep=True)))
+    expected = reported(open_journal(disk.crash(keep=True)))
     disk = SimulatedDisk()
     journal = open_journal(disk)
     assert sparse(journal) == alive
@@ -165,7 +165,7 @@ def test_compaction_frees_sparse_files_and_keeps_what_lives() -> None:
     assert [journal.read(n)[-1].body for n in alive[::5]] == [b"replaced 5"] * len(alive[::5])
     journal.close()
     again = open_journal(disk)
-    assert told(again) == expected
+    assert reported(again) == expected
     again.compact()
     assert again.compact() == 0
 
@@ -195,7 +195,7 @@ def test_a_crash_at_any_operation_of_a_compaction_keeps_what_lives(check: str) -
     journal = open_journal(clean, settings)
     sparse(journal)
     journal.sync()
-    expected = told(open_journal(clean.crash(keep=True), settings))
+    expected = reported(open_journal(clean.crash(keep=True), settings))
     first = len(clean.operations)
     clean = SimulatedDisk()
     journal = open_journal(clean, settings)
@@ -222,17 +222,17 @@ def test_a_crash_at_any_operation_of_a_compaction_keeps_what_lives(check: str) -
                 journal.compact()
             disk = disk.crash(random)
             again = open_journal(disk, settings)
-            assert told(again) == expected, f"stop={stop}"
+            assert reported(again) == expected, f"stop={stop}"
             again.compact()
             again.close()
-            assert told(open_journal(disk, settings)) == expected, f"stop={stop}"
+            assert reported(open_journal(disk, settings)) == expected, f"stop={stop}"
 
 
 def test_a_compaction_that_runs_out_of_room_rolls_back_and_pins_nothing() -> None:
     disk = SimulatedDisk()
     settings = MANUAL.model_copy(update={"files_max": 2})
     journal = open_journal(disk, settings)
-    # Small records that are gone make what lives look smaller than it is: the compaction begins, and the second part finds no room.
+    # Small records that are gone make what lives seem smaller than it is: the compaction begins, and the second part finds no room.
     journal.append_all([(n, 1, b"") for n in range(10, 16)])
     journal.add(1, 1, bytes(280))
     journal.update(1, 1, bytes(380))
@@ -278,7 +278,7 @@ def test_compaction_leaves_what_transactions_have_their_hands_on() -> None:
     assert 900 in open_journal(disk)
 
 
-def test_a_record_that_was_corrupted_where_it_stands_is_left_there_and_its_file_set_aside() -> None:
+def test_a_record_corrupted_in_place_is_kept_and_its_file_set_aside() -> None:
     disk = SimulatedDisk()
     journal = open_journal(disk)
     alive = sparse(journal)

@@ -1,8 +1,8 @@
-"""Rot, imitation and torn bodies: what each check promises, and not more.
+"""Corruption, imitation and torn bodies: what each check promises, and not more.
 
 By hash: a flipped bit anywhere loses what it hit and nothing else, a transaction as a whole, and nothing is loaded that was not written. By size:
 only what the layout writes down, a record of which the type, the file id, a size or the length at the end is not right; a torn body and an imitation
-within a body are loaded, and the tests say so, because whoever chooses that check should know.
+within a body are loaded, and the tests say so, because a user of that check should know.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def loaded(disk: SimulatedDisk) -> Loaded:
     return found
 
 
-def test_of_many_flipped_bits_none_makes_a_healthy_record_and_each_takes_only_what_it_hit() -> None:
+def test_a_flipped_bit_makes_no_healthy_record_and_loses_only_the_record_it_hits() -> None:
     random = Random(19)
     disk = written()
     salted = survey(disk)
@@ -264,7 +264,7 @@ def test_a_new_record_torn_over_an_old_one_of_its_length_is_noticed_by_hash_and_
 
 @pytest.mark.parametrize("kind", [COMMIT, PREPARE])
 @pytest.mark.parametrize("check", ["hash", "size"])
-def test_a_transaction_that_is_hit_is_lost_whole_wherever_it_is_hit(check: str, kind: int) -> None:
+def test_a_transaction_hit_at_any_byte_is_lost_whole(check: str, kind: int) -> None:
     elements = [Entry(ADD, 1), Entry(ADD_TX, 2, 50, 0, b"two"), Entry(UPDATE_TX, 1, 50, 0, b"one"), Entry(ADD_TX, 3, 50, 0, b"three")]
     whole = FileImage(1, 1024, check=CHECKS[check]).put(*elements, Entry(kind, transaction=50, listed=((1, 3),)))
     found = state_of(open_journal(directory_of({1: bytes(whole)}, check), check=check).loaded)

@@ -11,7 +11,7 @@
 | 57, 58, 61, 64 | `test_journal_compaction.py`, `test_journal_crashes.py` and the model: a crash at any operation, calls between two steps |
 | 67 | `test_journal_group_commit.py`: transactions of many threads |
 | 31, the writing half | does not apply: records are not aligned, as nothing writes around the page cache; holes are read |
-| 41, bodies of deletes and of prepares | does not apply: the layout has none; who needs one adds a record within the transaction |
+| 41, bodies of deletes and of prepares | does not apply: the layout has none; an application that needs one adds a record within the transaction |
 | 53, 56 | does not apply: no file is closed beside a sync, and no counter completes a transaction |
 | 57, the control file; 66 | does not apply: compaction appends, so there is nothing to swap in and nothing to split |
 | 69 | does not apply: no history is kept |
@@ -36,7 +36,7 @@ from waltz_log.journal import Journal
 from waltz_log.testing.disk import Operation, SimulatedDisk
 
 FULL_BODY = bytes(990)
-"""With it a record takes a file of 1024 bytes alone."""
+"""With it a record needs a file of 1024 bytes alone."""
 FILE_ID_MAX = (1 << 31) - 1
 
 BOTH_CHECKS = pytest.mark.parametrize("check", list(CHECKS))
@@ -435,7 +435,7 @@ def test_transactions_that_were_open_are_reported_exactly_and_cannot_be_committe
 @BOTH_CHECKS
 @pytest.mark.parametrize("kind", [COMMIT, PREPARE])
 def test_one_broken_record_drops_its_transaction_and_no_other(check: str, kind: int) -> None:
-    """37, 38, 39: two transactions take turns; of one an element has a wrong check, or the file id -1."""
+    """37, 38, 39: two transactions alternate; of one an element has a wrong check, or the file id -1."""
     for damage in ("check", "file id"):
         image = FileImage(1, 2048, check=CHECKS[check])
         for n in range(20):
@@ -457,7 +457,7 @@ def test_one_broken_record_drops_its_transaction_and_no_other(check: str, kind: 
 
 
 def test_a_broken_transaction_stays_broken_when_the_file_with_the_hole_is_gone() -> None:
-    """For us: with the hole reclaimed its commit would look complete."""
+    """For us: with the hole reclaimed its commit would seem complete."""
     first = FileImage(1, 1024).put(Entry(ADD_TX, 1, 5), Entry(ADD_TX, 2, 5)).damage(4, b"J")
     second = FileImage(2, 1024).put(Entry(ADD_TX, 3, 5), Entry(COMMIT, transaction=5, listed=((1, 2), (2, 1))), Entry(ADD, 9))
     disk = directory_of({1: bytes(first), 2: bytes(second)}, "size")
@@ -473,7 +473,7 @@ def test_a_broken_transaction_stays_broken_when_the_file_with_the_hole_is_gone()
 
 
 @BOTH_CHECKS
-def test_an_update_of_a_record_that_was_never_added_is_tolerated_where_it_stands_and_refused_where_it_is_called(check: str) -> None:
+def test_an_update_of_an_unknown_record_is_tolerated_in_a_file_and_refused_in_a_call(check: str) -> None:
     """29, 60: its add may have been lost by a crash. Compaction lives with it."""
     image = FileImage(1, 1024, check=CHECKS[check])
     image.put(Entry(UPDATE, 1, body=b"alone"), Entry(UPDATE_TX, 2, 5, 0, b"alone too"), Entry(COMMIT, transaction=5, listed=((1, 1),)), Entry(ADD, 3))

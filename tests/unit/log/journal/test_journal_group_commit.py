@@ -1,4 +1,4 @@
-"""Many threads on one journal: shared syncs, their bounds, callbacks, failures, and that nobody is told before the medium has it."""
+"""Many threads on one journal: shared syncs, their bounds, callbacks, failures, and that no caller learns it before the medium has it."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_callback_may_append_and_a_failing_one_harms_no_other() -> None:
     journal.close()
 
 
-def test_a_sync_lingers_for_company_counting_the_time_that_the_last_one_took() -> None:
+def test_a_sync_waits_for_more_records_within_the_time_of_the_last_sync() -> None:
     disk = SimulatedDisk()
     began: list[float] = []
 
@@ -308,18 +308,18 @@ def test_a_failed_sync_reaches_every_waiter_and_is_final() -> None:
         except JournalFailed:
             outcomes.append("failed")
 
-    told: list[WaltzError | None] = []
+    reported: list[WaltzError | None] = []
     threads = [threading.Thread(target=add, args=(n,)) for n in range(8)]
     for thread in threads:
         thread.start()
     wait_until(lambda: journal.statistics().records == 8)
-    journal.add(100, 1, b"x", on_done=told.append)
+    journal.add(100, 1, b"x", on_done=reported.append)
     failing.set()
     for thread in threads:
         thread.join(TIMEOUT_S)
-    wait_until(lambda: len(told) == 1)
+    wait_until(lambda: len(reported) == 1)
     assert outcomes == ["failed"] * 8
-    assert isinstance(told[0], JournalFailed)
+    assert isinstance(reported[0], JournalFailed)
     for call in (journal.sync, lambda: journal.add(9, 1, b"x"), lambda: journal.delete(1), journal.compact):
         with pytest.raises(JournalFailed):
             call()

@@ -1,6 +1,6 @@
 """The journal's loading against the reference's, on files that no journal need have written: any records in any order, holes, stale and torn bytes.
 
-After it, what the journal thinks it can reclaim is taken away, file by file in its order: what is left must load the same, at every step.
+After it, what the journal thinks it can reclaim is removed, file by file in its order: what is left must load the same, at every step.
 """
 
 from __future__ import annotations

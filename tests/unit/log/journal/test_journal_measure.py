@@ -15,7 +15,7 @@ from waltz_log.testing.disk import Operation, SimulatedDisk
 
 
 class TimedDisk(SimulatedDisk):
-    """Each sync takes `sync_s` of a clock of its own."""
+    """Each sync lasts `sync_s` of a clock of its own."""
 
     def __init__(self, sync_s: float) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def test_a_slow_disk_is_left_alone_half_of_the_time() -> None:
     assert suggest(timings) == Bounds(0.008, BLOCK_BYTES[-1])
 
 
-def test_measuring_takes_no_longer_than_it_may() -> None:
+def test_measuring_stays_within_its_time() -> None:
     disk = TimedDisk(0.01)
     measure(disk, now=disk.now, budget_s=3.0)
     assert 2.9 <= disk.time <= 3.2
@@ -66,8 +66,8 @@ def test_waiting_stays_within_reason(median_s: float, linger_s: float) -> None:
 
 def test_each_size_is_reported_when_it_is_known() -> None:
     disk = TimedDisk(0.01)
-    told: list[BlockTiming] = []
-    assert measure(disk, now=disk.now, budget_s=0.6, progress=told.append) == tuple(told)
+    reported: list[BlockTiming] = []
+    assert measure(disk, now=disk.now, budget_s=0.6, progress=reported.append) == tuple(reported)
 
 
 def test_nothing_is_left_behind_even_where_the_disk_fails() -> None:

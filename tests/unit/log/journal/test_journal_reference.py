@@ -53,7 +53,7 @@ def test_a_record_of_an_earlier_use_is_not_one() -> None:
 
 
 @pytest.mark.parametrize("offset", range(25))
-def test_every_byte_of_a_record_but_its_ids_type_and_body_is_looked_at(offset: int) -> None:
+def test_every_byte_of_a_record_except_ids_type_and_body_is_checked(offset: int) -> None:
     image = FileImage(7, 60).put(Entry(ADD, id=1, user_type=2, body=b"abc"))
     image.damage(4 + offset, bytes([image.content[4 + offset] ^ 0x80]))
     found = [each.entry for each in read_file(bytes(image))[1]]

@@ -250,7 +250,7 @@ def test_reclaimed_files_are_kept_up_to_the_pool() -> None:
         assert len(journal_files(disk)) == max(pool, 2, statistics.files_data + statistics.files_ready)
 
 
-def test_a_full_journal_takes_deletes_of_everything_and_then_works_again() -> None:
+def test_a_full_journal_accepts_deletes_of_everything_and_then_works_again() -> None:
     for files_max, body in ((3, b""), (6, b"x" * 30), (20, BODY)):
         disk = SimulatedDisk()
         journal = open_journal(disk, SMALL.model_copy(update={"files_max": files_max}))

@@ -98,7 +98,7 @@ def test_both_write_a_record_in_the_same_bytes(salt: bytes | None, check: Check,
 
 
 def test_a_file_full_of_heads_is_read_in_a_moment() -> None:
-    """The worst a file can hold is nothing but beginnings of records: each is looked at once."""
+    """The worst a file can hold is nothing but beginnings of records: each is read once."""
     content = bytes(FileImage(7, 5 * 20_000 + 4).raw(b"\x0b\x00\x00\x00\x07" * 20_000))
     found = list(codec.scan(content, 7, None))
     assert {each.kind for each in found} == {codec.UNHEALTHY}

@@ -18,7 +18,7 @@ LARGE = Intent.data(0, bytes(20_000))
 BOUND = 64 * 1024
 
 
-def test_full_by_bytes_it_refuses_and_takes_again_when_the_log_is_back() -> None:
+def test_an_outbox_full_by_bytes_refuses_and_accepts_again_when_the_log_is_back() -> None:
     async def main() -> None:
         async with bench() as b:
             b.reachable = False
@@ -186,7 +186,7 @@ def test_a_full_disk_is_a_clear_error_and_the_outbox_gets_empty_on_it(total: int
     run(main)
 
 
-def test_what_no_log_could_take_is_refused_before_it_is_written() -> None:
+def test_an_intent_that_no_log_could_accept_is_refused_before_it_is_written() -> None:
     async def main() -> None:
         async with bench() as b, b.outbox(SimulatedDisk()) as outbox:
             with pytest.raises(TransactionTooLarge, match="what=data"):
@@ -239,7 +239,7 @@ def test_statistics_stand_in_a_file_for_others_to_read() -> None:
     run(main)
 
 
-def test_a_closed_outbox_takes_nothing_and_leaves_everything_on_disk() -> None:
+def test_a_closed_outbox_accepts_nothing_and_keeps_everything_on_disk() -> None:
     async def main() -> None:
         async with bench() as b:
             b.reachable = False

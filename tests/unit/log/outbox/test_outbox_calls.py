@@ -96,10 +96,10 @@ def test_a_handler_that_gives_up_leaves_a_dead_letter_that_can_be_edited_and_sen
             async with first as outbox:
                 good, bad = await outbox.submit([Intent.call("pay", {"amount": 1}, 0), Intent.call("pay", {"amount": -2}, 0)])
                 assert (await good.outcome()).transaction_id == 0
-                told = await bad.outcome()
-                assert told.transaction_id is None
-                assert told.dead is not None
-                assert (told.dead.reason, told.dead.intent_id, told.dead.tries) == ("negative amount", bad.intent_id, 1)
+                reported = await bad.outcome()
+                assert reported.transaction_id is None
+                assert reported.dead is not None
+                assert (reported.dead.reason, reported.dead.intent_id, reported.dead.tries) == ("negative amount", bad.intent_id, 1)
             again = b.outbox(disk.crash())
             again.handler("pay")(strict)
             async with again as outbox:
@@ -311,7 +311,7 @@ def test_a_follower_whose_application_fails_is_started_again_where_it_stopped() 
 
 
 def test_a_log_without_room_is_waited_for_and_keys_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server refuses frames while it has no room, and takes others; none of that counts as an attempt."""
+    """The server refuses frames while it has no room, and accepts others; none of that counts as an attempt."""
     rng, left = random.Random(5), [12]
     honest = Window.pack
 
@@ -344,7 +344,7 @@ def test_a_log_without_room_is_waited_for_and_keys_keep_their_order(monkeypatch:
     run(main)
 
 
-def test_data_that_the_log_never_takes_is_given_up_after_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_the_log_never_accepts_is_given_up_after_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Window.pack
 
     def pack(self: Window, *arguments: Any) -> Any:
@@ -365,7 +365,7 @@ def test_data_that_the_log_never_takes_is_given_up_after_its_attempts(monkeypatc
     run(main)
 
 
-def test_calls_that_meet_in_one_lock_take_turns_instead_of_running_again_and_again() -> None:
+def test_calls_that_want_one_lock_run_one_after_another_instead_of_repeating() -> None:
     async def main() -> None:
         async with bench() as b:
             state = Counts()

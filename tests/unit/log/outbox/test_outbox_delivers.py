@@ -220,7 +220,7 @@ def test_restarts_at_any_moment_lose_and_repeat_nothing(seed: int) -> None:
 
 
 def test_what_is_in_doubt_beyond_the_start_of_a_trimmed_log_becomes_a_dead_letter_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Part of it is still to be found in the log, the rest nobody can tell."""
+    """Part of it is still to be found in the log, the rest is unknown."""
 
     async def main() -> None:
         async with bench() as b:
@@ -248,7 +248,7 @@ def test_what_is_in_doubt_beyond_the_start_of_a_trimmed_log_becomes_a_dead_lette
 
 
 @pytest.mark.parametrize(("first", "final"), [(0, False), (6, False), (7, True)])
-def test_an_answer_that_can_never_be_final_is_taken_only_where_the_log_was_trimmed(first: int, final: bool) -> None:
+def test_an_answer_that_can_never_be_final_counts_only_where_the_log_was_trimmed(first: int, final: bool) -> None:
     class Owners:
         parameters = ClusterParameters("test", UUID(int=1), 1)
 

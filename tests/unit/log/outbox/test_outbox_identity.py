@@ -13,7 +13,7 @@ from waltz_log.outbox import lane
 from waltz_log.testing.disk import SimulatedDisk
 
 
-async def taken(outbox: Outbox) -> None:
+async def expect_fenced(outbox: Outbox) -> None:
     await until(lambda: "fenced by a newer epoch" in outbox.statistics().error)
     with pytest.raises(OutboxFenced):
         await outbox.submit(Intent.data(0, b"refused"))
@@ -65,7 +65,7 @@ def test_a_copy_of_the_directory_is_refused_when_the_other_was_started_since() -
             copy = disk.fork()
             await forwarded(b, disk, b"goes on")
             async with b.outbox(copy) as outbox:
-                await taken(outbox)
+                await expect_fenced(outbox)
             assert await b.data(0) == [b"original", b"goes on"]
 
     run(main)
@@ -92,7 +92,7 @@ def test_a_copy_of_a_running_outbox_is_refused_when_the_other_has_sent_since() -
             await original.flush()
             await original.abort()
             async with b.outbox(before_sending) as copy:
-                await taken(copy)
+                await expect_fenced(copy)
             assert await b.data(0) == [b"first", b"only once", b"and on"]
 
     run(main)
@@ -109,7 +109,7 @@ def test_a_copy_is_refused_when_the_other_has_used_partitions_it_never_heard_of(
                 await original.submit(Intent.data(1, b"elsewhere"))
                 await original.flush()
             async with b.outbox(copy) as outbox:
-                await taken(outbox)
+                await expect_fenced(outbox)
 
     run(main)
 
@@ -127,7 +127,7 @@ def test_the_older_of_two_running_copies_is_fenced() -> None:
                 await newer.submit(Intent.data(0, b"newer"))
                 await newer.flush()
                 await older.submit(Intent.data(0, b"stays behind"))
-                await taken(older)
+                await expect_fenced(older)
                 await older.abort()
             assert await b.data(0) == [b"older", b"newer"]
 
@@ -135,7 +135,7 @@ def test_the_older_of_two_running_copies_is_fenced() -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 60, 5))
-def test_a_crash_while_claiming_is_not_taken_for_a_copy(steps: int) -> None:
+def test_a_crash_while_claiming_does_not_count_as_a_copy(steps: int) -> None:
     """Killed after any number of turns of the event loop, twice over: between journal and coordinator, in every order."""
 
     async def main() -> None:

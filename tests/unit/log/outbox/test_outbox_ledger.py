@@ -1,4 +1,4 @@
-"""What a journal that lost or tore its last writes means: an intent that was sent is never taken for one that was not."""
+"""What a journal that lost or tore its last writes means: an intent that was sent is never mistaken for one that was not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAME = 300
 
 
 def forgotten_after_a_crash(seed: int, *, attempt_goes_with_its_intents: bool) -> int:
-    """How many intents that were sent look, after the crash, as if they never were."""
+    """How many intents that were sent seem, after the crash, as if they never were."""
     rng = random.Random(seed)
     disk = SimulatedDisk()
     journal, ledger, _ = open_journal(disk, SETTINGS, 0, bytes)

@@ -33,9 +33,9 @@ def connect(**environment: str) -> tuple[str, str]:
 
 
 def test_grpc_knows_the_switches_and_an_operators_own_stay() -> None:
-    used, told = connect(GRPC_VERBOSITY="ERROR")
+    used, reported = connect(GRPC_VERBOSITY="ERROR")
     assert used == GRPC_ENVIRONMENT["GRPC_EXPERIMENTS"]
-    assert "Unknown experiment" not in told
-    used, told = connect(GRPC_EXPERIMENTS="-no_such_switch", GRPC_VERBOSITY="ERROR")
+    assert "Unknown experiment" not in reported
+    used, reported = connect(GRPC_EXPERIMENTS="-no_such_switch", GRPC_VERBOSITY="ERROR")
     assert used == "-no_such_switch"
-    assert "Unknown experiment" in told, "what this looks for is what gRPC says"
+    assert "Unknown experiment" in reported, "what this looks for is what gRPC says"

@@ -1,4 +1,4 @@
-"""Which directory may be a storage node: the one that ran last, told by the number of its starts."""
+"""Which directory may be a storage node: the one that ran last, recognized by the number of its starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_directory_that_is_not_the_one_that_ran_last_is_refused(start: i
     assert await _entry(coordinator) == StorageNodeEntry("h:1", 4)
 
 
-async def test_a_replacement_that_is_meant_is_taken() -> None:
+async def test_an_intended_replacement_is_accepted() -> None:
     coordinator = MemoryEnsemble().session()
     await register(coordinator, "a", StorageNodeEntry("h:1", 4))
     await register(coordinator, "a", StorageNodeEntry("h:2", 1), replace=True)
@@ -49,10 +49,10 @@ async def test_reporting_the_same_twice_is_no_conflict() -> None:
         await register(coordinator, "a", StorageNodeEntry("h:1", 1))
 
 
-async def test_of_two_new_directories_of_one_name_one_is_taken() -> None:
+async def test_of_two_new_directories_of_one_name_one_is_accepted() -> None:
     ensemble = MemoryEnsemble()
-    told = await asyncio.gather(*(register(ensemble.session(), "a", StorageNodeEntry(f"h:{port}", 1)) for port in (1, 2)), return_exceptions=True)
-    assert [type(each) for each in told].count(Fenced) == 1
+    reported = await asyncio.gather(*(register(ensemble.session(), "a", StorageNodeEntry(f"h:{port}", 1)) for port in (1, 2)), return_exceptions=True)
+    assert [type(each) for each in reported].count(Fenced) == 1
 
 
 @pytest.mark.parametrize(("name", "warned"), [("storage-1", 0), ("storag-1", 1)])

@@ -243,7 +243,7 @@ def test_a_dead_machine_does_nothing_more() -> None:
             call()
 
 
-def test_faults_are_planted_before_an_operation_and_a_full_disk_takes_what_fits() -> None:
+def test_faults_are_planted_before_an_operation_and_a_full_disk_accepts_what_fits() -> None:
     disk = SimulatedDisk(total=5)
     seen: list[Operation] = []
     disk.before = seen.append
@@ -334,7 +334,7 @@ def test_allocated_space_needs_no_memory_until_it_is_written() -> None:
     assert disk.free_bytes() == disk.total_bytes() - (1 << 38)
 
 
-def test_a_read_only_disk_changes_nothing_and_looks_beside_others_but_not_beside_a_writer(tmp_path: Path) -> None:
+def test_a_read_only_disk_changes_nothing_and_opens_beside_readers_but_not_beside_a_writer(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError):
         ReadOnlyFileSystemDisk(tmp_path / "none")
     writer = FileSystemDisk(tmp_path)

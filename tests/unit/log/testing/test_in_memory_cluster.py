@@ -16,7 +16,7 @@ from waltz_log.statistics import to_json
 from waltz_log.testing import InMemoryCluster, SyncInMemoryCluster
 
 START_CPU_S = 0.1
-"""To the first committed append. It takes a sixth of that on an idle core."""
+"""To the first committed append. It needs a sixth of that on an idle core."""
 
 WAIT_S = 30.0
 
@@ -268,8 +268,8 @@ def test_the_blocking_form_is_the_same_cluster() -> None:
 
 def test_importing_the_package_imports_no_server() -> None:
     program = "import sys, waltz_log.testing, waltz_log.testing.pytest_plugin; print([m for m in sys.modules if m.startswith('waltz_log.')])"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True).stdout
-    assert told.strip() == "['waltz_log.extras', 'waltz_log.testing', 'waltz_log.testing.pytest_plugin']"
+    reported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert reported.strip() == "['waltz_log.extras', 'waltz_log.testing', 'waltz_log.testing.pytest_plugin']"
 
 
 def test_what_is_public_is_what_is_there() -> None:

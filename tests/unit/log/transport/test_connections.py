@@ -1,4 +1,4 @@
-"""Connections that take long, are refused, or were closed: what a caller meets then, over real gRPC."""
+"""Connections that are slow, are refused, or were closed: what a caller meets then, over real gRPC."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ async def _opened(channel: Channel) -> ReplicateStream:
 
 
 async def _count(stream: ServedReplicateStream) -> None:
-    """Answers each message with its number and its size, and tells at the end how many there were."""
+    """Answers each message with its number and its size, and prints at the end how many there were."""
     received = 0
     while (message := await stream.receive()) is not None:
         await stream.send(pb.ReplicateResponse(last_transaction_id=received, received_transaction_id=len(message.block.records)))
@@ -147,7 +147,7 @@ async def test_errors_reach_the_caller_as_themselves(way: str) -> None:
 
 
 async def test_an_error_reaches_a_caller_that_is_still_sending() -> None:
-    """A connection closed while something comes in is reset, and what was said last would be lost. (gRPC may tell of the race alone.)"""
+    """A connection closed while something comes in is reset, and what was said last would be lost. (gRPC may report only the race.)"""
 
     async def play(stream: ServedReplicateStream) -> None:
         await stream.receive()
@@ -260,7 +260,7 @@ async def test_a_caller_that_does_not_read_holds_up_the_handler_and_no_other(way
     sent = 0
 
     def large(number: int) -> Any:
-        """An answer, and fields that nobody knows."""
+        """An answer, and unknown fields."""
         return pb.ReplicateResponse.FromString(
             pb.ReplicateResponse(last_transaction_id=number).SerializeToString() + b"\x7a\x80\x80\x40" + bytes(MIB)
         )
@@ -338,11 +338,11 @@ def test_the_same_on_the_event_loop_of_serving_processes(scenario: Callable[[str
 async def test_a_port_that_cannot_be_reached_is_tried_once_and_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    async def tell(self: direct.DirectListener, _request: Any) -> Any:
+    async def announce(self: direct.DirectListener, _request: Any) -> Any:
         asked.append(1)
-        return pb.DirectResponse(port=1)  # nobody listens there
+        return pb.DirectResponse(port=1)  # no process listens there
 
-    monkeypatch.setattr(direct.DirectListener, "_offer_port", tell)
+    monkeypatch.setattr(direct.DirectListener, "_offer_port", announce)
     async with _served("grpc", _count) as (node, channel, _):
         for _ in range(3):
             assert await (await _opened(channel)).receive() is not None
@@ -355,7 +355,7 @@ async def test_a_port_that_cannot_be_reached_is_tried_once_and_again_after_a_whi
         await other.close()
 
 
-async def test_a_node_takes_so_many_and_the_rest_is_served_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_accepts_a_limited_number_and_serves_the_rest_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "CONNECTIONS_MAX", 3)
     node = _Node(_count)
     listener = await GrpcNetwork().serve("127.0.0.1:0", [methods.REPLICATE.served_by(node.replicate)])
@@ -376,16 +376,16 @@ async def test_a_node_takes_so_many_and_the_rest_is_served_over_grpc(monkeypatch
         await listener.close()
 
 
-async def test_a_place_that_was_promised_and_not_taken_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reserved_place_that_was_not_used_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(direct, "PROMISE_S", 0.2)
     listener = direct.DirectListener("127.0.0.1:0", 0, [methods.REPLICATE.served_by(_count)])
     await listener.open()
     (offered,) = listener.service
-    tell, question = offered.handler, pb.ReplicateRequest()
-    assert [(await tell(question)).port > 0 for _ in range(3)] == [True, True, False]
+    announce, question = offered.handler, pb.ReplicateRequest()
+    assert [(await announce(question)).port > 0 for _ in range(3)] == [True, True, False]
     await asyncio.sleep(0.3)
-    assert (await tell(question)).port > 0
+    assert (await announce(question)).port > 0
     await listener.close()
 
 
@@ -411,7 +411,7 @@ async def test_a_node_that_is_gone_is_a_lost_connection() -> None:
 
 
 @pytest.mark.parametrize(("port", "expected"), [(0, "direct"), (-1, "grpc")])
-async def test_whichever_worker_is_asked_the_owner_takes_the_stream(port: int, expected: str) -> None:
+async def test_the_owner_serves_the_stream_whichever_worker_receives_it(port: int, expected: str) -> None:
     """A worker that does not own the partition passes the question on, and nothing else of a stream that comes directly."""
     partition = next(number for number in range(100) if worker_of(number, 2) == 1)
     with TemporaryDirectory() as folder:

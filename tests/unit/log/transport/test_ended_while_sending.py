@@ -1,4 +1,4 @@
-"""A served stream that ends with an error while its first message is under way: its peer is told of the end, and why."""
+"""A served stream that ends with an error while its first message is under way: its peer learns of the end, and why."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from waltz_log.transport.grpc import _CallStream
 
 
 class _LostCall:
-    """As gRPC's call behaves then: it ends with a status, and whoever waits for its headers waits for ever."""
+    """As gRPC's call behaves then: it ends with a status, and a caller that waits for its headers waits without end."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[Any], None]] = []

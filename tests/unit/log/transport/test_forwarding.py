@@ -36,7 +36,7 @@ PATIENCE_S = 30.0
 
 
 class _Node:
-    """What one worker serves: it says who it is, and keeps what it was told."""
+    """What one worker serves: it says who it is, and keeps its answers."""
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
@@ -53,7 +53,7 @@ class _Node:
             raise NotOwner(partition=partition, reason="of another worker")
 
     async def mount(self, stream: ServedMountStream) -> None:
-        """What it does stands in the mount's generation: 0 echo, 1 count without reading, 2 flood, 3 wait, 4 refuse."""
+        """The mount's generation selects what it does: 0 echo, 1 count without reading, 2 flood, 3 wait, 4 refuse."""
         opening = await stream.receive()
         if opening is None or opening.WhichOneof("kind") != "mount":
             raise ProtocolViolation(reason="the first message of a stream must be a mount")
@@ -204,7 +204,7 @@ def _append(data: bytes) -> pb.ClientMessage:
 
 @pytest.mark.parametrize("partition", [MINE, OTHERS])
 @pytest.mark.parametrize("worker", range(WORKERS))
-async def test_every_kind_of_call_is_answered_by_the_owner_wherever_it_arrives(bench: _Bench, worker: int, partition: int) -> None:
+async def test_every_kind_of_call_is_answered_by_the_owner_whichever_worker_receives_it(bench: _Bench, worker: int, partition: int) -> None:
     owner = worker_of(partition, WORKERS)
     answer = await bench.at(worker).call(methods.RESOLVE, pb.ResolveRequest(partition=partition), timeout_s=PATIENCE_S)
     assert answer.high_water_mark == owner
@@ -295,7 +295,7 @@ async def test_a_deadline_holds_at_the_owner_too(bench: _Bench) -> None:
     await _until(lambda: bench.networks[0].forwarded.open_calls == 0)
 
 
-async def test_a_worker_that_dies_takes_its_own_calls_with_it_and_serves_again_at_its_place(bench: _Bench) -> None:
+async def test_a_dead_worker_fails_only_its_own_calls_and_is_replaced(bench: _Bench) -> None:
     lost, kept = await bench.mount(0, OTHERS, 3), await bench.mount(0, MINE)
     await bench.listeners[1].close()
     with pytest.raises(Unavailable):
@@ -374,11 +374,11 @@ async def test_bounds_and_statistics_are_those_of_all_workers(bench: _Bench, wor
     one = await bench.at(worker).call(methods.BOUND, pb.BoundRequest(partitions=[OTHERS, OTHERS]), timeout_s=PATIENCE_S)
     assert {bound.partition for bound in one.bounds} == {OTHERS}
     assert [node.bounds_asked for node in bench.nodes] == [1, 2], "nobody but the owner of the partition is asked"
-    told = json.loads((await bench.at(worker).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
-    assert told["server_id"] == 3
-    assert {number: each["error"] for number, each in told["partitions"].items()} == {"0": "of 0", "1": "of 1"}
-    assert told["caches"]["frames"] == {"bytes": 2, "bytes_max": 20, "evicted": 0}
-    assert [(each["worker"], each["answers"], each["pid"]) for each in told["workers"]] == [(0, True, 100), (1, True, 101)]
+    reported = json.loads((await bench.at(worker).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
+    assert reported["server_id"] == 3
+    assert {number: each["error"] for number, each in reported["partitions"].items()} == {"0": "of 0", "1": "of 1"}
+    assert reported["caches"]["frames"] == {"bytes": 2, "bytes_max": 20, "evicted": 0}
+    assert [(each["worker"], each["answers"], each["pid"]) for each in reported["workers"]] == [(0, True, 100), (1, True, 101)]
 
 
 @pytest.mark.parametrize("partitions", [[MINE], [OTHERS], []])
@@ -390,9 +390,9 @@ async def test_what_any_of_the_workers_asked_refuses_is_refused(bench: _Bench, p
 
 async def test_a_worker_that_is_gone_is_reported_and_the_others_answer(bench: _Bench) -> None:
     await bench.listeners[1].close()
-    told = json.loads((await bench.at(0).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
-    assert {number: each["error"] for number, each in told["partitions"].items()} == {"0": "of 0"}
-    assert [(each["worker"], each["answers"]) for each in told["workers"]] == [(0, True), (1, False)]
+    reported = json.loads((await bench.at(0).call(methods.SERVER_STATUS, pb.ServerStatusRequest(), timeout_s=PATIENCE_S)).json)
+    assert {number: each["error"] for number, each in reported["partitions"].items()} == {"0": "of 0"}
+    assert [(each["worker"], each["answers"]) for each in reported["workers"]] == [(0, True), (1, False)]
     assert [bound.partition for bound in (await bench.at(0).call(methods.BOUND, pb.BoundRequest(), timeout_s=PATIENCE_S)).bounds] == [0, 2]
 
 
@@ -419,7 +419,7 @@ async def test_a_call_without_a_first_message_is_refused(bench: _Bench) -> None:
 
 
 async def test_metadata_and_a_status_of_any_kind_go_through(bench: _Bench) -> None:
-    """The owner is not ours here: whatever it is told and says must arrive, also what no service of ours says."""
+    """The owner is not ours here: whatever it receives and answers must arrive, also what no service of ours says."""
     await bench.listeners[1].close()
     seen: dict[str, Any] = {}
 

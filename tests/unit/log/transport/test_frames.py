@@ -172,7 +172,7 @@ async def test_a_stranger_that_drips_signs_of_life_does_not_outlive_the_handshak
 
 
 class _Judge:
-    """Takes the opening, and accepts it when it is let."""
+    """Reads the opening message, and accepts it when it is let."""
 
     def __init__(self) -> None:
         self.accept = asyncio.Event()
@@ -235,7 +235,7 @@ async def test_the_opening_of_a_stranger_is_small() -> None:
 async def test_connections_above_the_limit_are_closed_when_they_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "CONNECTIONS_MAX", 3)
     async with _listening() as (_, port):
-        # Silent strangers: nobody of them has greeted, and none was promised a place.
+        # Silent strangers: none of them has greeted, and none was promised a place.
         strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         await asyncio.sleep(0.1)
         assert await _said(port, b"") == b"", "closed without waiting for the handshake"
@@ -267,7 +267,7 @@ async def test_a_silent_peer_is_asked_for_a_sign_of_life_and_one_that_gives_it_i
 
 async def test_a_peer_without_a_sign_of_life_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "SILENCE_S", 0.1)
-    monkeypatch.setattr(frames, "PONG", 200)  # both ends: nobody answers
+    monkeypatch.setattr(frames, "PONG", 200)  # both ends: no answer
     kept: list[asyncio.StreamWriter] = []
     silent = await asyncio.start_server(lambda reader, writer: kept.append(writer), "127.0.0.1", 0)
     wire = await _wire(silent.sockets[0].getsockname()[1])

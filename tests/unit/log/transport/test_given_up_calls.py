@@ -1,4 +1,4 @@
-"""A served call that waits for something which is cancelled, while the call itself is not: its peer is told, in every kind of call."""
+"""A served call that waits for something which is cancelled, while the call itself is not: its peer learns it, in every kind of call."""
 
 from __future__ import annotations
 

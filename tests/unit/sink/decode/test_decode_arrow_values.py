@@ -56,13 +56,13 @@ def test_timestamps_and_dates_are_held_to_the_bounds() -> None:
     late = pa.array([253_402_300_799], pa.timestamp("s", "UTC"))
     assert made(late, AT) == [dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)]
     assert made(pa.array([dt.date(9999, 12, 31)]), pa.date32()) == [dt.date(9999, 12, 31)]
-    for values, wanted, told in (
+    for values, wanted, reported in (
         (pa.array([253_402_300_800], pa.timestamp("s", "UTC")), AT, "253402300800000000 microseconds"),
         (pa.array([MS * 1_000_000], AT), AT, "out of bounds"),
         (pa.array([[None, MS * 1_000_000]], pa.list_(AT)), pa.list_(AT), "out of bounds"),
         (pa.array([20_260_102], pa.int32()).cast(pa.date32()), pa.date32(), "20260102 days from 1970, not a date from 0001-01-01"),
     ):
-        with pytest.raises(Refused, match=told):
+        with pytest.raises(Refused, match=reported):
             made(values, wanted)
     with pytest.raises(Refused, match="earliest_timestamp=2000-01-01"):
         made(pa.array([1_700_000_000], pa.timestamp("ms", "UTC")), AT, earliest_timestamp="2000-01-01")

@@ -1,4 +1,4 @@
-"""The parts of the jobs that need no Spark: how a log is cut, what a failure means, how progress and differences are told."""
+"""The parts of the jobs that need no Spark: how a log is cut, what a failure means, how progress and differences are reported."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_job_reports_one_line_and_the_whole_story_only_when_asked(capsys: pyte
     assert run_job("job", [], lambda arguments: 1) == 1
 
 
-def test_progress_is_a_line_now_and_then_where_nobody_looks_at_a_bar() -> None:
+def test_progress_is_a_line_now_and_then_without_a_terminal() -> None:
     out, now = io.StringIO(), [0.0]
     with progress("fill", 100, stream=out, clock=lambda: now[0]) as bar:
         for at in (1.0, 11.0, 12.0, 20.0):
@@ -135,10 +135,10 @@ def test_an_audit_reads_no_version_between_a_merge_and_its_marks(numbered: bool)
         version, identifiers = 9, dict[str, int]()
 
         def __init__(self, *newest_first: dict[str, int]) -> None:
-            self.told = newest_first
+            self.reported = newest_first
 
         def newest_first(self) -> Iterator[tuple[int, dict[str, int]]]:
-            yield from zip(range(9, 0, -1), self.told, strict=False)
+            yield from zip(range(9, 0, -1), self.reported, strict=False)
 
     def settled(*versions: dict[str, int]) -> Any:
         log: Any = Log(*versions)
@@ -224,7 +224,7 @@ def test_a_signal_that_both_processes_of_a_driver_get_is_one_request_and_a_later
 @pytest.mark.parametrize("tables", [["--table=a", "--table=b"], ["--pipeline={file}"]], ids=["two tables", "a pipeline"])
 @pytest.mark.parametrize("given", ["--keep-version=3", "--cluster-by=day"])
 def test_what_is_of_one_table_is_refused_for_several(tables: list[str], given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A version of one is another's, or nobody's; it was found out when the first table had been changed."""
+    """A version of one is another's, or none; it was found out when the first table had been changed."""
     file = tmp_path / "one.yaml"
     file.write_text("source: {cluster: c}\ncheckpoint: c\noutputs: [{target: {table: t}}]\n")
     assert maintain([*(each.format(file=file) for each in tables), given]) == 2

@@ -70,7 +70,7 @@ def test_letters_are_marked_when_all_that_can_has_landed(steps: list[str]) -> No
     ]
 
 
-def test_a_dry_run_reports_the_same_and_takes_no_step(steps: list[str]) -> None:
-    told = run(dry_run=True)
+def test_a_dry_run_reports_the_same_and_changes_nothing(steps: list[str]) -> None:
+    reported = run(dry_run=True)
     assert steps == []
-    assert told == run(dry_run=False)
+    assert reported == run(dry_run=False)

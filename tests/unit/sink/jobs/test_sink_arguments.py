@@ -115,7 +115,7 @@ restart: {{attempts_max: 3}}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (["--timestamp-unit=ms"], "--timestamp-unit needs --schema"),
         (["--numeric-strings=lossless"], "--numeric-strings needs --schema"),
@@ -131,8 +131,8 @@ restart: {{attempts_max: 3}}
         (["--restart-attempts=0", "--pipeline=x"], "is set in the pipeline file"),
     ],
 )
-def test_what_cannot_be_among_arguments_is_reported_by_their_own_names(given: list[str], told: str) -> None:
-    with pytest.raises(InvalidSetting, match=re.escape(told)):
+def test_what_cannot_be_among_arguments_is_reported_by_their_own_names(given: list[str], reported: str) -> None:
+    with pytest.raises(InvalidSetting, match=re.escape(reported)):
         parse_arguments("ingest", [*NEEDED, *given], upsert=False)
 
 

@@ -1,4 +1,4 @@
-"""Marks of tables and of dead letters over commits that are made up: who has told what, and what a RESTORE takes back. No JVM."""
+"""Marks of tables and of dead letters over commits that are made up: who has reported what, and what a RESTORE undoes back. No JVM."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KEY, OTHER = "k", "other"
 
 
 class Table:
-    """Commits with what they tell and the identifiers that they set. Stands for a `TableTransaction` of itself."""
+    """Commits with their operations and the identifiers that they set. Stands for a `TableTransaction` of itself."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = [{"operation": "CREATE TABLE"}]
+        self.reported: list[dict[str, Any]] = [{"operation": "CREATE TABLE"}]
         self.sets: list[dict[str, int]] = [{}]
         self.table_id = "first"
         self.exists = True
@@ -34,8 +34,8 @@ class Table:
         parameters = {"queryId": query, "epochId": str(batch)}
         return self.add({"operation": "STREAMING UPDATE", "operationParameters": parameters, "userMetadata": metadata}, versions)
 
-    def mark(self, versions: Mapping[str, int], **told: Any) -> int:
-        return self.commit((), versions, **told)
+    def mark(self, versions: Mapping[str, int], **reported: Any) -> int:
+        return self.commit((), versions, **reported)
 
     def land(self, cluster: str, versions: Mapping[str, int]) -> int:
         return self.commit((), versions, query="waltz", batch=0, metadata=commit_metadata(cluster))
@@ -43,14 +43,14 @@ class Table:
     def restore(self, version: int) -> int:
         return self.add({"operation": "RESTORE", "operationParameters": {"version": version}})
 
-    def add(self, told: dict[str, Any], versions: Mapping[str, int] | None = None) -> int:
-        self.told.append(told)
+    def add(self, reported: dict[str, Any], versions: Mapping[str, int] | None = None) -> int:
+        self.reported.append(reported)
         self.sets.append(dict(versions or {}))
         return self.read_version
 
     @property
     def read_version(self) -> int:
-        return len(self.told) - 1
+        return len(self.reported) - 1
 
     def versions_at(self, version: int) -> dict[str, int]:
         return {name: at for each in self.sets[: version + 1] for name, at in each.items()}
@@ -62,7 +62,7 @@ class Table:
         return self.versions().get(name)
 
     def commits(self, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        yield from sorted(enumerate(self.told), reverse=True)[:count]
+        yield from sorted(enumerate(self.reported), reverse=True)[:count]
 
     def refuse_strange_checksum(self) -> None:
         pass
@@ -80,7 +80,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     return made
 
 
-def tell(letters: DeadLetters, ends: dict[int, int], *targets: str) -> dict[str, dict[int, int]]:
+def announce(letters: DeadLetters, ends: dict[int, int], *targets: str) -> dict[str, dict[int, int]]:
     """The marks above which the letters of each target were asked for."""
     asked: dict[str, dict[int, int]] = {}
 
@@ -96,7 +96,7 @@ def tell(letters: DeadLetters, ends: dict[int, int], *targets: str) -> dict[str,
     return asked
 
 
-def test_a_restore_takes_back_marks_and_merges_go_on_with_their_number(table: Table) -> None:
+def test_a_restore_lowers_marks_and_merges_continue_with_their_number(table: Table) -> None:
     spark: Any = None
     merge, merged = merge_app_id(KEY), merged_app_id(KEY)
     then = table.land(KEY, {app_id(KEY, 0): 9, merge: 1, merged: 1})
@@ -116,29 +116,29 @@ def test_a_restore_takes_back_marks_and_merges_go_on_with_their_number(table: Ta
     assert table.version(app_id(OTHER, 0)) == -1, "each cluster by itself"
 
 
-def test_letters_of_a_restored_table_are_reported_again_whatever_another_cluster_told_since(table: Table) -> None:
+def test_letters_of_a_restored_table_are_reported_again_whatever_another_cluster_reported_since(table: Table) -> None:
     spark: Any = None
     letters, others = DeadLetters("dead", KEY, ["t"]), DeadLetters("dead", OTHER, ["t"])
-    assert tell(letters, {0: 9}, "t", NOWHERE) == {"t": {}, NOWHERE: {}}
+    assert announce(letters, {0: 9}, "t", NOWHERE) == {"t": {}, NOWHERE: {}}
     then = table.read_version
-    assert tell(letters, {0: 19}, "t") == {"t": {0: 9}}
-    assert tell(letters, {0: 19}, "t") == {}, "told once"
+    assert announce(letters, {0: 19}, "t") == {"t": {0: 9}}
+    assert announce(letters, {0: 19}, "t") == {}, "told once"
     table.restore(then)
-    assert tell(others, {0: 4}, "t") == {"t": {}}
+    assert announce(others, {0: 4}, "t") == {"t": {}}
     letters.follow_restore(spark)
-    assert tell(letters, {0: 25}, "t", NOWHERE) == {"t": {0: 9}, NOWHERE: {0: 9}}
+    assert announce(letters, {0: 25}, "t", NOWHERE) == {"t": {0: 9}, NOWHERE: {0: 9}}
 
 
-def test_what_no_route_takes_is_reported_by_each_landing_and_once_though_its_outputs_change(table: Table) -> None:
+def test_what_no_route_matches_is_reported_once_by_each_landing_even_if_its_outputs_change(table: Table) -> None:
     def landing(*tables: str) -> DeadLetters:
         return DeadLetters("dead", KEY, tables)
 
-    assert tell(landing("a", "b"), {0: 99}, NOWHERE) == {NOWHERE: {}}
-    assert tell(landing("c"), {0: 50}, NOWHERE) == {NOWHERE: {}}, "another landing, which is behind"
-    assert tell(landing("new", "b"), {0: 99}, NOWHERE) == {}
-    assert tell(landing("new", "b"), {0: 120}, NOWHERE) == {NOWHERE: {0: 99}}
-    assert tell(landing("new"), {0: 130}, NOWHERE) == {NOWHERE: {0: 120}}
-    assert tell(landing("c"), {0: 60}, NOWHERE) == {NOWHERE: {0: 50}}
+    assert announce(landing("a", "b"), {0: 99}, NOWHERE) == {NOWHERE: {}}
+    assert announce(landing("c"), {0: 50}, NOWHERE) == {NOWHERE: {}}, "another landing, which is behind"
+    assert announce(landing("new", "b"), {0: 99}, NOWHERE) == {}
+    assert announce(landing("new", "b"), {0: 120}, NOWHERE) == {NOWHERE: {0: 99}}
+    assert announce(landing("new"), {0: 130}, NOWHERE) == {NOWHERE: {0: 120}}
+    assert announce(landing("c"), {0: 60}, NOWHERE) == {NOWHERE: {0: 50}}
 
 
 def test_a_restore_to_before_a_partitions_first_batch_leaves_no_mark_of_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,19 +180,19 @@ def test_a_table_of_letters_that_was_restored_under_a_running_query_ends_it(tabl
     spark: Any = None
     letters = DeadLetters("dead", KEY, ["t"])
     letters.follow_restore(spark)
-    tell(letters, {0: 9}, "t")
+    announce(letters, {0: 9}, "t")
     then = table.read_version
-    tell(letters, {0: 19}, "t")
+    announce(letters, {0: 19}, "t")
     table.restore(then)
     table.add({"operation": "OPTIMIZE"})
     before = table.read_version
     for _ in range(2):
         with pytest.raises(TableRestored):
-            tell(letters, {0: 29}, "t")
+            announce(letters, {0: 29}, "t")
     assert table.read_version == before, "nothing is written"
     again = DeadLetters("dead", KEY, ["t"])
     again.follow_restore(spark)
-    assert tell(again, {0: 29}, "t") == {"t": {0: 9}}
+    assert announce(again, {0: 29}, "t") == {"t": {0: 9}}
 
 
 @pytest.mark.parametrize("found", ["second", ""])
@@ -203,7 +203,7 @@ def test_a_table_of_letters_that_was_replaced_or_removed_under_a_running_query_e
     table.table_id = found
     before = table.read_version
     with pytest.raises(TableReplaced) as raised:
-        tell(letters, {0: 9}, "t")
+        announce(letters, {0: 9}, "t")
     assert (raised.value.expected, raised.value.found) == ("first", found)
     assert table.read_version == before, "nothing is written"
 
@@ -212,10 +212,10 @@ def test_letters_that_were_committed_over_a_restore_say_so(table: Table, monkeyp
     spark: Any = None
     letters = DeadLetters("dead", KEY, ["t"])
     letters.follow_restore(spark)
-    tell(letters, {0: 9}, "t")
+    announce(letters, {0: 9}, "t")
     monkeypatch.setattr(table, "write", lambda rows, **_: table.restore(0))
     with pytest.raises(RestoreOvertaken):
-        tell(letters, {0: 19}, "t")
+        announce(letters, {0: 19}, "t")
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
@@ -224,10 +224,10 @@ def test_a_merge_overtakes_only_a_restore_before_its_own_marks(table: Table, mon
     spark: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None, unset=lambda *_: None))
     mark = table.mark
 
-    def restored_around(versions: Mapping[str, int], **told: Any) -> int:
+    def restored_around(versions: Mapping[str, int], **reported: Any) -> int:
         if overtaken:
             table.restore(0)
-        committed = mark(versions, **told)
+        committed = mark(versions, **reported)
         if not overtaken:
             table.restore(0)
             table.add({"operation": "OPTIMIZE"})

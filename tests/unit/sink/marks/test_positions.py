@@ -1,4 +1,4 @@
-"""Log positions as table versions, on real Delta tables that are written without a JVM: compared with what deltalake tells of each version."""
+"""Log positions as table versions, on real Delta tables that are written without a JVM: compared with what deltalake says of each version."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Table:
         return DeltaTable(self.path).version()
 
     def note(self) -> None:
-        """A commit of somebody else."""
+        """A commit of another writer."""
         write_deltalake(self.path, pa.table({"partition": pa.array([], pa.int32()), "transaction_id": pa.array([], pa.int64())}), mode="append")
 
     def clean_before(self, version: int) -> None:
@@ -271,7 +271,7 @@ def test_waiting_ends_with_the_commit_that_holds_the_transaction(table: Table) -
 
 
 @pytest.mark.parametrize(
-    ("position", "told"),
+    ("position", "reported"),
     [
         ({7: 0}, "the table holds nothing of this log partition: path=.* partition=7 held=0,1"),
         ({"zero": 3}, "a position is a mapping from log partition to its last transaction id, .*: partition='zero'"),
@@ -285,13 +285,13 @@ def test_waiting_ends_with_the_commit_that_holds_the_transaction(table: Table) -
         ('{"0": 3}', "a position is a mapping .*: given='.\"0\": 3.'"),
     ],
 )
-async def test_a_mistake_in_a_position_is_reported_at_once(table: Table, position: Any, told: str) -> None:
+async def test_a_mistake_in_a_position_is_reported_at_once(table: Table, position: Any, reported: str) -> None:
     table.land({0: 3, 1: 3})
     began_s = time.monotonic()
     for call in (version_at, dataset_at, wait_reached):
-        with pytest.raises(InvalidRequest, match=told):
+        with pytest.raises(InvalidRequest, match=reported):
             call(table.path, position)
-    with pytest.raises(InvalidRequest, match=told):
+    with pytest.raises(InvalidRequest, match=reported):
         await wait_reached_async(table.path, position)
     assert time.monotonic() - began_s < visible.TIMEOUT_S / 2
 
@@ -353,7 +353,7 @@ async def test_the_outcome_of_an_intent_is_waited_for_first(table: Table) -> Non
         await wait_visible_async(receipt(SimpleNamespace(transaction_id=None, dead="too large")), table.path, 1)
 
 
-def test_looking_becomes_rarer_and_stays_within_the_time_left() -> None:
+def test_polling_becomes_rarer_and_stays_within_the_time_left() -> None:
     poller = visible._Poller("p", {0: 1}, 1000.0, None, None, new_table=True, new_partition=True)
     assert poller.pause_s == visible.PAUSE_MIN_S
     poller._began_s -= 5
@@ -364,7 +364,7 @@ def test_looking_becomes_rarer_and_stays_within_the_time_left() -> None:
     assert poller.pause_s < 0.2
 
 
-def test_waiting_needs_neither_spark_nor_the_data(table: Table) -> None:
+def test_waiting_needs_no_spark_and_no_data(table: Table) -> None:
     table.land({0: 7})
     for data in Path(table.path).glob("*.parquet"):
         data.unlink()
@@ -382,9 +382,9 @@ def landed(table: Table, ends: Mapping[int, int]) -> int:
     places = [(partition, at) for partition, last in sorted(ends.items()) for at in range(table.marks.get(partition, -1) + 1, last + 1)]
     rows = pa.table({"partition": pa.array([p for p, _ in places], pa.int32()), "transaction_id": pa.array([at for _, at in places], pa.int64())})
     table.marks |= ends
-    told = {"userMetadata": json.dumps({"waltz": {"cluster": table.key}})}
+    reported = {"userMetadata": json.dumps({"waltz": {"cluster": table.key}})}
     found = [Transaction(app_id(table.key, partition), last) for partition, last in ends.items()]
-    write_deltalake(table.path, rows, mode="append", commit_properties=CommitProperties(custom_metadata=told, app_transactions=found))
+    write_deltalake(table.path, rows, mode="append", commit_properties=CommitProperties(custom_metadata=reported, app_transactions=found))
     return DeltaTable(table.path).version()
 
 

@@ -1,4 +1,4 @@
-"""Which RESTORE still stands over a table's marks, told by its commits alone."""
+"""Which RESTORE is still in force over a table's marks, according to its commits alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from waltz_delta.marks.restores import is_ours, standing_restore
 KEY = "k"
 
 
-def ours(read: int | None = None, *, told: int | None = None, key: str = KEY) -> dict[str, Any]:
-    more = {} if told is None else {"read": told}
+def ours(read: int | None = None, *, reported: int | None = None, key: str = KEY) -> dict[str, Any]:
+    more = {} if reported is None else {"read": reported}
     return {"operation": "STREAMING UPDATE", "userMetadata": json.dumps({"waltz": {"cluster": key, **more}}), "readVersion": read}
 
 
@@ -28,7 +28,7 @@ def standing(*commits: dict[str, Any], key: str | None = KEY) -> int | None:
     return standing_restore("t", newest_first, key, lambda version, given: int(given["version"]))
 
 
-def test_a_restore_stands_until_a_commit_of_ours_that_was_decided_after_it() -> None:
+def test_a_restore_is_in_force_until_a_commit_of_ours_that_was_decided_after_it() -> None:
     assert standing(ours(), ours(0), ours(1)) is None
     assert standing(ours(), ours(0), ours(1), restore(1)) == 1
     assert standing(ours(), ours(0), ours(1), restore(1), {"operation": "OPTIMIZE"}) == 1
@@ -47,7 +47,7 @@ def test_a_restore_of_what_a_restore_made_means_the_version_behind_it() -> None:
     [
         [ours(), ours(0), restore(0), ours(1)],
         [ours(), ours(0), restore(0), ours(1), {"operation": "OPTIMIZE"}],
-        [ours(), ours(0), restore(0), {"operation": "MERGE", **ours(2, told=1)}, ours(3, told=1)],
+        [ours(), ours(0), restore(0), {"operation": "MERGE", **ours(2, reported=1)}, ours(3, reported=1)],
     ],
     ids=["append", "append and more", "merge and its marks"],
 )
@@ -67,5 +67,5 @@ def test_a_commit_is_ours_by_its_metadata_or_as_early_commits_said_it() -> None:
     assert is_ours(ours(), KEY)
     assert not is_ours(ours(key="other"), KEY)
     assert is_ours({"operationParameters": {"queryId": "waltz"}}, KEY)
-    for told in ({}, {"userMetadata": "text"}, {"userMetadata": "{}"}, {"userMetadata": '{"waltz": 5}'}, {"operationParameters": None}):
-        assert not is_ours(told, KEY)
+    for reported in ({}, {"userMetadata": "text"}, {"userMetadata": "{}"}, {"userMetadata": '{"waltz": 5}'}, {"operationParameters": None}):
+        assert not is_ours(reported, KEY)

@@ -18,7 +18,7 @@ marks = st.dictionaries(st.integers(0, 5), st.integers(0, 60))
 ranges = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1)
 
 
-def test_a_partition_without_a_mark_takes_its_first_batch_and_no_later_one() -> None:
+def test_a_partition_without_a_mark_accepts_its_first_batch_and_no_later_one() -> None:
     def of(first: int, origins: dict[int, int] | None, exact: bool = True) -> BatchRange:
         return BatchRange(ends={0: first + 5}, starts={0: first}, exact=exact, origins=origins)
 

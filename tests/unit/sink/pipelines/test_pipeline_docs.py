@@ -23,17 +23,17 @@ def test_the_page_has_every_metric() -> None:
     assert metrics_table() in PIPELINES, "python -m tools.pipeline_metrics prints the table"
 
 
-def test_every_argument_stands_in_the_page() -> None:
+def test_every_argument_is_on_the_page() -> None:
     rows = {row[1]: row[0] for row in re.findall(r"(\| `(\w+)\.py` \|.*)", PIPELINES)}
     asked = {"ingest": set(_parser("ingest", False)._option_string_actions), "upsert": set(_parser("upsert", True)._option_string_actions)}
     for name, module in (("backfill", backfill), ("maintain", maintain), ("audit", audit)):
         source = inspect.getsource(inspect.getmodule(getattr(module, name)) or module)
         asked[name] = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', source))
     for name, arguments in asked.items():
-        told = set(re.findall(r"`(--[a-z-]+)`", rows[name]))
+        reported = set(re.findall(r"`(--[a-z-]+)`", rows[name]))
         if name == "upsert":
-            told |= set(re.findall(r"`(--[a-z-]+)`", rows["ingest"])) - {"--pipeline"}
-        assert told == {argument for argument in arguments if argument.startswith("--")} - {"--help"}, name
+            reported |= set(re.findall(r"`(--[a-z-]+)`", rows["ingest"])) - {"--pipeline"}
+        assert reported == {argument for argument in arguments if argument.startswith("--")} - {"--help"}, name
 
 
 def test_the_example_is_a_pipeline(tmp_path: Path) -> None:
@@ -48,5 +48,5 @@ def test_the_example_is_a_pipeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"^\| `(\w+)\(", POSITIONS, re.MULTILINE))))
 def test_every_call_of_the_page_is_there_with_its_arguments(name: str) -> None:
     call = getattr(waltz_delta, name)
-    told = re.findall(rf"^\| `{name}\(([^)]*)\)`", POSITIONS, re.MULTILINE)[0]
-    assert [argument.strip() for argument in told.split(",")] == list(inspect.signature(call).parameters)[: len(told.split(","))]
+    reported = re.findall(rf"^\| `{name}\(([^)]*)\)`", POSITIONS, re.MULTILINE)[0]
+    assert [argument.strip() for argument in reported.split(",")] == list(inspect.signature(call).parameters)[: len(reported.split(","))]

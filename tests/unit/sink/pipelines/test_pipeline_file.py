@@ -1,4 +1,4 @@
-"""Pipeline files: what is wrong is told whole, with lines and the nearest name; what is right becomes settings and columns."""
+"""Pipeline files: all mistakes are reported, with lines and the nearest name; what is right becomes settings and columns."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_settings_that_do_not_go_together_are_reported_where_they_stand(write: W
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "1: is empty"),
         ("a: [", "1: is not YAML: "),
@@ -131,8 +131,8 @@ def test_settings_that_do_not_go_together_are_reported_where_they_stand(write: W
         ("\tx: 1", "1: is not YAML: "),
     ],
 )
-def test_what_is_no_pipeline_at_all_is_reported(write: Write, text: str, told: str) -> None:
-    assert problems(write(text))[0].startswith(told)
+def test_what_is_no_pipeline_at_all_is_reported(write: Write, text: str, reported: str) -> None:
+    assert problems(write(text))[0].startswith(reported)
 
 
 def test_a_file_that_is_not_there_or_has_no_name_is_reported(write: Write, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What Spark tells of its queries becomes a status, metrics for Prometheus and a line."""
+"""What Spark reports of its queries becomes a status, metrics for Prometheus and a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job tells the log how far its tables are, and never more."""
+"""A job reports to the log how far its tables are, and never more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOB = ("--cluster", "127.0.0.1:2181/waltz", "--table", "/lake/orders", "--checkp
 
 
 class Registry:
-    """Keeps what it is told; `fails` is raised once by the next call."""
+    """Keeps what it receives; `fails` is raised once by the next call."""
 
     def __init__(self) -> None:
         self.marks: dict[str, dict[int, int]] = {}

@@ -13,8 +13,8 @@ from waltz_log.errors import ClusterUnavailable
 
 def test_the_line_names_version_rows_and_marks() -> None:
     outcome = TableOutcome("var/tables/seats", 3, 17, 20, {11: 4, 2: 14})
-    told = 'version=3 rows=17 transactions=20 dead_letters=2 marks={"2": 14, "11": 4}'
-    assert outcome.line("seats", 2) == f"done seats table=var/tables/seats {told}"
+    reported = 'version=3 rows=17 transactions=20 dead_letters=2 marks={"2": 14, "11": 4}'
+    assert outcome.line("seats", 2) == f"done seats table=var/tables/seats {reported}"
 
 
 def test_a_table_that_no_batch_made_has_no_version() -> None:

@@ -34,11 +34,11 @@ FILL = {
 def _shown(fill: dict[str, Any] | None) -> str:
     live = {"state": "live", "acknowledged": 4999, "holds": 4999, "error": None, "filling": None}
     filled = live if fill is None else live | {"state": "copying", "acknowledged": None, "filling": fill}
-    told = {"state": "open", "committed": 4999, "replicas": {"storage-0": live, "storage-1": filled}}
+    reported = {"state": "open", "committed": 4999, "replicas": {"storage-0": live, "storage-1": filled}}
     words = (ReplicaStatus.LIVE, ReplicaStatus.LIVE if fill is None else ReplicaStatus.COPYING)
     replicas = tuple(SurveyedReplica(f"storage-{place}", word, None, None) for place, word in enumerate(words))
     partition = PartitionState(0, 1, "here:1", 1, 7, 4999, replicas, True)
-    server = ServerState(1, "here:1", True, {"partitions": {"0": told}})
+    server = ServerState(1, "here:1", True, {"partitions": {"0": reported}})
     found = Survey("test", "key", (partition,), (server,), tuple(StorageState(each.name, "there:1", True, {}) for each in replicas))
     console = Console(file=StringIO(), width=220)
     show(found, console)
@@ -53,7 +53,7 @@ def test_a_replica_that_is_being_filled_is_shown_with_progress_rate_and_time() -
     assert "storage-1 copying" in shown
 
 
-def test_a_replica_that_lacks_nothing_is_not_shown_as_being_filled() -> None:
+def test_a_complete_replica_is_not_shown_as_being_filled() -> None:
     assert "being filled" not in _shown(None)
 
 

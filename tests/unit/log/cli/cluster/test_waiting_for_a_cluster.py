@@ -1,4 +1,4 @@
-"""`waltz cluster status --wait`: a node that is busy is asked with more patience each time, and a look without a wait stays short."""
+"""`waltz cluster status --wait`: a node that is busy is asked with more patience each time, and a check without a wait stays short."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Coordinator:
 
 @pytest.fixture
 def asked_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """With how much patience: the only server answers whoever waits for 5 s."""
+    """With how much patience: the only server answers callers after 5 s."""
     asked: list[float] = []
 
     async def survey(coordinator: Any, network: Any, address: str, *, call_timeout_s: float = CALL_TIMEOUT_S) -> Survey:
@@ -47,12 +47,12 @@ async def test_the_patience_has_an_end(asked_s: list[float], monkeypatch: pytest
     assert max(asked_s) == 4.0
 
 
-async def test_the_last_look_takes_no_more_than_is_left_of_the_wait(asked_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_check_stays_within_the_rest_of_the_wait(asked_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waltz_log.cli.cluster.cluster.monotonic", iter([0.0, 1.0, 2.5, 4.0, 4.5, 9.0]).__next__)
     assert await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=5, complete=True, timeout_s=1) == UNAVAILABLE
     assert asked_s == [2.0, 2.5, 2.0], "2.5 s of 5 were left, then 0.5: a node that answers at once is heard all the same"
 
 
-async def test_a_look_without_a_wait_stays_short(asked_s: list[float]) -> None:
+async def test_a_check_without_a_wait_stays_short(asked_s: list[float]) -> None:
     await cluster.status("127.0.0.1:1/waltz/dev", output="json", wait_s=0, complete=True, timeout_s=1)
     assert asked_s == [CALL_TIMEOUT_S]

@@ -1,4 +1,4 @@
-"""`waltz journal` on real directories: what it shows, that looking changes nothing, that a journal in use is refused, that what goes out comes in."""
+"""`waltz journal` on real directories: what it shows, that reading changes nothing, that a journal in use is refused, that what goes out comes in."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 BOTH_CHECKS = pytest.mark.parametrize("directory", ["hash", "size"], indirect=True)
 
 
-def told(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = OK) -> str:
+def reported(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = OK) -> str:
     capsys.readouterr()
     found = run(["journal", *arguments])
     output = capsys.readouterr()
@@ -78,14 +78,14 @@ def told(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = O
 
 
 def rows(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in told([*arguments, "--output", "json"], capsys).splitlines()]
+    return [json.loads(line) for line in reported([*arguments, "--output", "json"], capsys).splitlines()]
 
 
 def snapshot(path: Path) -> dict[str, tuple[bytes, int]]:
     return {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.iterdir()}
 
 
-# ---- looking -----------------------------------------------------------------------------------------------------------------------------------
+# ---- polling -----------------------------------------------------------------------------------------------------------------------------------
 
 
 @BOTH_CHECKS
@@ -94,14 +94,14 @@ def test_reading_changes_nothing_even_in_a_read_only_directory(directory: Path, 
     os.chmod(directory, 0o555)
     try:
         for arguments in (["print"], ["print", "--reclaimed", "--safe"], ["stats"], ["verify"], ["export"]):
-            told([*arguments, str(directory)], capsys)
+            reported([*arguments, str(directory)], capsys)
     finally:
         os.chmod(directory, 0o755)
     assert snapshot(directory) == before
 
 
 @BOTH_CHECKS
-def test_print_shows_every_record_where_it_stands(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_shows_every_record_at_its_position(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(["print", str(directory)], capsys)
     assert {row["kind"] for row in found} == {"add", "update", "update-tx", "add-tx", "delete-tx", "delete", "prepare", "commit"}
     (added,) = [row for row in found if row.get("record") == 1 << 40]
@@ -111,7 +111,7 @@ def test_print_shows_every_record_where_it_stands(directory: Path, capsys: pytes
     places = [(row["file_id"], row["offset"]) for row in found]
     assert places == sorted(places), "files in order, records in theirs"
     assert "body" not in json.dumps(rows(["print", "--safe", str(directory)], capsys))
-    table = told(["print", str(directory)], capsys)
+    table = reported(["print", str(directory)], capsys)
     assert len(table.splitlines()) == len(found) + 1
     assert r"'\x00\xff'" in table
 
@@ -124,30 +124,30 @@ def test_print_shows_earlier_uses_where_it_is_asked_to(directory: Path, capsys: 
     earlier = [row for row in everything if row["reclaimed"]]
     assert [row for row in everything if not row["reclaimed"]] == plain
     assert any(row["kind"] == "add" and bytes.fromhex(row["body"]).startswith(b"body ") for row in earlier)
-    assert "(reclaimed)" in told(["print", "--reclaimed", str(directory)], capsys)
+    assert "(reclaimed)" in reported(["print", "--reclaimed", str(directory)], capsys)
 
 
 def test_stats_count_what_lives_and_what_each_file_holds(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(told(["stats", str(directory), "--output", "json"], capsys))
+    found = json.loads(reported(["stats", str(directory), "--output", "json"], capsys))
     assert (found["living_records"], len(found["prepared"]), len(found["failed_transactions"])) == (11, 2, 1)
     assert (found["record_id_max"], found["unhealthy"], found["broken_transactions"]) == (1 << 40, 0, [])
     assert sum(file["living"] for file in found["files"]) == 13, "records and the two updates of one"
     assert [file["role"] for file in found["files"] if file["role"] != "empty"][-1] == "current"
-    table = told(["stats", str(directory)], capsys)
+    table = reported(["stats", str(directory)], capsys)
     assert "11 living records" in table
     assert "current" in table
 
 
 @BOTH_CHECKS
 def test_an_undamaged_journal_verifies_and_what_a_crash_leaves_is_a_note(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(["verify", str(directory)], capsys).splitlines()[-1] == "damaged places: 0, notes: 1"
-    found = json.loads(told(["stats", str(directory), "--output", "json"], capsys))
+    assert reported(["verify", str(directory)], capsys).splitlines()[-1] == "damaged places: 0, notes: 1"
+    found = json.loads(reported(["stats", str(directory), "--output", "json"], capsys))
     (current,) = [file for file in found["files"] if file["role"] == "current"]
     with (directory / current["name"]).open("r+b") as file:
         file.seek(current["used_bytes"])
         file.write(b"\x0b" + current["file_id"].to_bytes(4, "big") + b"torn")
     (directory / "journal-0000000099.tmp").write_bytes(b"half")
-    output = told(["verify", str(directory)], capsys)
+    output = reported(["verify", str(directory)], capsys)
     assert "the end of the file is torn" in output
     assert "was being made" in output
     assert output.splitlines()[-1] == "damaged places: 0, notes: 3"
@@ -161,7 +161,7 @@ def test_a_crash_leaves_notes_and_no_damage(tmp_path: Path, capsys: pytest.Captu
         directory.mkdir()
         for name in survivor.list(""):
             (directory / name).write_bytes(survivor.content(name))
-        output = told(["verify", str(directory)], capsys)
+        output = reported(["verify", str(directory)], capsys)
         assert "damaged places: 0" in output
         noted += "torn" in output
     assert noted > 5
@@ -185,28 +185,28 @@ def _crashed_journals() -> Iterator[SimulatedDisk]:
 
 
 @BOTH_CHECKS
-def test_damage_is_found_and_told_by_the_exit_code(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_found_and_shown_by_the_exit_code(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = rows(["print", str(directory)], capsys)[0]
     path = directory / first["file"]
     content = bytearray(path.read_bytes())
     content[first["offset"] + 16] ^= 0x40  # its size
     path.write_bytes(content)
-    output = told(["verify", str(directory)], capsys, FAILED)
+    output = reported(["verify", str(directory)], capsys, FAILED)
     assert f"damage: {first['file']} offset {first['offset']}: begins like a record and is none" in output
-    lines = told(["verify", str(directory), "--output", "json"], capsys, FAILED).splitlines()
+    lines = reported(["verify", str(directory), "--output", "json"], capsys, FAILED).splitlines()
     (finding,) = [found for line in lines if (found := json.loads(line))["damage"]]
     assert finding["where"] == first["file"]
     path.write_bytes(b"ab")
-    assert "too short for a header" in told(["verify", str(directory)], capsys, FAILED)
+    assert "too short for a header" in reported(["verify", str(directory)], capsys, FAILED)
 
 
 def test_a_directory_that_cannot_be_one_journal_is_one_finding(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = sorted(each.name for each in directory.iterdir() if each.name.startswith("journal-"))[0]
     other = "jrn" if name.endswith("jrh") else "jrh"
     (directory / f"journal-0000000098.{other}").write_bytes((directory / name).read_bytes())
-    output = told(["verify", str(directory)], capsys, FAILED)
+    output = reported(["verify", str(directory)], capsys, FAILED)
     assert "files of both checks" in output
-    assert "both checks" in told(["stats", str(directory)], capsys, MACHINE)
+    assert "both checks" in reported(["stats", str(directory)], capsys, MACHINE)
 
 
 # ---- in use, or not there ------------------------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_a_directory_that_cannot_be_one_journal_is_one_finding(directory: Path, 
 def test_a_journal_in_use_is_refused(arguments: list[str], directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Journal.open(FileSystemDisk(directory), SETTINGS):
         before = snapshot(directory)
-        assert "in use by another process" in told([*arguments, str(directory)], capsys, USAGE)
+        assert "in use by another process" in reported([*arguments, str(directory)], capsys, USAGE)
         assert snapshot(directory) == before
 
 
@@ -233,16 +233,16 @@ def test_another_process_has_the_directory_for_itself(directory: Path, capsys: p
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        assert "in use by another process" in told(["stats", str(directory)], capsys, USAGE)
+        assert "in use by another process" in reported(["stats", str(directory)], capsys, USAGE)
         other.stdin.close()
         assert other.wait(timeout=30) == 0
-    told(["stats", str(directory)], capsys)
+    reported(["stats", str(directory)], capsys)
 
 
 @pytest.mark.parametrize("command", ["print", "stats", "verify", "export", "compact"])
 def test_what_is_no_journal_is_refused_and_left_alone(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no such directory" in told([command, str(tmp_path / "none")], capsys, USAGE)
-    assert "there is no journal" in told([command, str(tmp_path)], capsys, USAGE)
+    assert "no such directory" in reported([command, str(tmp_path / "none")], capsys, USAGE)
+    assert "there is no journal" in reported([command, str(tmp_path)], capsys, USAGE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -255,11 +255,11 @@ def test_export_and_import_give_the_same_records_and_transactions(
     check: str, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = tmp_path / "lines"
-    assert told(["export", str(directory), "--to", str(lines)], capsys) == ""
+    assert reported(["export", str(directory), "--to", str(lines)], capsys) == ""
     monkeypatch.setenv("WALTZ_JOURNAL_CHECK", check)
-    assert "imported records=11 transactions=2" in told(["import", str(tmp_path / "copy"), "--from", str(lines)], capsys)
-    assert told(["export", str(tmp_path / "copy")], capsys) == lines.read_text()
-    found = json.loads(told(["stats", str(tmp_path / "copy"), "--output", "json"], capsys))
+    assert "imported records=11 transactions=2" in reported(["import", str(tmp_path / "copy"), "--from", str(lines)], capsys)
+    assert reported(["export", str(tmp_path / "copy")], capsys) == lines.read_text()
+    found = json.loads(reported(["stats", str(tmp_path / "copy"), "--output", "json"], capsys))
     assert found["check"] == check
     with Journal.open(FileSystemDisk(directory)) as original, Journal.open(FileSystemDisk(tmp_path / "copy")) as copy:
         assert copy.loaded.records == original.loaded.records
@@ -270,15 +270,15 @@ def test_export_and_import_give_the_same_records_and_transactions(
 
 
 def test_import_reads_standard_input(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(told(["export", str(directory)], capsys)))
-    assert "records=11" in told(["import", str(tmp_path / "copy")], capsys)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(reported(["export", str(directory)], capsys)))
+    assert "records=11" in reported(["import", str(tmp_path / "copy")], capsys)
 
 
 def test_import_refuses_a_journal_that_holds_something(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = tmp_path / "lines"
-    told(["export", str(directory), "--to", str(lines)], capsys)
-    assert "is there already" in told(["export", str(directory), "--to", str(lines)], capsys, USAGE)
-    assert "not empty" in told(["import", str(directory), "--from", str(lines)], capsys, USAGE)
+    reported(["export", str(directory), "--to", str(lines)], capsys)
+    assert "is there already" in reported(["export", str(directory), "--to", str(lines)], capsys, USAGE)
+    assert "not empty" in reported(["import", str(directory), "--from", str(lines)], capsys, USAGE)
 
 
 def _changed(lines: list[str], number: int, line: str) -> list[str]:
@@ -307,10 +307,10 @@ def _changed(lines: list[str], number: int, line: str) -> list[str]:
     ],
 )
 def test_what_is_not_an_export_is_refused(change: Any, reason: str, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(["export", str(directory)], capsys).splitlines()
+    lines = reported(["export", str(directory)], capsys).splitlines()
     source = tmp_path / "lines"
     source.write_text("".join(f"{line}\n" for line in change(lines)))
-    assert reason in told(["import", str(tmp_path / "copy"), "--from", str(source)], capsys, USAGE)
+    assert reason in reported(["import", str(tmp_path / "copy"), "--from", str(source)], capsys, USAGE)
 
 
 def test_compact_frees_what_sparse_files_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,13 +322,13 @@ def test_compact_frees_what_sparse_files_hold(tmp_path: Path, capsys: pytest.Cap
                 journal.delete(record_id)
     config = tmp_path / "journal.yaml"
     config.write_text("file_bytes: 2048\n")
-    before = told(["export", str(tmp_path / "j")], capsys)
-    assert "records=10" in told(["compact", str(tmp_path / "j"), "--config", str(config)], capsys)
-    found = json.loads(told(["stats", str(tmp_path / "j"), "--output", "json"], capsys))
+    before = reported(["export", str(tmp_path / "j")], capsys)
+    assert "records=10" in reported(["compact", str(tmp_path / "j"), "--config", str(config)], capsys)
+    found = json.loads(reported(["stats", str(tmp_path / "j"), "--output", "json"], capsys))
     assert len([file for file in found["files"] if file["role"] in ("data", "current")]) <= 2
-    assert sorted(told(["export", str(tmp_path / "j")], capsys).splitlines()) == sorted(before.splitlines())
+    assert sorted(reported(["export", str(tmp_path / "j")], capsys).splitlines()) == sorted(before.splitlines())
     config.write_text("file_byte: 2048\n")
-    assert "did you mean file_bytes" in told(["compact", str(tmp_path / "j"), "--config", str(config)], capsys, USAGE)
+    assert "did you mean file_bytes" in reported(["compact", str(tmp_path / "j"), "--config", str(config)], capsys, USAGE)
 
 
 def test_compact_keeps_the_size_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +338,7 @@ def test_compact_keeps_the_size_of_files(tmp_path: Path, capsys: pytest.CaptureF
             journal.add(record_id, 1, b"body of a record")
             if record_id % 9:
                 journal.delete(record_id)
-    told(["compact", str(tmp_path / "j")], capsys)
+    reported(["compact", str(tmp_path / "j")], capsys)
     assert {path.stat().st_size for path in (tmp_path / "j").glob("journal-*")} == {2048}
 
 
@@ -350,16 +350,16 @@ def test_replaced_updates_are_reported_as_dead_where_the_settings_say_so(tmp_pat
     config = tmp_path / "journal.yaml"
     config.write_text("replaceable_types: [2]\n")
     for arguments, parts in (([], 3), (["--config", str(config)], 2)):
-        assert len(told(["export", str(tmp_path / "j"), *arguments], capsys).splitlines()) == parts + 2
-        found = json.loads(told(["stats", str(tmp_path / "j"), "-o", "json", *arguments], capsys))
+        assert len(reported(["export", str(tmp_path / "j"), *arguments], capsys).splitlines()) == parts + 2
+        found = json.loads(reported(["stats", str(tmp_path / "j"), "-o", "json", *arguments], capsys))
         assert sum(file["living"] for file in found["files"]) == parts
 
 
 def test_measure_suggests_bounds_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(told(["measure", "--directory", str(tmp_path), "--seconds", "0.1", "--output", "json"], capsys))
+    found = json.loads(reported(["measure", "--directory", str(tmp_path), "--seconds", "0.1", "--output", "json"], capsys))
     assert set(found["suggested"]) == {"linger_s", "group_bytes"}
     assert len(found["timings"]) == 6
-    shown = told(["measure", "--directory", str(tmp_path), "--seconds", "0.1"], capsys)
+    shown = reported(["measure", "--directory", str(tmp_path), "--seconds", "0.1"], capsys)
     assert shown.splitlines()[-1].startswith("suggested for group commit: linger_s: ")
     assert list(tmp_path.iterdir()) == []
-    assert "no such directory" in told(["measure", "--directory", str(tmp_path / "none")], capsys, USAGE)
+    assert "no such directory" in reported(["measure", "--directory", str(tmp_path / "none")], capsys, USAGE)

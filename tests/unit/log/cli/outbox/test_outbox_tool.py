@@ -1,4 +1,4 @@
-"""`waltz outbox`: beside a running service it only looks; on a stopped one it decides about dead letters."""
+"""`waltz outbox`: beside a running service it only reads; on a stopped one it decides about dead letters."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def directory(tmp_path: Path) -> Path:
     return where
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
+def reported(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
 def test_status_of_a_stopped_outbox_reports_what_lies_there(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["outbox", "status", str(directory), "--output", "json"]) == FAILED
-    found = told(capsys)
+    found = reported(capsys)
     assert (found["running"], found["depth"], found["dead"], found["in_doubt"], found["client_id"]) == (False, 2, 2, 0, None)
     assert run(["outbox", "status", str(directory)]) == FAILED
     assert "depth" in capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_beside_a_running_service_status_reads_its_file_and_the_others_are_refus
         snapshot = OutboxStatistics(5, 77, 3, 4, True, 9, 100, 1.5, 2, 0, 20, 11, 30.0, "")
         write_statistics(disk, snapshot)
         assert run(["outbox", "status", str(directory), "-o", "json"]) == OK
-        found = told(capsys)
+        found = reported(capsys)
         assert (found["running"], found["process_id"], found["depth"], found["forward_rate"]) == (True, 77, 9, 30.0)
         for command in (["list", str(directory)], ["retry", str(directory), "--all"], ["drop", str(directory), "--all"]):
             assert run(["outbox", *command]) == USAGE
@@ -73,11 +73,11 @@ def test_beside_a_running_service_status_reads_its_file_and_the_others_are_refus
 
 def test_list_shows_dead_letters_or_what_is_owed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["outbox", "list", str(directory), "-o", "json"]) == OK
-    first, second = told(capsys)
+    first, second = reported(capsys)
     assert (first["data_hex"], first["header"], first["reason"]) == ("fffe", 7, "given up by a test")
     assert (second["handler"], second["arguments"]) == ("pay", {"n": 2})
     assert run(["outbox", "list", str(directory), "--pending", "-o", "json"]) == OK
-    assert [row.get("data") or row["handler"] for row in told(capsys)] == ["owed", "pay"]
+    assert [row.get("data") or row["handler"] for row in reported(capsys)] == ["owed", "pay"]
     assert run(["outbox", "list", str(directory)]) == OK
     assert "given up by a test" in capsys.readouterr().out
 
@@ -85,14 +85,14 @@ def test_list_shows_dead_letters_or_what_is_owed(directory: Path, capsys: pytest
 def test_retry_makes_intents_of_dead_letters_edited_where_asked(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with OutboxDirectory(FileSystemDisk(directory), 0) as outbox:
         data, call = (dead.dead_id for dead in outbox.dead_letters())
-    assert run(["outbox", "retry", str(directory), str(data), "--data", "mended"]) == OK
+    assert run(["outbox", "retry", str(directory), str(data), "--data", "repaired_logs"]) == OK
     assert run(["outbox", "retry", str(directory), str(call), "--data", "x"]) == USAGE
     assert run(["outbox", "retry", str(directory), str(call), "--arguments", "{no json"]) == USAGE
     assert run(["outbox", "retry", str(directory), str(call), "--arguments", '{"n": 3}']) == OK
     with OutboxDirectory(FileSystemDisk(directory), 0) as outbox:
         assert outbox.dead_letters() == []
-        mended, again = outbox.pending()[2:]
-        assert (mended.intent.payload, mended.intent.header, mended.intent.partition) == (b"mended", 7, 1)
+        repaired_logs, again = outbox.pending()[2:]
+        assert (repaired_logs.intent.payload, repaired_logs.intent.header, repaired_logs.intent.partition) == (b"mended", 7, 1)
         assert again.intent.arguments == {"n": 3}
     capsys.readouterr()
 

@@ -1,4 +1,4 @@
-"""`waltz storage` and its tools on real directories: what they tell, what they refuse, and that looking touches nothing."""
+"""`waltz storage` and its tools on real directories: what they print, what they refuse, and that reading changes nothing."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from waltz_log.processes.storage import admit_behind
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.segments.segment_log import SegmentLog
 
-Told = Callable[..., tuple[int, str, str]]
+Reported = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def waltz(capsys: pytest.CaptureFixture[str]) -> Told:
-    def told(*arguments: object) -> tuple[int, str, str]:
+def waltz(capsys: pytest.CaptureFixture[str]) -> Reported:
+    def reported(*arguments: object) -> tuple[int, str, str]:
         code = run(["storage", *map(str, arguments)])
         output = capsys.readouterr()
         return code, output.out, output.err
 
-    return told
+    return reported
 
 
 @pytest.fixture
@@ -70,15 +70,15 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(bytes(content))
 
 
-# ---- what they tell ----------------------------------------------------------------------------------------------------------------------------
+# ---- what they report ----------------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_control_file_is_shown_with_both_structs(waltz: Told, node: Path) -> None:
+def test_the_control_file_is_shown_with_both_structs(waltz: Reported, node: Path) -> None:
     code, out, _ = waltz("dump-control-file", node, "--output", "json")
-    told = json.loads(out)
+    reported = json.loads(out)
     assert code == OK
-    assert (told["format"], told["cluster_key"], told["partitions"], told["starts"]) == ("waltz", str(KEY), 2, 1)
-    first, second = told["entries"][0]["structs"]
+    assert (reported["format"], reported["cluster_key"], reported["partitions"], reported["starts"]) == ("waltz", str(KEY), 2, 1)
+    first, second = reported["entries"][0]["structs"]
     assert (first["state"], second["state"]) == ("older", "current")
     assert (second["session"], second["low_water_mark"], second["local_low_water_mark"], second["fence"]) == (3, 50, 49, -1)
     code, out, _ = waltz("dump-control-file", node, "--partition", 0)
@@ -87,7 +87,7 @@ def test_the_control_file_is_shown_with_both_structs(waltz: Told, node: Path) ->
     assert out.splitlines()[4].split() == ["0", "2", "3", "50", "49", "-1", "current"]
 
 
-def test_a_range_of_a_segment_is_shown(waltz: Told, node: Path) -> None:
+def test_a_range_of_a_segment_is_shown(waltz: Reported, node: Path) -> None:
     path = segments(node)[1]
     first = int(path.stem)
     code, out, _ = waltz("dump-segment", path, "--from", first + 2, "--to", first + 4, "--data", "hex", "--data-bytes", 3, "--output", "json")
@@ -105,7 +105,7 @@ def test_a_range_of_a_segment_is_shown(waltz: Told, node: Path) -> None:
     assert out.isprintable() or out.replace("\n", "").isprintable()
 
 
-def test_segments_are_counted(waltz: Told, node: Path) -> None:
+def test_segments_are_counted(waltz: Reported, node: Path) -> None:
     for path, count in ((node, len(segments(node))), (node / "0", len(segments(node))), (segments(node)[0], 1)):
         code, out, _ = waltz("segment-statistics", path, "--output", "json")
         rows = [json.loads(line) for line in out.splitlines()]
@@ -115,7 +115,7 @@ def test_segments_are_counted(waltz: Told, node: Path) -> None:
     assert len(waltz("segment-statistics", node)[1].splitlines()) == 1 + len(segments(node))
 
 
-def test_what_is_wrong_is_reported_with_its_place_and_exit_code_1(waltz: Told, node: Path) -> None:
+def test_what_is_wrong_is_reported_with_its_place_and_exit_code_1(waltz: Reported, node: Path) -> None:
     assert waltz("verify", node)[0::2] == (OK, "")
     assert waltz("verify-segment", segments(node)[1])[0] == OK
     flip(segments(node)[1], 2000)
@@ -126,9 +126,9 @@ def test_what_is_wrong_is_reported_with_its_place_and_exit_code_1(waltz: Told, n
         "1 findings",
     ]
     code, out, _ = waltz("verify", node, "--output", "json")
-    told = json.loads(out)
-    assert (code, told["ok"], told["findings"][0]["transaction_id"]) == (FAILED, False, 44)
-    assert [row["findings"] for row in told["segments"]][:3] == [0, 1, 0]
+    reported = json.loads(out)
+    assert (code, reported["ok"], reported["findings"][0]["transaction_id"]) == (FAILED, False, 44)
+    assert [row["findings"] for row in reported["segments"]][:3] == [0, 1, 0]
     code, out, _ = waltz("verify-segment", segments(node)[1], "--output", "json")
     assert (code, json.loads(out)["findings"][0]["offset"]) == (FAILED, 1948)
     assert waltz("verify-segment", segments(node)[0])[0] == OK
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_reported_with_its_place_and_exit_code_1(waltz: Told, n
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["verify", "{tmp}/nowhere"], USAGE, "must be an existing directory"),
         (["verify", "{tmp}"], USAGE, "no storage directory"),
@@ -170,7 +170,9 @@ def test_what_is_wrong_is_reported_with_its_place_and_exit_code_1(waltz: Told, n
         (["--replace", "migrate", "{node}"], USAGE, "none of a node"),
     ],
 )
-def test_what_cannot_be_done_is_reported_in_one_line(waltz: Told, node: Path, tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+def test_what_cannot_be_done_is_reported_in_one_line(
+    waltz: Reported, node: Path, tmp_path: Path, arguments: list[str], code: int, reported: str
+) -> None:
     (tmp_path / "there" / "something").mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     places = {"tmp": tmp_path, "node": node, "segment": segments(node)[0]}
@@ -178,8 +180,8 @@ def test_what_cannot_be_done_is_reported_in_one_line(waltz: Told, node: Path, tm
     assert (found, out) == (code, "")
     assert err.startswith("waltz: ")
     assert err.count("\n") == 1
-    assert told in err.lower()
-    (node / "waltz.lock").unlink(missing_ok=True)  # what `migrate` took the directory with
+    assert reported in err.lower()
+    (node / "waltz.lock").unlink(missing_ok=True)  # what `migrate` copied from the directory
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -187,7 +189,7 @@ def test_what_cannot_be_done_is_reported_in_one_line(waltz: Told, node: Path, tm
     "arguments", [["verify", "{node}"], ["dump-control-file", "{node}"], ["backup", "{node}", "{tmp}/b"], ["migrate", "{node}"]], ids=lambda a: a[0]
 )
 @pytest.mark.parametrize("size", [0, 100, 247])
-def test_a_control_file_that_is_cut_off_is_reported_in_one_line(waltz: Told, node: Path, tmp_path: Path, arguments: list[str], size: int) -> None:
+def test_a_control_file_that_is_cut_off_is_reported_in_one_line(waltz: Reported, node: Path, tmp_path: Path, arguments: list[str], size: int) -> None:
     path = node / "waltz-storage.ctl"
     path.write_bytes(path.read_bytes()[:size])
     code, _, err = waltz(*(argument.format(node=node, tmp=tmp_path) for argument in arguments))
@@ -196,7 +198,7 @@ def test_a_control_file_that_is_cut_off_is_reported_in_one_line(waltz: Told, nod
     assert not (tmp_path / "b.incomplete").exists()
 
 
-def test_segments_cut_off_anywhere_are_shown_as_far_as_they_go(waltz: Told, node: Path) -> None:
+def test_segments_cut_off_anywhere_are_shown_as_far_as_they_go(waltz: Reported, node: Path) -> None:
     path = segments(node)[0]
     whole = path.read_bytes()
     for size in (0, 1, 127, 128, 129, 200, 1000, len(whole) - 1):
@@ -226,10 +228,10 @@ def test_a_reader_that_has_enough_ends_a_tool_without_a_word(tmp_path: Path, out
 
 
 def test_inspection_opens_nothing_for_writing_and_leaves_every_byte_and_time(
-    waltz: Told, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    waltz: Reported, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flip(segments(node)[2], 3000)
-    waltz("backup", node, tmp_path / "none")  # refused for the rot; nothing of it stays
+    waltz("backup", node, tmp_path / "none")  # refused for the corruption; nothing of it stays
     real = os.open
     flags: set[int] = set()
 
@@ -267,12 +269,12 @@ def test_inspection_opens_nothing_for_writing_and_leaves_every_byte_and_time(
 # ---- what they make ----------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_backup_is_made_verified_and_restored(waltz: Told, node: Path, tmp_path: Path) -> None:
+def test_a_backup_is_made_verified_and_restored(waltz: Reported, node: Path, tmp_path: Path) -> None:
     code, out, _ = waltz("backup", node, tmp_path / "backup", "--output", "json")
-    told = json.loads(out)
+    reported = json.loads(out)
     assert code == OK
-    assert told["linked_bytes"] > 0
-    assert told["partitions"][0]["last_transaction_id"] == 199
+    assert reported["linked_bytes"] > 0
+    assert reported["partitions"][0]["last_transaction_id"] == 199
     assert waltz("verify", tmp_path / "backup")[0] == OK
     code, out, _ = waltz("restore", tmp_path / "backup", tmp_path / "again")
     assert code == OK
@@ -288,7 +290,7 @@ def test_a_backup_is_made_verified_and_restored(waltz: Told, node: Path, tmp_pat
     assert not (tmp_path / "more").exists()
 
 
-def test_a_directory_of_the_original_is_migrated_once(waltz: Told, tmp_path: Path) -> None:
+def test_a_directory_of_the_original_is_migrated_once(waltz: Reported, tmp_path: Path) -> None:
     entries = [(java_struct(-1, -1, -1, 1), java_struct(2, 3, 3, 2))]
     write_java_directory(FileSystemDisk(tmp_path / "java"), KEY, entries, {0: [[b"a", b"b"], [b"c", b"d", b"e"]]})
     code, out, _ = waltz("dump-control-file", tmp_path / "java")
@@ -304,7 +306,7 @@ def test_a_directory_of_the_original_is_migrated_once(waltz: Told, tmp_path: Pat
     assert waltz("verify", tmp_path / "java")[0] == OK
 
 
-def test_migration_is_refused_while_the_original_has_its_control_file(waltz: Told, tmp_path: Path) -> None:
+def test_migration_is_refused_while_the_original_has_its_control_file(waltz: Reported, tmp_path: Path) -> None:
     entries = [(java_struct(-1, -1, -1, 1), java_struct(2, 0, 0, 2))]
     write_java_directory(FileSystemDisk(tmp_path / "java"), KEY, entries, {0: [[b"a"]]})
     path = tmp_path / "java" / "waltz-storage.ctl"
@@ -321,7 +323,7 @@ def test_migration_is_refused_while_the_original_has_its_control_file(waltz: Tol
 # ---- which directory may start -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_is_behind_starts_only_where_it_knows_that_it_lost_something(waltz: Told, node: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_behind_starts_only_where_it_knows_that_it_lost_something(waltz: Reported, node: Path, tmp_path: Path) -> None:
     waltz("backup", node, tmp_path / "backup")
     waltz("restore", tmp_path / "backup", tmp_path / "again")
     disk, restored = FileSystemDisk(node), FileSystemDisk(tmp_path / "again")

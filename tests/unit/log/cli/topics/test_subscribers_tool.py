@@ -48,9 +48,9 @@ def ensemble(monkeypatch: pytest.MonkeyPatch) -> MemoryEnsemble:
 
 def test_each_subscriber_is_shown_with_its_marks_and_what_is_kept(ensemble: MemoryEnsemble, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["subscribers", "list", ADDRESS, "--output", "json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    assert (told["name"], told["labels"], told["seen"]) == ("billing", {"host": "app-7"}, "1970-01-01T00:01:01+00:00")
-    assert told["partitions"] == [
+    (reported,) = json.loads(capsys.readouterr().out)
+    assert (reported["name"], reported["labels"], reported["seen"]) == ("billing", {"host": "app-7"}, "1970-01-01T00:01:01+00:00")
+    assert reported["partitions"] == [
         {"partition": 0, "topic": "", "mark": -1, "high_water_mark": None, "lag_transactions": None, "first_retained": 0},
         {"partition": 1, "topic": "shop/orders/0", "mark": 41, "high_water_mark": None, "lag_transactions": None, "first_retained": 40},
     ]
@@ -62,9 +62,9 @@ def test_each_subscriber_is_shown_with_its_marks_and_what_is_kept(ensemble: Memo
 
 def test_lag_is_what_is_committed_and_not_reported() -> None:
     known = Subscriber("billing", {0: 7, 1: 9}, {}, 0, 5000)
-    told = command.described(known, {0: 10, 1: 9}, {}, {}, 65_500)
-    assert [place["lag_transactions"] for place in told["partitions"]] == [3, 0]
-    assert told["silent_s"] == 60
+    reported = command.described(known, {0: 10, 1: 9}, {}, {}, 65_500)
+    assert [place["lag_transactions"] for place in reported["partitions"]] == [3, 0]
+    assert reported["silent_s"] == 60
 
 
 def test_removing_says_what_is_kept_no_more_and_a_dry_run_changes_nothing(ensemble: MemoryEnsemble, capsys: pytest.CaptureFixture[str]) -> None:

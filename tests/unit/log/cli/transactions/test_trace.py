@@ -89,13 +89,13 @@ async def test_a_replica_that_does_not_hold_it_is_part_of_the_answer(cluster: In
     await cluster.kill_storage("storage-1")
     asked = tracing._stored
 
-    async def rotten(channel: Any, request: pb.ReadRequest) -> Any:
+    async def corrupted(channel: Any, request: pb.ReadRequest) -> Any:
         answer = await asked(channel, request)
         if channel.address.startswith("storage-2") and isinstance(answer, tracing._Stored):
             return tracing._Stored(answer.record[:-1] + b"?", answer.append_time_ms)
         return answer
 
-    monkeypatch.setattr(tracing, "_stored", rotten)
+    monkeypatch.setattr(tracing, "_stored", corrupted)
     found = await traced(cluster, 0, 0)
     assert [(each.name, each.holds) for each in found.replicas] == [("storage-0", True), ("storage-1", False), ("storage-2", False)]
     assert found.replicas[1].reason is not None
@@ -172,15 +172,15 @@ async def test_programs_read_json_and_people_read_lines(cluster: InMemoryCluster
 
 
 @pytest.mark.parametrize(
-    ("held", "told"),
+    ("held", "reported"),
     [
         (TableVersion("t", 3, exact=True, mark=None), "t: version 3"),
         (TableVersion("t", 3, exact=False, mark=None), "t: version 3 or an older one that the table's log does not list any more"),
         (TableVersion("t", None, exact=True, mark=41), "t: not there yet, the table ends at transaction 41"),
     ],
 )
-def test_a_line_says_what_the_table_holds(held: TableVersion, told: str) -> None:
-    assert f"{held.path}: {command._version(held)}" == told
+def test_a_line_says_what_the_table_holds(held: TableVersion, reported: str) -> None:
+    assert f"{held.path}: {command._version(held)}" == reported
 
 
 def test_without_the_sink_a_table_is_refused_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ async def _outcome(future: Awaitable[Receipt]) -> Receipt | WaltzError:
 
 
 async def _unsent(client: WaltzClient, cluster: ScriptedCluster, **given: Any) -> asyncio.Future[Receipt]:
-    """An append of a partition that nobody owns."""
+    """An append of a partition without an owner."""
     await cluster.move(0, None)
     future = await client.append_nowait(0, b"x", **given)
     await asyncio.sleep(0.01)
@@ -171,7 +171,7 @@ def test_the_blocking_client_ends_appends_the_same_way() -> None:
 
 
 def _started(start: Callable[[], Awaitable[None]], coordinator: Callable[[], Awaitable[Coordinator]]) -> Callable[[], Awaitable[Coordinator]]:
-    """A coordinator whose cluster starts in the loop of whoever asks first."""
+    """A coordinator whose cluster starts in the loop of the first caller."""
     started: list[bool] = []
 
     async def connect() -> Coordinator:
@@ -228,7 +228,7 @@ async def test_a_resolve_of_another_process_leaves_the_client_alive(connect: Con
     found = await resolving
     receipts = await asyncio.gather(*in_flight)
     assert (await client.append(0, b"4")).transaction_id == receipts[-1].transaction_id + 1
-    for _ in range(3):  # as often as anybody wants, whether the client has mounted again or not
+    for _ in range(3):  # as often as needed, whether the client has mounted again or not
         assert await other.resolve(caught.value) == found
         assert await other.resolve(caught.value) == found
         await client.append(0, b"and on")

@@ -43,7 +43,7 @@ async def until(condition: Callable[[], bool]) -> None:
 # ---- outcomes ----------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_append_returns_where_the_transaction_stands(client: WaltzClient, cluster: ScriptedCluster) -> None:
+async def test_append_returns_the_position_of_the_transaction(client: WaltzClient, cluster: ScriptedCluster) -> None:
     first = await client.append(0, b"one", header=7)
     second = await client.append(0, b"two", header=-7)
     assert (first.partition, first.transaction_id, second.transaction_id) == (0, 0, 1)
@@ -123,7 +123,7 @@ async def test_append_many_goes_on_after_a_conflict(client: WaltzClient, cluster
 # ---- refused before anything is sent -------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_the_log_could_never_take_is_refused_before_it_is_sent(connect: Connect, cluster: ScriptedCluster) -> None:
+async def test_an_append_that_the_log_could_never_accept_is_refused_before_it_is_sent(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(record_bytes_max=100, locks_max=2)
     with pytest.raises(TransactionTooLarge, match="what=data size=101 limit=100"):
         await client.append(0, bytes(101))
@@ -203,7 +203,7 @@ async def test_a_refusal_that_asks_for_another_mount_is_followed(
     assert cluster.servers[0].mounts == 2
 
 
-async def test_full_storage_and_servers_limits_are_told(client: WaltzClient, cluster: ScriptedCluster) -> None:
+async def test_full_storage_and_servers_limits_are_reported(client: WaltzClient, cluster: ScriptedCluster) -> None:
     cluster.logs[0].faults.extend([Refuse(pb.REFUSAL_STORAGE_FULL), Refuse(pb.REFUSAL_TOO_LARGE)])
     with pytest.raises(NotAppended, match="storage is full"):
         await client.append(0, b"")
@@ -212,13 +212,13 @@ async def test_full_storage_and_servers_limits_are_told(client: WaltzClient, clu
     assert (await client.append(0, b"")).transaction_id == 0
 
 
-@pytest.mark.parametrize("tell", [True, False])
-async def test_appends_follow_the_partition_to_another_owner(client: WaltzClient, cluster: ScriptedCluster, tell: bool) -> None:
+@pytest.mark.parametrize("announce", [True, False])
+async def test_appends_follow_the_partition_to_another_owner(client: WaltzClient, cluster: ScriptedCluster, announce: bool) -> None:
     await client.append(0, b"0")
     cluster.logs[0].gate.clear()
     futures = [await client.append_nowait(0, b"%d" % n) for n in range(1, 100)]
     await until(lambda: cluster.logs[0].frames > 1)
-    moving = asyncio.create_task(cluster.move(0, 2, notify=tell))
+    moving = asyncio.create_task(cluster.move(0, 2, notify=announce))
     await asyncio.sleep(0.01)
     cluster.logs[0].gate.set()
     await moving
@@ -229,7 +229,7 @@ async def test_appends_follow_the_partition_to_another_owner(client: WaltzClient
     await until(lambda: cluster.servers[1].mounts == 1)
 
 
-async def test_appends_wait_while_nobody_owns_the_partition(client: WaltzClient, cluster: ScriptedCluster) -> None:
+async def test_appends_wait_while_the_partition_has_no_owner(client: WaltzClient, cluster: ScriptedCluster) -> None:
     await cluster.move(0, None)
     appended = asyncio.create_task(client.append(0, b"patient"))
     await asyncio.sleep(0.02)
@@ -265,13 +265,13 @@ async def test_a_resend_is_judged_by_its_first_mark(connect: Connect, cluster: S
     assert caught.value.winner == 1
 
 
-async def test_bytes_that_the_server_will_not_take_are_not_sent_for_ever(client: WaltzClient, cluster: ScriptedCluster) -> None:
+async def test_bytes_that_the_server_refuses_are_not_sent_again(client: WaltzClient, cluster: ScriptedCluster) -> None:
     original = cluster.logs[0].append
 
-    def rotten(frame: pb.AppendFrame, time_ms: int) -> pb.AppendResult:
+    def corrupted(frame: pb.AppendFrame, time_ms: int) -> pb.AppendResult:
         return original(pb.AppendFrame(lengths=frame.lengths, marks=frame.marks, records=frame.records[:-1] + b"?"), time_ms)
 
-    cluster.logs[0].append = rotten  # type: ignore[method-assign]
+    cluster.logs[0].append = corrupted  # type: ignore[method-assign]
     with pytest.raises(NotAppended, match="corrupt data"):
         await client.append(0, b"data")
     assert cluster.logs[0].frames == 3
@@ -389,20 +389,20 @@ async def test_a_silent_owner_is_left(connect: Connect, cluster: ScriptedCluster
 async def test_the_window_is_bounded_by_count_and_lets_appends_in_in_order(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(max_pending=10)
     cluster.logs[0].gate.clear()
-    taken: list[int] = []
+    accepted_marks: list[int] = []
     futures = {}
 
     async def submit(n: int) -> None:
         futures[n] = await client.append_nowait(0, b"%d" % n)
-        taken.append(n)
+        accepted_marks.append(n)
 
     tasks = [asyncio.create_task(submit(n)) for n in range(40)]
     await asyncio.sleep(0.02)
-    assert taken == list(range(10))
+    assert accepted_marks == list(range(10))
     cluster.logs[0].gate.set()
     await asyncio.gather(*tasks)
     await asyncio.gather(*futures.values())
-    assert taken == list(range(40))
+    assert accepted_marks == list(range(40))
     assert cluster.logs[0].data() == [b"%d" % n for n in range(40)]
 
 
@@ -455,7 +455,7 @@ async def test_sequences_that_are_used_up_go_on_under_another_client_id(client: 
     assert len(set(cluster.logs[0].sequences())) == 300
 
 
-async def test_resolve_keeps_its_deadline_where_nobody_owns_the_partition(connect: Connect, cluster: ScriptedCluster) -> None:
+async def test_resolve_keeps_its_deadline_if_the_partition_has_no_owner(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(request_timeout_s=60)
     await cluster.move(0, None)
     async with asyncio.timeout(5):
@@ -485,15 +485,15 @@ async def test_close_reports_what_it_cannot_wait_for_and_leaves_no_task(connect:
     await client.append_nowait(0, b"sent too")
     await asyncio.sleep(0.01)
     queued = await client.append_nowait(0, b"queued")
-    told: list[object] = []
+    reported: list[object] = []
     for future in (sent, queued):
-        future.add_done_callback(lambda done: told.append(done.exception()))
+        future.add_done_callback(lambda done: reported.append(done.exception()))
     await client.close()
     await asyncio.sleep(0)
-    assert [type(error) for error in told] == [OutcomeUnknown, NotAppended]
+    assert [type(error) for error in reported] == [OutcomeUnknown, NotAppended]
     cluster.logs[0].gate.set()
     await until(lambda: not {task for task in asyncio.all_tasks() - before if "waltz" in task.get_name()})
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 @pytest.mark.parametrize("at", ["flush", "end"])
@@ -531,7 +531,7 @@ async def test_a_close_that_is_cancelled_ends_everything_all_the_same(connect: C
     assert client._owners.coordinator is None
 
 
-async def test_an_append_that_got_room_just_as_all_ended_is_told_so(connect: Connect, cluster: ScriptedCluster) -> None:
+async def test_an_append_that_got_room_just_as_the_client_ended_fails(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(max_pending=1)
     cluster.logs[0].gate.clear()
     first = await client.append_nowait(0, b"first")

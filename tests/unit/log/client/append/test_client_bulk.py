@@ -1,4 +1,4 @@
-"""Appending much in one call: what is taken and how far ahead, what one result says of all of it, and what a break or an end leaves."""
+"""Appending much in one call: what is read and how far ahead, what one result says of all of it, and what a break or an end leaves."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_list_is_appended_in_order_with_one_result(client: WaltzClient, cluster: ScriptedCluster) -> None:
     await client.append(0, b"before")
-    told: list[Appended] = []
-    receipt = await client.append_bulk(0, [b"%d" % n for n in range(5000)], on_ack=told.append)
+    reported: list[Appended] = []
+    receipt = await client.append_bulk(0, [b"%d" % n for n in range(5000)], on_ack=reported.append)
     assert receipt.appended == [Appended(0, 5000, 1)]
     assert (receipt.partition, receipt.submitted, receipt.committed, receipt.failed) == (0, 5000, 5000, [])
     assert cluster.logs[0].data()[1:] == [b"%d" % n for n in range(5000)]
-    assert sum(each.length for each in told) == 5000
-    assert len(told) < 500, "callbacks are told of ranges"
+    assert sum(each.length for each in reported) == 5000
+    assert len(reported) < 500, "callbacks are told of ranges"
     assert [receipt.transaction_id(position) for position in (-1, 0, 4999, 5000)] == [None, 1, 5000, None]
 
 
-async def test_drafts_keep_their_headers_and_locks_and_each_stands_for_itself(client: WaltzClient, cluster: ScriptedCluster) -> None:
+async def test_drafts_keep_their_headers_and_locks_and_are_independent(client: WaltzClient, cluster: ScriptedCluster) -> None:
     await client.append(0, b"winner", write_locks=[Lock("x", 1)])
     failures: list[NotInLog] = []
     late = Draft(b"late", header=3, write_locks=[Lock("x", 1)], high_water_mark=-1)
@@ -56,15 +56,15 @@ async def test_drafts_keep_their_headers_and_locks_and_each_stands_for_itself(cl
         receipt.raise_failed()
 
 
-async def test_where_others_append_too_each_entry_is_told_its_own_id(connect: Connect, cluster: ScriptedCluster) -> None:
+async def test_each_entry_gets_its_own_id_while_other_clients_append(connect: Connect, cluster: ScriptedCluster) -> None:
     clients = [await connect(frame_bytes=4096) for _ in range(2)]
-    told: list[list[Appended]] = [[], []]
+    reported: list[list[Appended]] = [[], []]
     entries = [[b"%d:%d" % (who, number) for number in range(1500)] for who in range(2)]
-    receipts = await asyncio.gather(*(clients[who].append_bulk(0, entries[who], on_ack=told[who].append) for who in range(2)))
+    receipts = await asyncio.gather(*(clients[who].append_bulk(0, entries[who], on_ack=reported[who].append) for who in range(2)))
     log = cluster.logs[0].data()
     for who, receipt in enumerate(receipts):
         assert len(receipt.appended) > 1
-        for ranges in (receipt.appended, told[who]):
+        for ranges in (receipt.appended, reported[who]):
             found = {each.first + at: log[each.transaction_id + at] for each in ranges for at in range(each.length)}
             assert found == dict(enumerate(entries[who]))
         assert [log[receipt.transaction_id(position) or 0] for position in range(1500)] == entries[who]
@@ -100,7 +100,7 @@ async def test_an_asynchronous_generator_is_appended_too(client: WaltzClient, cl
     assert cluster.logs[1].data() == [b"%d" % n for n in range(20)]
 
 
-async def test_others_have_their_turn_while_much_is_taken(client: WaltzClient) -> None:
+async def test_other_tasks_run_while_many_entries_are_submitted(client: WaltzClient) -> None:
     turns = 0
 
     async def count() -> None:
@@ -116,7 +116,7 @@ async def test_others_have_their_turn_while_much_is_taken(client: WaltzClient) -
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_breaks_neither_lose_nor_repeat_an_entry(connect: Connect, cluster: ScriptedCluster, when: str) -> None:
+async def test_no_entry_is_lost_or_repeated_over_broken_connections(connect: Connect, cluster: ScriptedCluster, when: str) -> None:
     client = await connect(frame_bytes=4096)
     cluster.logs[0].faults.extend([None, Break(when), None, Break(when), Break(when)])  # type: ignore[arg-type]
     receipt = await client.append_bulk(0, [b"%d" % n for n in range(2000)])
@@ -124,23 +124,23 @@ async def test_breaks_neither_lose_nor_repeat_an_entry(connect: Connect, cluster
     assert cluster.logs[0].data() == [b"%d" % n for n in range(2000)]
 
 
-async def test_what_the_source_raises_is_raised_when_what_was_taken_is_decided(client: WaltzClient, cluster: ScriptedCluster) -> None:
-    told: list[Appended] = []
+async def test_an_error_of_the_source_is_raised_after_the_submitted_entries_are_decided(client: WaltzClient, cluster: ScriptedCluster) -> None:
+    reported: list[Appended] = []
 
     def failing() -> Iterator[bytes]:
         yield from (b"a", b"b")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await client.append_bulk(0, failing(), on_ack=told.append)
-    assert sum(each.length for each in told) == 2
+        await client.append_bulk(0, failing(), on_ack=reported.append)
+    assert sum(each.length for each in reported) == 2
     assert cluster.logs[0].data() == [b"a", b"b"]
     for nothing in (b"bytes", "text", 7, None):
         with pytest.raises(InvalidRequest, match="in bulk"):
             await client.append_bulk(0, nothing)
 
 
-async def test_taking_ends_with_the_first_deadline_that_passes(connect: Connect, cluster: ScriptedCluster) -> None:
+async def test_reading_the_source_ends_with_the_first_deadline_that_passes(connect: Connect, cluster: ScriptedCluster) -> None:
     client = await connect(max_pending=10, frame_bytes=4096)
     cluster.logs[0].gate.clear()
     read = 0
@@ -161,7 +161,7 @@ async def test_taking_ends_with_the_first_deadline_that_passes(connect: Connect,
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_taking_ends_where_the_client_was_closed(connect: Connect, asynchronous: bool) -> None:
+async def test_reading_the_source_ends_when_the_client_is_closed(connect: Connect, asynchronous: bool) -> None:
     client = await connect()
     bulk = client.bulk(0)
     await bulk.enqueue([b"before"])
@@ -227,7 +227,7 @@ async def test_what_is_not_acknowledged_can_be_listed(connect: Connect, cluster:
 
 
 async def test_a_callback_that_raises_changes_nothing(client: WaltzClient) -> None:
-    def careless(told: Appended) -> None:
+    def careless(reported: Appended) -> None:
         raise ZeroDivisionError
 
     assert (await client.append_bulk(0, [b"a", b"b"], on_ack=careless)).committed == 2

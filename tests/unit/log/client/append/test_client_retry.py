@@ -150,8 +150,8 @@ KEYS = st.lists(st.integers(0, 3), max_size=2)
 
 @given(st.lists(st.one_of(st.tuples(KEYS, KEYS, KEYS), st.integers(0, 30)), max_size=40))
 @settings(max_examples=200, deadline=None)
-def test_a_ticket_waits_exactly_while_somebody_ahead_sets_what_it_checks(steps: list[tuple[list[int], list[int], list[int]] | int]) -> None:
-    """Against a list of all that came, looked through anew at each step."""
+def test_a_ticket_waits_exactly_while_a_ticket_ahead_sets_what_it_checks(steps: list[tuple[list[int], list[int], list[int]] | int]) -> None:
+    """Against a list of all entries, searched again at each step."""
     admission = Admission()
     here: list[Ticket] = []
     for step in steps:
@@ -188,5 +188,5 @@ async def test_a_conflict_with_another_client_lets_those_who_wait_go_to_the_owne
     assert not admission.contested(second)
     declared.cancel()
     conflict = LockConflict(partition=0, winner=23)
-    admission.rejected(first, conflict.winner)  # its own: nobody else's
+    admission.rejected(first, conflict.winner)  # its own: no one else's
     assert not admission.contested(second)

@@ -78,24 +78,24 @@ def refusal(sent: int) -> NotAppended:
     return NotAppended(partition=4, reason="the replicas are full")
 
 
-async def test_attempts_that_all_met_conflicts_are_told_with_the_last_winner() -> None:
+async def test_attempts_that_all_met_conflicts_are_reported_with_the_last_winner() -> None:
     error = await ended(conflict, attempts=3)
     assert isinstance(error, GaveUpOnConflict)
     assert isinstance(error, LockConflict)
     assert (error.attempts, error.winner, error.limit) == (3, 30, "attempts")
     assert 0 <= error.elapsed_s < 5
-    told = f"partition=4 winner=30 attempts=3 elapsed_s={error.elapsed_s} limit=attempts"
-    assert str(error) == f"{GaveUpOnConflict.text}: {told}"
+    reported = f"partition=4 winner=30 attempts=3 elapsed_s={error.elapsed_s} limit=attempts"
+    assert str(error) == f"{GaveUpOnConflict.text}: {reported}"
     assert isinstance(error.__cause__, LockConflict)
 
 
-async def test_time_that_ran_out_is_told_as_such() -> None:
+async def test_a_timeout_is_reported_as_a_timeout() -> None:
     error = await ended(conflict, timeout_s=0.1, pause_s=1e9)
     assert isinstance(error, GaveUpOnConflict)
     assert (error.attempts, error.winner, error.limit) == (2, 20, "timeout_s")
 
 
-async def test_a_winner_that_is_not_applied_in_time_is_told_with_how_far_the_follower_came() -> None:
+async def test_a_winner_that_is_not_applied_in_time_is_reported_with_the_followers_mark() -> None:
     error = await ended(conflict, timeout_s=0.1, stuck=True)
     assert isinstance(error, GaveUpOnConflict)
     assert (error.attempts, error.winner, error.limit) == (1, 10, "timeout_s")
@@ -103,7 +103,7 @@ async def test_a_winner_that_is_not_applied_in_time_is_told_with_how_far_the_fol
     assert "applied=0" in str(error.__cause__)
 
 
-async def test_a_budget_that_is_spent_is_told_with_the_reason_of_the_last_attempt() -> None:
+async def test_a_spent_budget_is_reported_with_the_reason_of_the_last_attempt() -> None:
     error = await ended(lambda sent: conflict(sent) if sent == 1 else refusal(sent), budget=2)
     assert isinstance(error, GaveUp)
     assert isinstance(error, NotAppended)
@@ -111,7 +111,7 @@ async def test_a_budget_that_is_spent_is_told_with_the_reason_of_the_last_attemp
     assert str(error).startswith("gave up: not appended: the replicas are full: partition=4 attempts=4 elapsed_s=")
 
 
-async def test_a_client_that_is_closed_in_between_is_told() -> None:
+async def test_closing_the_client_in_between_is_reported() -> None:
     answers = iter([False, True])  # before it is sent, and after it failed
     error = await ended(refusal, closed=lambda: next(answers))
     assert isinstance(error, GaveUp)

@@ -21,8 +21,8 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import waltz_pb2 as pb
 
 
-def _answer(*committed: int, **told: Any) -> pb.ResolveResponse:
-    return pb.ResolveResponse(committed=struct.pack(f">{len(committed)}q", *committed), **told)
+def _answer(*committed: int, **reported: Any) -> pb.ResolveResponse:
+    return pb.ResolveResponse(committed=struct.pack(f">{len(committed)}q", *committed), **reported)
 
 
 def _search() -> Search:

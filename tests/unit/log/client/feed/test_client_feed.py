@@ -18,7 +18,7 @@ from waltz_log.transport import waltz_pb2 as pb
 Connect = Callable[..., Awaitable[WaltzClient]]
 
 
-async def take(client: WaltzClient, count: int, after: int = -1, *, data: bool = True) -> list[Transaction]:
+async def first_of(client: WaltzClient, count: int, after: int = -1, *, data: bool = True) -> list[Transaction]:
     found: list[Transaction] = []
     async with asyncio.timeout(5), aclosing(client.feed(0, after, data)) as feed:
         async for transaction in feed:
@@ -37,7 +37,7 @@ async def append(client: WaltzClient, count: int) -> None:
 
 async def test_a_feed_gives_every_transaction_with_its_data(client: WaltzClient) -> None:
     await append(client, 100)
-    found = await take(client, 100)
+    found = await first_of(client, 100)
     assert [(each.transaction_id, each.data, each.header) for each in found] == [(n, b"%d" % n, n) for n in range(100)]
     assert {each.client_id for each in found} == {client.client_id}
     assert [each.sequence for each in found] == list(range(1, 101))
@@ -46,7 +46,7 @@ async def test_a_feed_gives_every_transaction_with_its_data(client: WaltzClient)
 
 async def test_a_feed_starts_after_any_position_and_waits_for_more(client: WaltzClient) -> None:
     await append(client, 10)
-    waiting = asyncio.create_task(take(client, 5, after=7))
+    waiting = asyncio.create_task(first_of(client, 5, after=7))
     await asyncio.sleep(0.01)
     assert not waiting.done()
     await append(client, 3)
@@ -55,20 +55,20 @@ async def test_a_feed_starts_after_any_position_and_waits_for_more(client: Waltz
 
 async def test_a_feed_without_data_gives_headers(client: WaltzClient) -> None:
     await append(client, 5)
-    assert [(each.transaction_id, each.header, each.data) for each in await take(client, 5, data=False)] == [(n, n, b"") for n in range(5)]
+    assert [(each.transaction_id, each.header, each.data) for each in await first_of(client, 5, data=False)] == [(n, n, b"") for n in range(5)]
 
 
-@pytest.mark.parametrize("tell", [True, False])
+@pytest.mark.parametrize("announce", [True, False])
 async def test_a_feed_goes_on_over_changes_of_owner_without_gap_or_repeat(
-    client: WaltzClient, cluster: ScriptedCluster, network: MemoryNetwork, tell: bool
+    client: WaltzClient, cluster: ScriptedCluster, network: MemoryNetwork, announce: bool
 ) -> None:
-    reading = asyncio.create_task(take(client, 500))
+    reading = asyncio.create_task(first_of(client, 500))
     for n in range(5):
         await append(client, 100)
         if n % 2:
             network.cut(cluster.servers[n % 2].address)
             network.heal(cluster.servers[n % 2].address)
-        await cluster.move(0, 1 + (n + 1) % 2, notify=tell)
+        await cluster.move(0, 1 + (n + 1) % 2, notify=announce)
     assert [each.transaction_id for each in await reading] == list(range(500))
     assert cluster.servers[1].mounts > 1
 
@@ -123,7 +123,7 @@ def _empty(frame: pb.FeedFrame) -> None:
     frame.ClearField("blocks")
 
 
-def _rot(frame: pb.FeedFrame) -> None:
+def _corrupt(frame: pb.FeedFrame) -> None:
     spoiled = bytearray(frame.blocks[0].records)
     spoiled[37] ^= 1
     frame.blocks[0].records = bytes(spoiled)
@@ -139,7 +139,7 @@ def _rot(frame: pb.FeedFrame) -> None:
         (_garbage, ProtocolViolation),
         (_trailing, ProtocolViolation),
         (_empty, ProtocolViolation),
-        (_rot, CorruptData),
+        (_corrupt, CorruptData),
     ],
 )
 async def test_a_feed_that_is_not_what_the_log_holds_ends_with_an_error(
@@ -155,7 +155,7 @@ async def test_a_feed_that_is_not_what_the_log_holds_ends_with_an_error(
 
     cluster.servers[0].feed_frame = spoiled  # type: ignore[method-assign]
     with pytest.raises(error):
-        await take(client, 1)
+        await first_of(client, 1)
 
 
 async def test_a_frame_that_changed_on_its_way_is_asked_for_again(
@@ -169,11 +169,11 @@ async def test_a_frame_that_changed_on_its_way_is_asked_for_again(
         frames += 1
         frame = original(block, feed)
         if frames <= 2:
-            _rot(frame)
+            _corrupt(frame)
         return frame
 
     monkeypatch.setattr(cluster.servers[0], "feed_frame", spoiled)
-    assert [each.transaction_id for each in await take(client, 10)] == list(range(10))
+    assert [each.transaction_id for each in await first_of(client, 10)] == list(range(10))
     assert frames >= 3
 
 
@@ -189,25 +189,25 @@ async def test_headers_that_are_cut_off_end_the_feed(client: WaltzClient, cluste
 
     cluster.servers[0].feed_frame = spoiled  # type: ignore[method-assign]
     with pytest.raises(ProtocolViolation):
-        await take(client, 1, data=False)
+        await first_of(client, 1, data=False)
 
 
-async def test_positions_outside_the_log_are_told(client: WaltzClient, cluster: ScriptedCluster) -> None:
+async def test_positions_outside_the_log_are_reported(client: WaltzClient, cluster: ScriptedCluster) -> None:
     for _ in range(3):
         await append(client, 2)
     cluster.logs[0].trim(2)
     with pytest.raises(OutOfRange):
-        await take(client, 1)
+        await first_of(client, 1)
     with pytest.raises(OutOfRange):
-        await take(client, 1, after=6)
+        await first_of(client, 1, after=6)
     with pytest.raises(InvalidRequest):
-        await take(client, 1, after=-2)
-    assert (await take(client, 1, after=1))[0].transaction_id == 2
+        await first_of(client, 1, after=-2)
+    assert (await first_of(client, 1, after=1))[0].transaction_id == 2
 
 
 async def test_closing_the_client_ends_its_feeds(connect: Connect) -> None:
     client = await connect()
-    reading = asyncio.create_task(take(client, 1))
+    reading = asyncio.create_task(first_of(client, 1))
     await asyncio.sleep(0.01)
     await client.close()
     with pytest.raises(InvalidRequest, match="closed"):
@@ -217,7 +217,7 @@ async def test_closing_the_client_ends_its_feeds(connect: Connect) -> None:
 # ---- followers -----------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_follower_applies_in_order_and_tells_how_far(client: WaltzClient) -> None:
+async def test_a_follower_applies_in_order_and_reports_its_mark(client: WaltzClient) -> None:
     applied: list[int] = []
 
     async def apply(batch: list[Transaction]) -> None:
@@ -235,7 +235,7 @@ async def test_a_follower_applies_in_order_and_tells_how_far(client: WaltzClient
         await follower.wait(20)
 
 
-async def test_a_follower_that_fails_tells_whoever_waits(client: WaltzClient) -> None:
+async def test_all_callers_that_wait_for_a_failed_follower_get_its_error(client: WaltzClient) -> None:
     def apply(batch: list[Transaction]) -> None:
         raise ValueError("cannot apply")
 

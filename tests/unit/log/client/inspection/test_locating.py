@@ -13,7 +13,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 
 class Replica:
-    """A channel to a node that answers as it is told."""
+    """A channel to a node that answers as the test says."""
 
     def __init__(self, *answers: pb.LocateResponse | Exception) -> None:
         self.answers = list(answers)
@@ -61,7 +61,7 @@ async def test_replicas_are_asked_again_until_one_can_answer_and_partitions_begi
     assert (await ask({"c": c, "d": d}, Question(1, 9, (5,)), partition=1)).positions == (2,)
 
 
-async def test_what_every_replica_trimmed_is_out_of_range_and_nobody_at_all_is_unavailable() -> None:
+async def test_a_range_that_every_replica_trimmed_is_out_of_range_and_without_replicas_unavailable() -> None:
     gone = OutOfRange(partition=0, asked=2, first=9, last=50)
     with pytest.raises(OutOfRange):
         await ask({"a": Replica(gone), "b": Replica(gone)}, Question(1, 20, first=2, last=20), timeout_s=30)

@@ -1,4 +1,4 @@
-"""A bank on an SQL database, and processes that race on it: `python sql_bank.py URL COUNT` applies a log of so many transactions once told to go."""
+"""A bank on an SQL database, and processes that race on it: `python sql_bank.py URL COUNT` applies a log of so many transactions when it starts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def mark(engine: Engine) -> int:
 
 
 def race(engine: Engine, url: str) -> None:
-    """Two processes apply one log to one database at once; one is killed in the middle, twice, and another takes its place."""
+    """Two processes apply one log to one database at once; one is killed in the middle, twice, and another replaces it."""
     command = [sys.executable, __file__, url, str(RACE)]
     everybody = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     try:

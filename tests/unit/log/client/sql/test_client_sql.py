@@ -1,4 +1,5 @@
-"""Applications on SQL databases: exactly once whoever applies and whoever dies, the mark with the change, contexts on the database's state."""
+"""Applications on SQL databases: exactly once, whichever process applies and whichever dies, the mark with the change, contexts on the database's
+state."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def test_whatever_is_offered_again_each_transaction_is_applied_once_and_in_order
     asyncio.run(scenario())
 
 
-async def test_an_error_takes_the_change_and_the_mark_back_together(engine: Engine) -> None:
+async def test_an_error_rolls_back_the_change_and_the_mark_together(engine: Engine) -> None:
     class Failing(Bank):
         def apply_transaction(self, connection: Connection, partition: int, transaction: Transaction) -> None:
             super().apply_transaction(connection, partition, transaction)
@@ -140,7 +141,7 @@ async def test_the_database_of_another_cluster_is_refused(engine: Engine) -> Non
         await other.client_high_water_mark(0)
 
 
-async def test_a_database_that_is_locked_is_tried_again_and_not_for_ever(tmp_path: Path) -> None:
+async def test_a_locked_database_is_retried_a_limited_number_of_times(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'locked.db'}", connect_args={"timeout": 0})
     TABLES.create_all(engine)
     bank = await opened(engine)
@@ -218,7 +219,7 @@ async def test_a_database_that_was_restored_is_fed_again_from_its_mark(connect: 
             await asyncio.sleep(0.005)
 
 
-async def test_a_context_of_another_make_is_told_where_it_belongs(connect: Connect, engine: Engine) -> None:
+async def test_a_context_of_another_kind_is_refused_with_the_right_method(connect: Connect, engine: Engine) -> None:
     client = await connect()
     await client.mount(Bank(engine))
 
@@ -234,7 +235,7 @@ async def test_a_context_of_another_make_is_told_where_it_belongs(connect: Conne
         Deposit("ada", 1).execute(TransactionContext(0, -1, 1))
 
 
-async def test_what_a_context_writes_while_it_is_executed_is_taken_back(connect: Connect, engine: Engine) -> None:
+async def test_what_a_context_writes_during_its_execution_is_rolled_back(connect: Connect, engine: Engine) -> None:
     client = await connect()
     await client.mount(Bank(engine))
 

@@ -1,4 +1,5 @@
-"""The compacted view and then the log: nothing is missing and ids only rise, whatever is compacted and trimmed meanwhile and whoever answers."""
+"""The compacted view and then the log: nothing is missing and ids only rise, whatever is compacted and trimmed meanwhile and whichever replica
+answers."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def creation(cluster: MemoryCluster, coordinator: Any) -> Topic:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
-def test_partitions_take_raw_appends_again_wherever_the_creator_is_killed(after: bool) -> None:
+def test_partitions_accept_raw_appends_again_after_the_creator_is_killed_at_any_step(after: bool) -> None:
     left_pending: list[int] = []
 
     async def run(step: int) -> bool:

@@ -1,4 +1,4 @@
-"""Appends to topics and feeds of them, over a real cluster in memory: which partition, what stands in the log, what is refused and how."""
+"""Appends to topics and feeds of them, over a real cluster in memory: which partition, what is in the log, what is refused and how."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def create(cluster: InMemoryCluster, name: str, partitions: int = 3, **mor
     await cluster.create_topic(name, partitions, **more)
 
 
-async def take(feed: Any, count: int) -> list[TopicRecord]:
+async def first_of(feed: Any, count: int) -> list[TopicRecord]:
     found: list[TopicRecord] = []
     if not count:
         return found
@@ -70,11 +70,11 @@ async def test_a_keyed_append_goes_where_its_key_says_with_the_documented_envelo
     assert {receipt.partition for receipt in receipts} == {2, 3, 4}
     raw = [each.data async for each in aslice(client.feed(receipts[0].partition), 1)]
     assert raw == [b"\x01" + len(keys[0]).to_bytes(4, "big") + keys[0] + b"value of " + keys[0]]
-    found = await take(topic.feed(), 20)
+    found = await first_of(topic.feed(), 20)
     assert {(each.key, each.value, each.header) for each in found} == {(key, b"value of " + key, n) for n, key in enumerate(keys)}
     assert all(each.partition == topic.partition_of(each.key or b"") and not each.is_tombstone for each in found)
     one = topic.partition_of(keys[3])
-    assert [each.key for each in await take(topic.feed(one), 3)] == [key for key in keys if topic.partition_of(key) == one][:3]
+    assert [each.key for each in await first_of(topic.feed(one), 3)] == [key for key in keys if topic.partition_of(key) == one][:3]
     assert sum(mark + 1 for mark in (await topic.high_water_marks()).values()) == 20
 
 
@@ -87,7 +87,7 @@ async def aslice(source: Any, count: int) -> AsyncIterator[Any]:
             return
 
 
-async def test_without_keys_partitions_take_turns_unless_one_is_named(cluster: InMemoryCluster) -> None:
+async def test_without_keys_partitions_alternate_unless_one_is_named(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/clicks")
     topic = await (await cluster.client(FAST)).topic("shop/clicks")
     receipts = [await topic.append(b"%d" % n) for n in range(6)]
@@ -95,9 +95,9 @@ async def test_without_keys_partitions_take_turns_unless_one_is_named(cluster: I
     assert (await topic.append(b"there", partition=2)).partition == topic.log_partition(2)
     receipt = await topic.append(b"locked", partition=1, write_locks=[Lock("seat", 1)])
     assert receipt.partition == 1
-    found = await take(topic.feed(2, after=1), 1)
+    found = await first_of(topic.feed(2, after=1), 1)
     assert (found[0].key, found[0].value, found[0].partition) == (None, b"there", 2)
-    found = await take(topic.feed(after={0: 1, 1: 2}), 3)
+    found = await first_of(topic.feed(after={0: 1, 1: 2}), 3)
     assert sorted(each.partition for each in found) == [2, 2, 2]
 
 
@@ -123,8 +123,8 @@ async def test_what_does_not_fit_the_topic_is_refused_before_it_is_sent(cluster:
     await create(cluster, "shop/plain", 2)
     client = await cluster.client(FAST)
     topics = {name: await client.topic(f"shop/{name}") for name in ("keyed", "plain")}
-    for name, arguments, told in REFUSED:
-        with pytest.raises(InvalidRequest, match=told):
+    for name, arguments, reported in REFUSED:
+        with pytest.raises(InvalidRequest, match=reported):
             await topics[name].append(**{"value": b"v", **arguments})
     with pytest.raises(InvalidRequest, match="have no keys"):
         await topics["plain"].delete(b"k")
@@ -136,7 +136,7 @@ async def test_what_does_not_fit_the_topic_is_refused_before_it_is_sent(cluster:
     assert [await client.high_water_mark(partition) for partition in range(4)] == [-1] * 4
 
 
-async def test_a_name_that_is_not_there_is_told_with_the_nearest(cluster: InMemoryCluster) -> None:
+async def test_an_unknown_name_is_reported_with_the_nearest(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders")
     client = await cluster.client(FAST)
     with pytest.raises(NoSuchTopic, match="did you mean shop/orders") as raised:
@@ -146,14 +146,14 @@ async def test_a_name_that_is_not_there_is_told_with_the_nearest(cluster: InMemo
         await client.topic("orders")
 
 
-async def test_a_topic_that_is_deleted_is_told_to_all_who_use_it(cluster: InMemoryCluster) -> None:
+async def test_all_users_of_a_deleted_topic_learn_of_it(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", 2)
     await create(cluster, "shop/others", 2)
     client = await cluster.client(FAST)
     topic, other = await client.topic("shop/orders"), await client.topic("shop/others")
     again = await client.topic("shop/orders")
     await topic.append(b"before")
-    waiting = asyncio.create_task(take(topic.feed(), 2))
+    waiting = asyncio.create_task(first_of(topic.feed(), 2))
     await cluster.delete_topic("shop/orders")
     with pytest.raises(TopicDeleted, match="shop/orders"):
         await waiting
@@ -170,11 +170,11 @@ async def test_a_topic_that_is_deleted_is_told_to_all_who_use_it(cluster: InMemo
     assert (await anew.append(b"anew", partition=0)).transaction_id == 0
 
 
-async def test_a_deletion_is_told_also_when_the_session_that_watched_for_it_has_ended(cluster: InMemoryCluster) -> None:
+async def test_a_deletion_is_reported_also_after_the_watching_session_ended(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", 2)
     client = await cluster.client(FAST)
     topic = await client.topic("shop/orders")
-    waiting = asyncio.create_task(take(topic.feed(), 1))
+    waiting = asyncio.create_task(first_of(topic.feed(), 1))
     session = client._owners.coordinator
     assert isinstance(session, MemoryCoordinator)
     cluster.ensemble.expire(session)
@@ -213,7 +213,7 @@ async def test_a_handle_that_does_not_know_of_the_deletion_fetches_nothing_more(
     assert not topic.deleted, "the owner refused it, not this client"
 
 
-async def test_a_broken_envelope_is_told_with_its_place_and_never_passed_over(cluster: InMemoryCluster) -> None:
+async def test_a_broken_envelope_is_reported_with_its_position_and_never_skipped(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", 1, keyed=True)
     client = await cluster.client(FAST.model_copy(update={"topics": ("shop/orders",)}))
     topic = await client.topic("shop/orders")
@@ -226,7 +226,7 @@ async def test_a_broken_envelope_is_told_with_its_place_and_never_passed_over(cl
             found.append(record.value)
     assert found == [b"1"]
     assert raised.value.facts == {"topic": "shop/orders", "partition": 0, "transaction_id": bad.transaction_id}
-    assert [each.value for each in await take(topic.feed(0, after=bad.transaction_id), 1)] == [b"2"]
+    assert [each.value for each in await first_of(topic.feed(0, after=bad.transaction_id), 1)] == [b"2"]
 
 
 async def test_a_tombstone_is_a_key_without_a_value(cluster: InMemoryCluster) -> None:
@@ -238,7 +238,7 @@ async def test_a_tombstone_is_a_key_without_a_value(cluster: InMemoryCluster) ->
     assert receipt.partition == topic.log_partition(topic.partition_of(b"tea"))
     raw = [each async for each in aslice(client.feed(receipt.partition), 2)]
     assert (raw[1].data, raw[1].header) == (pack_keyed(b"tea", b""), 4)
-    assert [(each.value, each.is_tombstone) for each in await take(topic.feed(topic.partition_of(b"tea")), 2)] == [(b"12", False), (b"", True)]
+    assert [(each.value, each.is_tombstone) for each in await first_of(topic.feed(topic.partition_of(b"tea")), 2)] == [(b"12", False), (b"", True)]
 
 
 # ---- much at once ----------------------------------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ async def test_a_tombstone_is_a_key_without_a_value(cluster: InMemoryCluster) ->
 
 async def everything(topic: TopicHandle, count: int) -> dict[int, list[TopicRecord]]:
     found: dict[int, list[TopicRecord]] = {}
-    for record in await take(topic.feed(), count):
+    for record in await first_of(topic.feed(), count):
         found.setdefault(record.partition, []).append(record)
     return found
 
@@ -271,7 +271,7 @@ async def test_pairs_drafts_and_record_batches_land_in_their_partitions_in_the_o
     assert done.committed == 3
     place = done.place(1)
     assert place is not None
-    (ended,) = await take(topic.feed(place[0], after=place[1] - 1), 1)
+    (ended,) = await first_of(topic.feed(place[0], after=place[1] - 1), 1)
     assert (ended.key, ended.header, ended.is_tombstone) == (b"k1", 2, True)
 
     async def arriving() -> AsyncIterator[Any]:
@@ -281,15 +281,15 @@ async def test_pairs_drafts_and_record_batches_land_in_their_partitions_in_the_o
     assert (await topic.append_bulk(arriving())).committed == 3
 
 
-async def test_each_entry_stands_for_itself_and_failures_are_told_by_position(cluster: InMemoryCluster) -> None:
+async def test_each_entry_is_independent_and_failures_are_reported_by_position(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", keyed=True)
     await create(cluster, "shop/plain", 2)
     client = await cluster.client(FAST)
     topic = await client.topic("shop/orders")
-    told: list[int] = []
+    reported: list[int] = []
     entries = [(b"a", b"1"), b"no key", (b"b", b""), (b"c", bytes(2_000_000)), (b"d", None), (b"e",), (b"f", b"6")]
-    done = await topic.append_bulk(entries, on_error=lambda failure: told.append(failure.position))
-    assert [failure.position for failure in done.failed] == sorted(told) == [1, 2, 3, 5]
+    done = await topic.append_bulk(entries, on_error=lambda failure: reported.append(failure.position))
+    assert [failure.position for failure in done.failed] == sorted(reported) == [1, 2, 3, 5]
     assert (done.submitted, done.committed) == (7, 3)
     assert [done.place(position) is not None for position in range(7)] == [True, False, False, False, True, False, True]
     with pytest.raises(InvalidRequest):
@@ -309,7 +309,7 @@ async def test_each_entry_stands_for_itself_and_failures_are_told_by_position(cl
         await topic.append_bulk(pa.table({"data": ["x"]}))
 
 
-async def test_what_stands_behind_the_end_of_a_call_is_told_to_be_out_of_the_log(cluster: InMemoryCluster) -> None:
+async def test_entries_after_the_end_of_a_call_are_reported_as_not_in_the_log(cluster: InMemoryCluster) -> None:
     await create(cluster, "shop/orders", 2, keyed=True)
     topic = await (await cluster.client(FAST)).topic("shop/orders")
     await topic.append(b"v", key=b"warm")

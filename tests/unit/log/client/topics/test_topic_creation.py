@@ -1,4 +1,5 @@
-"""A topic takes empty partitions only; what others hold is shown, kept or discarded as somebody says; and partitions of deleted topics come back."""
+"""A topic accepts only empty partitions; what others hold is shown, kept or discarded as the caller says; and partitions of deleted topics come
+back."""
 
 from __future__ import annotations
 
@@ -198,7 +199,7 @@ def test_raw_appends_to_a_topics_partition_are_refused_and_to_others_go_on() -> 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_appends_that_race_the_creation_are_refused_or_make_it_fail(seed: int) -> None:
-    """Whatever a raw client is told is in the log is not the topic's, and nothing of it is lost."""
+    """Whatever a raw client learns is in the log is not the topic's, and nothing of it is lost."""
 
     async def run() -> None:
         cluster = cluster_of(1, servers=2, delay_s=lambda: 0.001)
@@ -282,7 +283,7 @@ def test_a_creation_that_died_holds_up_appends_until_it_is_repeated_or_given_up(
     run_in_virtual_time(run())
 
 
-def test_an_owner_that_comes_after_the_judgement_lets_nobody_append_either() -> None:
+def test_an_owner_that_opens_after_the_check_accepts_no_appends_either() -> None:
     """The owner that judged the partition dies, and the next one's catalogue was read before."""
 
     async def run() -> None:
@@ -317,7 +318,7 @@ def test_an_owner_that_comes_after_the_judgement_lets_nobody_append_either() -> 
 
 
 @pytest.mark.parametrize("type", ["regular", "compaction"])
-def test_partitions_of_a_deleted_topic_are_used_again_and_nobody_takes_new_data_for_old(type: str) -> None:
+def test_partitions_of_a_deleted_topic_are_used_again_and_new_data_is_not_mistaken_for_old(type: str) -> None:
     async def run() -> None:
         cluster = cluster_of(1, servers=1)
         await cluster.start()
@@ -374,7 +375,7 @@ async def _report(session: Any, name: str, mark: int) -> None:
     await report_marks(session, name, {0: mark}, 0)
 
 
-def test_a_handle_that_has_not_heard_of_the_deletion_neither_appends_to_the_next_topic_nor_reads_it() -> None:
+def test_a_stale_handle_of_a_deleted_topic_cannot_append_to_the_next_topic_or_read_it() -> None:
     """The server judges: the name is the same, the topic is another one."""
 
     async def run() -> None:

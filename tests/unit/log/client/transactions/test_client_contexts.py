@@ -46,10 +46,10 @@ class Counters(Application):
 
 
 class Increment(Context):
-    def __init__(self, application: Counters, key: bytes, *, told: bool = False) -> None:
+    def __init__(self, application: Counters, key: bytes, *, reported: bool = False) -> None:
         self.application = application
         self.key = key
-        self.told = told
+        self.reported = reported
         self.events: list[str] = []
         self.before: Callable[[TransactionContext], Awaitable[None]] | None = None
 
@@ -57,7 +57,7 @@ class Increment(Context):
         return len(self.key) % count
 
     def locks(self) -> list[Lock] | None:
-        return [Lock("key", self.key.decode())] if self.told else None
+        return [Lock("key", self.key.decode())] if self.reported else None
 
     async def execute(self, tx: TransactionContext) -> None:
         self.events.append(f"execute {tx.attempt}")
@@ -85,7 +85,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_context_is_told_of_its_completion_and_then_of_its_application(client: WaltzClient) -> None:
+async def test_a_context_learns_of_its_completion_and_then_of_its_application(client: WaltzClient) -> None:
     application = Counters()
     await client.mount(application)
     context = Increment(application, b"a")
@@ -209,17 +209,17 @@ async def test_a_context_is_executed_again_after_it_has_seen_who_was_faster(conn
     assert application.counts == {(1, b"a"): 2}
 
 
-@pytest.mark.parametrize("told", [False, True])
-async def test_contexts_of_one_client_that_want_one_lock_are_not_refused_by_the_log(client: WaltzClient, told: bool) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+async def test_contexts_of_one_client_that_want_one_lock_are_not_refused_by_the_log(client: WaltzClient, reported: bool) -> None:
     application = Counters()
     await client.mount(application)
-    contexts = [Increment(application, b"abc"[: number % 3 + 1], told=told) for number in range(120)]
+    contexts = [Increment(application, b"abc"[: number % 3 + 1], reported=reported) for number in range(120)]
     await asyncio.gather(*[await client.submit(context) for context in contexts])
     assert sorted(application.counts.values()) == [40, 40, 40]
     events = [event for context in contexts for event in context.events]
     assert not [event for event in events if event.startswith("lock failure")]
     executions = sum(event.startswith("execute") for event in events)
-    assert executions == 120 if told else executions <= 240
+    assert executions == 120 if reported else executions <= 240
 
 
 async def test_a_context_that_its_own_client_overtook_while_it_was_executed_is_executed_again_and_not_refused(client: WaltzClient) -> None:
@@ -365,7 +365,7 @@ async def test_an_application_that_does_not_go_on_ends_its_partition_alone(clien
     assert application.counts == {(1, b"a"): 3, (0, b"bb"): 1}
 
 
-async def test_an_application_ahead_of_the_log_is_told_so(client: WaltzClient) -> None:
+async def test_an_application_ahead_of_the_log_is_refused(client: WaltzClient) -> None:
     application = Counters()
     application.marks[1] = 7
     await client.mount(application)
@@ -415,7 +415,7 @@ async def test_flush_waits_for_contexts_too(client: WaltzClient) -> None:
     assert all(task.done() for task in tasks)
 
 
-async def test_close_tells_contexts_what_is_known_of_them_and_leaves_no_task(connect: Connect, cluster: ScriptedCluster) -> None:
+async def test_close_reports_the_outcome_of_contexts_and_leaves_no_task(connect: Connect, cluster: ScriptedCluster) -> None:
     before = asyncio.all_tasks()
     client = await connect(close_timeout_s=0.05)
     application = Counters()
@@ -434,7 +434,7 @@ async def test_close_tells_contexts_what_is_known_of_them_and_leaves_no_task(con
             await asyncio.sleep(0.001)
 
 
-async def test_a_context_that_is_cancelled_while_it_is_applied_is_told_of_its_completion_alone(client: WaltzClient) -> None:
+async def test_a_context_cancelled_during_its_application_learns_only_of_its_completion(client: WaltzClient) -> None:
     class Slow(Counters):
         applying = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Every parser of core and storage on any bytes and on damaged valid ones; `make fuzz` looks further (verification/fuzz/parser_targets.py)."""
+"""Every parser of core and storage on any bytes and on damaged valid ones; `make fuzz` searches further (verification/fuzz/parser_targets.py)."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_parser_takes_any_bytes(name: str) -> None:
+def test_a_parser_accepts_or_refuses_any_bytes(name: str) -> None:
     @settings(max_examples=SLOW_TARGETS.get(name, 150), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.one_of(damaged(SEEDS[name]), st.binary(max_size=200)))
     @example(b"")
-    def takes(data: bytes) -> None:
+    def accepts(data: bytes) -> None:
         TARGETS[name](data)
 
-    takes()
+    accepts()
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_parser_takes_what_once_broke_it(name: str) -> None:
+def test_a_parser_accepts_or_refuses_what_once_broke_it(name: str) -> None:
     for data in [*SEEDS[name], *(path.read_bytes() for path in sorted((KEPT / name).glob("*")))]:
         TARGETS[name](data)
 
@@ -61,7 +61,7 @@ def test_what_is_kept_belongs_to_a_target() -> None:
     assert set(SEEDS) == set(TARGETS)
 
 
-def test_a_parser_that_takes_a_wrong_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parser_that_accepts_a_wrong_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = SEEDS["record"][1]
     wrong = seed[:-1] + bytes([seed[-1] ^ 1])
     parser_targets.record(wrong)

@@ -117,7 +117,7 @@ def test_conflicts_are_counted_by_their_lock_and_those_of_forgotten_locks_apart(
     table = LockTable(floor=10, entries_max=1000)
     table.judge([10, 10], _counts((1, 0, 0), (1, 0, 0)), [7, 8], 11)
     table.judge([11, 10, 11], _counts((1, 1, 0), (0, 1, 0), (1, 0, 0)), [7, 8, 7, 9], 13)  # 8 was written by 12, 7 by 11; 9 is free
-    table.judge([9], _counts((1, 0, 0)), [99], 14)  # nobody remembers 99
+    table.judge([9], _counts((1, 0, 0)), [99], 14)  # not remembered: 99
     statistics = table.statistics()
     assert (statistics.conflicts, statistics.floor_conflicts, statistics.floor) == (3, 1, 10)
     assert {(hot.key, hot.times) for hot in statistics.hottest} == {(8, 1), (7, 1), (99, 1)}
@@ -125,7 +125,7 @@ def test_conflicts_are_counted_by_their_lock_and_those_of_forgotten_locks_apart(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 40), max_size=400), st.integers(1, 8))
-def test_hot_keys_never_count_too_low_nor_higher_than_their_error_and_miss_none_above_it(keys: list[int], kept: int) -> None:
+def test_counts_of_hot_keys_stay_within_their_error_and_no_key_above_it_is_missed(keys: list[int], kept: int) -> None:
     hot, exact = HotKeys(kept), Counter(keys)
     for key in keys:
         hot.add(key)

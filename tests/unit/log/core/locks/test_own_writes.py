@@ -41,7 +41,7 @@ def test_own_writes_are_known_and_no_write_of_another_is_missed(frames: list[tup
             for position, (_, flag, write, read, append) in enumerate(rows):
                 mark = marks[position]
                 above = [number for lock, number, who in writes if lock in (*write, *read) and number > mark and not (flag and who == client)]
-                older = bool(write or read) and mark < 5  # before the table was made somebody may have written anything
+                older = bool(write or read) and mark < 5  # before the table was made another writer may have written anything
                 if above or older:
                     assert position in rejected, (position, above)
                     if above:
@@ -73,7 +73,7 @@ def test_an_append_lock_does_not_hide_the_write_of_another() -> None:
     assert table.judge([1], b"\0\1\0", [7], 3, 1, b"\1").accepted == [0]
 
 
-def test_what_was_found_out_for_one_client_is_not_taken_for_another() -> None:
+def test_what_was_found_for_one_client_is_not_used_for_another() -> None:
     table = LockTable(floor=0, entries_max=100)
     write, read = b"\1\0\0", b"\0\1\0"
     assert table.judge([0], write, [7], 1, 1, b"\1").accepted == [0]
@@ -82,7 +82,7 @@ def test_what_was_found_out_for_one_client_is_not_taken_for_another() -> None:
 
 
 def test_below_what_is_remembered_the_floor_is_the_reason_and_not_what_the_client_wrote_itself() -> None:
-    """A transaction that was on its way when its partition was handed over: somebody else may have written up to the floor, nobody did after it."""
+    """A transaction that was on its way when its partition was handed over: another client may have written up to the floor, no one did after it."""
     table = LockTable(floor=13, entries_max=100)
     assert table.judge([13], ONE, [7], 14, 1, b"\1").accepted == [0]
     assert table.judge([12], ONE, [7], 15, 1, b"\1").rejected == [(0, 13)], "14 is its own"
@@ -100,8 +100,8 @@ def test_an_append_lock_of_another_is_a_write() -> None:
 
 
 def test_every_transaction_of_a_full_window_may_conflict_without_holding_up_the_others() -> None:
-    """A client comes back after another wrote all its locks. Each of its transactions is looked up, and none of them looks through what was kept:
-    that took milliseconds for each, so that a server stood still for a minute."""
+    """A client comes back after another wrote all its locks. Each of its transactions is looked up, and none of them searches what was kept:
+    it cost milliseconds for each, so that a server stood still for a minute."""
     table = LockTable(floor=0, entries_max=1_000_000)
     locks, portion = list(range(100, 100 + LOCKS_KEPT)), 4096
     for client, first in ((1, 1), (2, LOCKS_KEPT + 1)):

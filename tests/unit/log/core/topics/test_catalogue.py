@@ -86,7 +86,7 @@ def test_a_deleted_topics_log_partitions_are_used_again_once_they_are_released()
     assert Catalogue.from_bytes(found.to_bytes()) == found
 
 
-def test_a_pending_topic_has_its_log_partitions_and_nobody_finds_it() -> None:
+def test_a_pending_topic_has_its_log_partitions_and_cannot_be_opened() -> None:
     about = {"type": "regular", "partitions": 2, "pool": range(8), "now_ms": 5}
     found, orders = Catalogue().reserved(ORDERS, **about)
     assert found.topics == {}
@@ -164,7 +164,7 @@ def test_a_policy_that_cannot_be_is_refused_by_name(name: str, value: object) ->
     ("name", "value"),
     [("retention_ms", HOUR_MS + 59 * 60_000), ("retention_ms", -1), ("flush_period_ms", 2), ("flush_bytes", FLUSH_BYTES_MAX), ("retention_bytes", 0)],
 )
-def test_the_edges_of_policies_are_taken(name: str, value: int) -> None:
+def test_the_limits_of_policies_are_accepted(name: str, value: int) -> None:
     assert getattr(Policies().changed({name: value}), name) == value
 
 

@@ -22,7 +22,7 @@ def made(catalogue: Catalogue, **more: Any) -> tuple[Catalogue, Any]:
     return catalogue.with_new(REGIONS, **about)
 
 
-def test_a_property_of_a_range_takes_the_place_of_the_topics_for_its_partitions_alone() -> None:
+def test_a_property_of_a_range_replaces_the_topics_only_for_its_partitions() -> None:
     _, topic = made(Catalogue())
     assert topic.properties == {"owner": "shop", "allow-read": "all"}
     assert [topic.properties_of(partition)["allow-read"] for partition in range(8)] == ["emea"] * 4 + ["apac"] * 4

@@ -20,7 +20,7 @@ def test_ids_are_the_documented_ones() -> None:
 
 
 @pytest.mark.parametrize("text", ["a/b", "alex_gallego-007/1234", "A-Z_0-9/x"])
-def test_names_of_letters_digits_dashes_and_underscores_are_taken(text: str) -> None:
+def test_names_of_letters_digits_dashes_and_underscores_are_valid(text: str) -> None:
     assert str(TopicName.parse(text)) == text
 
 

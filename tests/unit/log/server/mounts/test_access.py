@@ -36,7 +36,7 @@ def test_principals_are_named_by_properties_and_without_them_any_principal_may()
 @pytest.mark.parametrize(
     "properties", [{"allow-reed": "ada"}, {"allow-read": ""}, {"allow-read": "ada,,bob"}, {"allow-append": "a da"}, {"allow-read": "waltz/cluster"}]
 )
-def test_a_property_of_access_that_would_keep_out_nobody_or_everybody_by_mistake_is_refused(properties: dict[str, str]) -> None:
+def test_an_access_property_that_matches_no_principal_or_all_by_mistake_is_refused(properties: dict[str, str]) -> None:
     with pytest.raises(InvalidSetting):
         check_access_properties(properties)
     with pytest.raises(InvalidSetting):
@@ -73,7 +73,7 @@ async def known(cluster: InMemoryCluster, partition: int = 0) -> None:
     async with asyncio.timeout(20):
         ((server, _),) = cluster.servers.values()
         ((node, _),) = cluster.storages.values()
-        while server._topics.of(partition) is None or (told := node.access.of(partition)) is None or told.topic != "shop/secret":
+        while server._topics.of(partition) is None or (reported := node.access.of(partition)) is None or reported.topic != "shop/secret":
             await asyncio.sleep(0.005)
 
 
@@ -208,9 +208,9 @@ async def test_the_owner_copies_a_restricted_partition_to_a_replica_that_comes_b
         async with asyncio.timeout(30):
             while cluster.storages["storage-2"][0].statistics().partitions[0].last_transaction_id < 21:
                 await asyncio.sleep(0.01)
-        told = cluster.storages["storage-2"][0].access.of(0)
-        assert told is not None
-        assert (told.topic, told.readers, len(told.token)) == ("shop/secret", ("both", "reader"), 16)
+        reported = cluster.storages["storage-2"][0].access.of(0)
+        assert reported is not None
+        assert (reported.topic, reported.readers, len(reported.token)) == ("shop/secret", ("both", "reader"), 16)
 
 
 async def test_who_was_mounted_before_the_topic_was_made_is_sent_away(cluster: InMemoryCluster) -> None:

@@ -37,7 +37,7 @@ def test_the_partition_that_holds_most_gives_first() -> None:
     assert quiet.window.first_transaction_id == 0
     assert busy.window.first_transaction_id > 0
     assert 9_000 < budget.held_bytes <= 10_000
-    # A partition that comes takes its share from who has more than that, and from nobody else.
+    # A new partition gets its share only from partitions that have more than that.
     third = PartitionMemory(budget)
     for number in range(200):
         third.append(_block(5 * number, 5))
@@ -75,7 +75,7 @@ def test_runs_that_were_read_go_before_the_newest_blocks() -> None:
     assert budget.held_bytes <= 20_000
 
 
-def test_memory_that_is_closed_gives_everything_back_and_takes_nothing_more() -> None:
+def test_closed_memory_releases_everything_and_accepts_nothing_more() -> None:
     budget = Budget(1000)
     memory, frames = PartitionMemory(budget), PartitionFrames(budget)
     memory.append(_block(0, 5))
@@ -87,7 +87,7 @@ def test_memory_that_is_closed_gives_everything_back_and_takes_nothing_more() ->
     frames.remember(Run((_block(0, 5),)))
     kept = frames.make(RECORDS, [_block(0, 5)], 4)
     assert budget.held_bytes == 0
-    # Also where somebody holds on to it: a client that does not read keeps what it was mounted on.
+    # Also where a caller keeps a reference to it: a client that does not read keeps what it was mounted on.
     assert memory.window.find(4) is None
     assert memory.runs.find(4) is None
     assert memory.window.last_transaction_id == 4

@@ -1,4 +1,4 @@
-"""Feeds of one owner: over the hand-over between memory and replicas, shared by readers, and in bounded memory whoever is slow."""
+"""Feeds of one owner: over the hand-over between memory and replicas, shared by readers, and in bounded memory with any slow reader."""
 
 from __future__ import annotations
 
@@ -149,10 +149,10 @@ def test_equal_readers_cost_the_replicas_and_the_encoder_once(feed: pb.FeedMode.
 
         assert await asyncio.gather(*(one() for _ in range(10))) == [301] * 10
         assert len(reads) == len(set(reads)), "something was read twice"
-        told = _statistics(cluster)["feed"]
-        assert told["frames_made"] - made <= len(reads) + 2
-        assert told["frames_shared"] >= 9 * len(reads)
-        assert told["joined"] > 0
+        reported = _statistics(cluster)["feed"]
+        assert reported["frames_made"] - made <= len(reads) + 2
+        assert reported["frames_shared"] >= 9 * len(reads)
+        assert reported["joined"] > 0
         await _end(cluster, client)
 
     run_in_virtual_time(scenario())

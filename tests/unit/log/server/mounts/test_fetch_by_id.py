@@ -100,7 +100,7 @@ def test_what_the_owner_has_in_memory_is_not_read_from_a_replica_and_the_rest_is
     _scenario(run)
 
 
-def test_many_ids_take_few_requests_and_each_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ids_need_few_requests_and_each_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[int] = []
     answer = LogServer._transactions
 

@@ -1,4 +1,4 @@
-"""Reads of a session that ends under them: whoever waits is told, and nothing is read any more."""
+"""Reads of a session that ends under them: callers that wait learn it, and nothing is read any more."""
 
 from __future__ import annotations
 

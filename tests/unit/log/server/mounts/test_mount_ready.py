@@ -1,4 +1,4 @@
-"""When a mount takes appends: from the moment its client may know of it, which may be before the owner's own write returns."""
+"""When a mount accepts appends: from the moment its client may know of it, which may be before the owner's own write returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waltz_log.transport.methods import PROTOCOL_VERSION, ServedMountStream
 
 
 class _SlowToReturn:
-    """The message is out, and whoever sent it does not know yet."""
+    """The message is out, and its sender does not know yet."""
 
     def __init__(self) -> None:
         self.sent: list[pb.ServerMessage] = []

@@ -1,4 +1,4 @@
-"""Mounts that are not to be: who asks a partition that is being given away, and who comes late for a client that is mounted anew already."""
+"""Mounts that are not to be: who asks a partition that is being given away, and who comes late for a client that is already mounted again."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 COUNT = 60
 READ_S = 0.1
-"""For each block: all of them take far longer than `REQUEST_S`."""
+"""For each block: all of them last far longer than `REQUEST_S`."""
 
 REQUEST_S = 1.0
 

@@ -56,10 +56,10 @@ def test_a_server_talks_with_clients_of_other_versions_as_far_as_they_overlap(mo
         # a newer client that still accepts ours, an old one that names no lowest
         assert (await _mounted(cluster, highest=2, lowest=1)).protocol_version == 1
         assert (await _mounted(cluster, highest=1, lowest=0)).protocol_version == 1
-        for highest, lowest, told in ((3, 2, "versions 2 to 3"), (2, 0, "version 2"), (0, 0, "version 0")):
+        for highest, lowest, reported in ((3, 2, "versions 2 to 3"), (2, 0, "version 2"), (0, 0, "version 0")):
             with pytest.raises(ProtocolViolation) as refused:
                 await _mounted(cluster, highest=highest, lowest=lowest)
-            assert f"the client speaks {told}, this server version 1" in str(refused.value)
+            assert f"the client speaks {reported}, this server version 1" in str(refused.value)
         monkeypatch.setattr(versions, "SPOKEN", Versions(1, 2))
         assert (await _mounted(cluster, highest=1, lowest=0)).protocol_version == 1
         assert (await _mounted(cluster, highest=2, lowest=0)).protocol_version == 2

@@ -1,4 +1,4 @@
-"""Hot locks with a deep pipeline: every transaction gets in, none is computed more than twice on average, and a client alone meets nobody."""
+"""Hot locks with a deep pipeline: every transaction gets in, none is computed more than twice on average, and a client alone meets no conflict."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ async def _hot(clients: int, workers: int, each: int, *, declared: bool) -> tupl
 
         return apply
 
-    def told(key: int) -> Sequence[Lock]:
+    def reported(key: int) -> Sequence[Lock]:
         return [Lock("counter", key)]
 
     made = [await cluster.connect(seed=number) for number in range(clients)]
     followers = [await client.follow(0, applying(mine)) for client, mine in zip(made, counts, strict=True)]
 
     def incrementing(number: int) -> Any:
-        options: dict[str, Any] = {"locks": told} if declared else {}
+        options: dict[str, Any] = {"locks": reported} if declared else {}
 
         @made[number].transactional(followers[number], attempts=1000, timeout_s=120, **options)
         def increment(tx: Any, key: int) -> None:
             nonlocal executions
             executions += 1
-            tx.append(b"%d=%d" % (key, counts[number].get(key, 0) + 1), write_locks=told(key))
+            tx.append(b"%d=%d" % (key, counts[number].get(key, 0) + 1), write_locks=reported(key))
 
         return increment
 

@@ -1,4 +1,4 @@
-"""LockQueues for locks: who is told of a rejection, when, and of whom."""
+"""LockQueues for locks: who learns of a rejection, when, and of whom."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_no_rejection_is_answered_before_its_winner_is_decided() -> None:
 
 def test_those_who_do_not_come_back_hold_up_the_others_for_a_few_turns_only() -> None:
     queues = _queues(*range(100))
-    told = []
+    reported = []
     now_s = 0.0
     while queues.waiting:
-        told.append(len(queues.due(10, {LOCK: 10}.__getitem__, now_s)))
+        reported.append(len(queues.due(10, {LOCK: 10}.__getitem__, now_s)))
         now_s += TURN_S
-    assert told == [1, 2, 4, 8, 16, 32, 37]
+    assert reported == [1, 2, 4, 8, 16, 32, 37]
     # a commit makes it one at a time again
     queues = _queues(*range(100))
     queues.due(10, {LOCK: 10}.__getitem__, 0.0)

@@ -1,4 +1,4 @@
-"""What the status tells of locks that transactions meet at."""
+"""What the status says of locks that transactions meet at."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_the_status_shows_conflicts_and_names_the_hottest_locks_as_the_client_ha
         locks = json.loads(json.dumps(found.servers[0].status))["partitions"]["1"]["locks"]
         assert (locks["conflicts"], locks["floor_conflicts"], locks["entries"]) == (7, 0, 2)
         assert [(each["lock"], each["conflicts"]) for each in locks["hottest"]] == [(lock_hash(hot).hex(), 5), (lock_hash(warm).hex(), 2)]
-        told = io.StringIO()
-        show(found, Console(file=told, width=200))
-        line = next(line for line in told.getvalue().splitlines() if lock_hash(hot).hex() in line)
+        reported = io.StringIO()
+        show(found, Console(file=reported, width=200))
+        line = next(line for line in reported.getvalue().splitlines() if lock_hash(hot).hex() in line)
         assert line.split()[:4] == ["1", "7", "0", "2"]
         assert f"{lock_hash(hot).hex()} (5), {lock_hash(warm).hex()} (2)" in line
         await asyncio.gather(client.close(), cluster.stop())

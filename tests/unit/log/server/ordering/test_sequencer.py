@@ -100,13 +100,13 @@ def test_a_record_above_the_limit_is_refused_alone() -> None:
 
 def test_corruption_a_foreign_client_and_torn_columns_end_only_their_own_stream() -> None:
     bad = _Client(8)
-    rotten = _frame(bad, [(0, b"abc", 99, [])])
-    rotten.records = rotten.records[:-1] + bytes([rotten.records[-1] ^ 1])
+    corrupted = _frame(bad, [(0, b"abc", 99, [])])
+    corrupted.records = corrupted.records[:-1] + bytes([corrupted.records[-1] ^ 1])
     foreign = _frame(_Client(9), [(0, b"abc", 99, [])])
     foreign.appender = bad
     torn = _frame(bad, [(0, b"abc", 99, [1])])
     torn.locks = torn.locks[:-1]
-    for frame in (rotten, foreign, torn, _frame(bad, [(0, b"a", 99, [])], partition=4)):
+    for frame in (corrupted, foreign, torn, _frame(bad, [(0, b"a", 99, [])], partition=4)):
         good = _Client(7)
         result = _sequencer().sequence([frame, _frame(good, [(0, b"x", 99, [])])], 0)
         assert [appender for appender, _ in result.broken] == [bad]
@@ -134,10 +134,12 @@ def _outcome(frames: list[tuple[list[tuple[int, bytes, int, list[int]]], int, in
         if rows[0][0] == 11:
             made.generation = 2  # whatever the records say
         result = sequencer.sequence([made], 5)
-        told = {name: [(appender.client_id, *rest) for appender, *rest in getattr(result, name)] for name in ("committed", "rejected", "refused")}
+        reported = {name: [(appender.client_id, *rest) for appender, *rest in getattr(result, name)] for name in ("committed", "rejected", "refused")}
         broken = [(appender.client_id, str(error)) for appender, error in result.broken]
         block = None if result.block is None else asdict(result.block)
-        outcomes.append((told, broken, block, result.holders, sequencer.next_id, {each.client_id: each.last_sequence for each in clients.values()}))
+        outcomes.append(
+            (reported, broken, block, result.holders, sequencer.next_id, {each.client_id: each.last_sequence for each in clients.values()})
+        )
     return outcomes
 
 

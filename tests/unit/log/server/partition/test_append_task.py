@@ -1,4 +1,4 @@
-"""The queue of a partition: what is told when, and that nothing a client sends ends more than its own stream."""
+"""The queue of a partition: what is reported when, and that nothing a client sends ends more than its own stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from waltz_log.transport import waltz_pb2 as pb
 
 
 class _Store:
-    """Commits when it is told to."""
+    """Commits when the test says so."""
 
     def __init__(self) -> None:
         self.committed = 9
@@ -150,14 +150,14 @@ async def test_blocks_in_flight_are_bounded_and_the_queue_builds_the_next(bench:
 async def test_while_moving_appends_are_refused_with_an_answer_and_corruption_ends_its_stream_alone(bench: Any) -> None:
     task, store = bench
     task.moving = True
-    mount, rotten = _Mount(), _Mount()
+    mount, corrupted = _Mount(), _Mount()
     await task.submit(mount, _frame(4))
     junk = _frame(5)
     junk.records = b"junk"
-    await task.submit(rotten, junk)
+    await task.submit(corrupted, junk)
     await _settled()
     assert mount.answers[0].refused == [(4, pb.REFUSAL_MOVING)]
-    assert isinstance(rotten.failed, CorruptData)
+    assert isinstance(corrupted.failed, CorruptData)
     assert store.blocks == []
 
 

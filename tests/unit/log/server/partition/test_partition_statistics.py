@@ -33,9 +33,9 @@ def test_the_last_id_goes_on_and_the_number_of_appended_transactions_starts_agai
             await client.append(0, b"second")
         found = _statistics(cluster)
         assert (found.last_transaction_id, found.appended_transactions, found.committed) == (6, 2, 6)
-        told = to_json(found)
-        assert (told["last_transaction_id"], told["appended_transactions"]) == (6, 2)
-        assert "appended" not in told
+        reported = to_json(found)
+        assert (reported["last_transaction_id"], reported["appended_transactions"]) == (6, 2)
+        assert "appended" not in reported
         await asyncio.gather(client.close(), cluster.stop())
 
     run_in_virtual_time(scenario())

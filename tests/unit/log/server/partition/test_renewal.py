@@ -170,7 +170,7 @@ def test_a_renewal_waits_for_a_moment_at_which_it_is_short(when: str) -> None:
 
 
 def test_a_checkpoint_that_retention_asks_for_renews_the_session_once() -> None:
-    """Retention looks again only after a minute; until then appends do not each begin a session."""
+    """Retention checks again only after a minute; until then appends do not each begin a session."""
 
     async def scenario() -> None:
         cluster = await _cluster(checkpoint_transactions=1000)
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_retention_asks_for_renews_the_session_once() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_storage_that_dies_during_renewals_costs_nobody_anything() -> None:
+def test_a_storage_node_that_dies_during_renewals_affects_no_client() -> None:
     """One after another is killed and comes back while sessions follow each other every few blocks."""
 
     async def scenario() -> None:

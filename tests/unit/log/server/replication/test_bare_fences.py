@@ -24,7 +24,7 @@ async def _metadata(cluster: MemoryCluster) -> PartitionMetadata:
 
 
 async def _open(cluster: MemoryCluster, name: str, session: int, token: bytes = STRANGER) -> None:
-    """As anybody who reaches the storage node can."""
+    """As any caller that reaches the storage node can."""
     coordinator = cluster.ensemble.session()
     entry, parameters = await coordinator.get(f"{STORAGE_NODES}/{name}"), await coordinator.get(CLUSTER)
     assert entry is not None

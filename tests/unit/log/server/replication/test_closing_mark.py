@@ -156,7 +156,7 @@ def test_copies_restored_within_a_closed_session_cannot_outvote_what_it_recorded
         assert not found.votes
         recovery.report(name, 5, found)
     assert recovery.resolved == 9
-    assert recovery.source(9) == []  # both wait until somebody who has it comes back
+    assert recovery.source(9) == []  # both wait until a replica that has it comes back
     voted = Recovery(0, PartitionMetadata(2, 7, dict.fromkeys("abc", ReplicaState(7, None))), ("a", "b", "c"))
     for name in "ab":
         voted.report(name, 5, voted.classify(name, ReplicaReport(7, 3, 5)))

@@ -1,4 +1,4 @@
-"""Who belongs to another cluster is refused by its key, whoever meets whom."""
+"""A node of another cluster is refused by its key, whichever side meets it."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_a_storage_node_of_another_cluster_is_no_replica_and_no_source_of_repair
             await client.append(0, bytes([number]))
             await asyncio.sleep(0.02)
         ((server, _),) = cluster.servers.values()
-        told = to_json(server.statistics())["partitions"]["0"]["replicas"]["storage-2"]
-        assert "cluster" in told["error"]
-        assert str(OTHER) in told["error"]
+        reported = to_json(server.statistics())["partitions"]["0"]["replicas"]["storage-2"]
+        assert "cluster" in reported["error"]
+        assert str(OTHER) in reported["error"]
         assert foreign.storages["foreign-0"][0].statistics().partitions == ()
         seen = await survey(session, cluster.network, "memory")
         assert {each.name: each.answers for each in seen.storages} == {"storage-0": True, "storage-1": True, "storage-2": False}

@@ -20,7 +20,7 @@ def _alarming(logs: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("lives_on", [False, True], ids=["killed", "lives on"])
 def test_a_lost_coordinator_session_is_no_error(lives_on: bool) -> None:
-    """Of a server that owns partitions and is the cluster's manager; it goes on until somebody makes it anew."""
+    """Of a server that owns partitions and is the cluster's manager; it goes on until a server creates it again."""
 
     async def scenario() -> None:
         cluster = MemoryCluster(partitions=2, servers=2)

@@ -1,4 +1,4 @@
-"""Replicas without room: what clients and operators are told, and that nothing stays refused when there is room again."""
+"""Replicas without room: what clients and operators see, and that nothing stays refused when there is room again."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_waits_in_the_queue_is_refused_too_and_none_of_it_gets_into_the_log
 
 
 def test_replicas_that_had_no_room_to_recover_accept_appends_when_they_have_recovered() -> None:
-    """They have nothing to refuse or take any more then: that they caught up must say it."""
+    """They have nothing to refuse or accept any more then: that they caught up must say it."""
 
     async def scenario() -> None:
         cluster = MemoryCluster(servers=1)
@@ -104,9 +104,9 @@ def test_the_status_names_full_replicas() -> None:
         await client.append(0, b"second")
         await _until(lambda: "full" in _states(cluster))
         found = await survey(cluster.ensemble.session(), cluster.network, "memory/test")
-        told = io.StringIO()
-        show(found, Console(file=told, width=200))
-        assert "storage-0 live, storage-1 full, storage-2 live" in told.getvalue()
+        reported = io.StringIO()
+        show(found, Console(file=reported, width=200))
+        assert "storage-0 live, storage-1 full, storage-2 live" in reported.getvalue()
         for _ in range(20):  # also while it is tried again
             assert _states(cluster).count("full") == 1
             await asyncio.sleep(0.013)

@@ -1,4 +1,4 @@
-"""Partitions that are added to a log in use: who gets them, who learns of them, and that nobody else notices."""
+"""Partitions that are added to a log in use: who gets them, who learns of them, and that no other client notices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 6), st.integers(0, 40))
-def test_what_is_there_stays_and_the_new_ones_fill_up_whoever_holds_fewest(partitions: int, storages: int, replication: int, added: int) -> None:
+def test_existing_replicas_stay_and_new_ones_go_to_the_nodes_with_the_fewest(partitions: int, storages: int, replication: int, added: int) -> None:
     names = [f"s{n}" for n in range(storages)]
     replication = min(replication, storages)
     before = place_replicas(partitions, names, replication)

@@ -55,10 +55,10 @@ def on_disk(cluster: MemoryCluster) -> dict[str, int]:
 
 
 def unsynced(cluster: MemoryCluster) -> tuple[int, int]:
-    """Acknowledged and not on disk: as the owner tells it, and the replica that has most of it."""
+    """Acknowledged and not on disk: as the owner reports it, and the replica that has most of it."""
     ((server, _),) = cluster.servers.values()
-    told = [node.statistics().partitions[0].unsynced_transactions for node, _ in cluster.storages.values()]
-    return to_json(server.statistics())["partitions"]["0"]["in_memory"], max(told)
+    reported = [node.statistics().partitions[0].unsynced_transactions for node, _ in cluster.storages.values()]
+    return to_json(server.statistics())["partitions"]["0"]["in_memory"], max(reported)
 
 
 def now_s() -> float:
@@ -110,17 +110,17 @@ def test_an_append_is_answered_when_a_majority_has_received_it_and_synced_within
     in_cluster(scenario)
 
 
-async def start_anew(cluster: MemoryCluster, *names: str) -> None:
+async def start_again(cluster: MemoryCluster, *names: str) -> None:
     for name in names:
         await cluster.start_storage(name)
 
 
 async def appended(client: WaltzClient, count: int) -> list[bytes]:
-    """Told as received, and only that; the whole log afterwards."""
-    told = [f"{number}".encode() for number in range(count)]
-    for data in told:
+    """Reported as received, and only that; the whole log afterwards."""
+    reported = [f"{number}".encode() for number in range(count)]
+    for data in reported:
         assert (await client.append(0, data)).durability == "quorum_memory"
-    return [b"the first", *told]
+    return [b"the first", *reported]
 
 
 def test_nothing_is_answered_that_no_majority_has_received() -> None:
@@ -142,7 +142,7 @@ def test_one_machine_and_the_owner_die_while_another_lags_and_nothing_is_lost() 
         log = await appended(client, 5)
         await cluster.kill_server("server-0")
         await cluster.kill_storage("storage-0")
-        await start_anew(cluster, "storage-0", "storage-2")
+        await start_again(cluster, "storage-0", "storage-2")
         assert set(on_disk(cluster).values()) == {0}  # and one has more, in memory
         await cluster.start_server("server-0")
         assert (await client.append(0, b"next")).transaction_id == 6
@@ -151,13 +151,13 @@ def test_one_machine_and_the_owner_die_while_another_lags_and_nothing_is_lost() 
     in_cluster(scenario)
 
 
-def test_two_of_three_that_lost_their_memory_take_it_from_the_third() -> None:
+def test_two_of_three_that_lost_their_memory_copy_from_the_third() -> None:
     async def scenario(cluster: MemoryCluster, client: WaltzClient) -> None:
         log = await appended(client, 5)
         await cluster.kill_server("server-0")
         for name in STORAGES[:2]:
             await cluster.kill_storage(name)
-        await start_anew(cluster, *STORAGES[:2])
+        await start_again(cluster, *STORAGES[:2])
         await cluster.start_server("server-0")
         assert (await client.append(0, b"next")).transaction_id == 6
         assert await read(client, 7) == [*log, b"next"]
@@ -170,7 +170,7 @@ def test_while_its_owner_lives_all_machines_may_die() -> None:
         log = await appended(client, 5)
         for name in STORAGES:
             await cluster.kill_storage(name)
-        await start_anew(cluster, *STORAGES)
+        await start_again(cluster, *STORAGES)
         assert await read(client, 6) == log
         await until(lambda: set(on_disk(cluster).values()) == {5})
 
@@ -186,7 +186,7 @@ def test_the_owner_and_all_machines_die_and_the_window_is_lost_and_no_more() -> 
         await cluster.kill_server("server-0")
         for name in STORAGES:
             await cluster.kill_storage(name)
-        await start_anew(cluster, *STORAGES)
+        await start_again(cluster, *STORAGES)
         await cluster.start_server("server-0")
         assert (await client.append(0, b"another under its id")).transaction_id == 6
         assert await read(client, 7) == [*log, b"another under its id"]
@@ -201,7 +201,7 @@ def test_a_server_that_is_stopped_leaves_nothing_unsynced() -> None:
         await cluster.stop_server("server-0")
         for name in STORAGES:
             await cluster.kill_storage(name)
-        await start_anew(cluster, *STORAGES)
+        await start_again(cluster, *STORAGES)
         await cluster.start_server("server-0")
         assert await read(client, 6) == log
 
@@ -229,9 +229,9 @@ def test_a_failed_sync_in_the_background_is_final() -> None:
         cluster.disks["storage-0"].before = fail
         await appended(client, 5)
         await asyncio.sleep(PERIOD_S + 1)
-        told = {name: node.statistics().partitions[0] for name, (node, _) in cluster.storages.items()}
-        assert (told["storage-0"].last_transaction_id, told["storage-1"].last_transaction_id) == (0, 5)
-        assert "input/output error" in str(told["storage-0"].failed)
+        reported = {name: node.statistics().partitions[0] for name, (node, _) in cluster.storages.items()}
+        assert (reported["storage-0"].last_transaction_id, reported["storage-1"].last_transaction_id) == (0, 5)
+        assert "input/output error" in str(reported["storage-0"].failed)
         syncs = len(cluster.disks["storage-0"].operations)
         await appended(client, 5)
         await asyncio.sleep(PERIOD_S + 1)
@@ -333,12 +333,12 @@ def test_a_flush_says_what_it_cannot_know() -> None:
         await cluster.kill_server("server-0")
         for name in STORAGES:
             await cluster.kill_storage(name)
-        await start_anew(cluster, *STORAGES)
+        await start_again(cluster, *STORAGES)
         await cluster.start_server("server-0")
         with pytest.raises(Unavailable, match="not known to be on disk"):
             await client.flush()
         await asyncio.sleep(1)
-        await client.flush()  # it is told once
+        await client.flush()  # it is reported once
         assert (await client.append(0, b"next")).transaction_id == 1
         await client.flush()
         assert await read(client, 2) == [b"the first", b"next"]
@@ -380,13 +380,13 @@ def test_trusting_a_replica_that_lost_its_memory_is_noticed(monkeypatch: pytest.
     with pytest.raises(AssertionError):
         test_one_machine_and_the_owner_die_while_another_lags_and_nothing_is_lost()
     with pytest.raises(AssertionError):
-        test_two_of_three_that_lost_their_memory_take_it_from_the_third()
+        test_two_of_three_that_lost_their_memory_copy_from_the_third()
 
 
 def test_not_waiting_for_replicas_that_are_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "awaits_absent", lambda *_: False)
     with pytest.raises(AssertionError):
-        test_two_of_three_that_lost_their_memory_take_it_from_the_third()
+        test_two_of_three_that_lost_their_memory_copy_from_the_third()
 
 
 def test_answering_before_a_majority_received_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

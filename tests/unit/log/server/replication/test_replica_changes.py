@@ -1,4 +1,4 @@
-"""Replicas that are added, removed and replaced while clients append: nobody notices, and what cannot be is refused."""
+"""Replicas that are added, removed and replaced while clients append: no client notices, and what cannot be is refused."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from waltz_log.testing.virtual_time import run_in_virtual_time
 async def _change(
     cluster: MemoryCluster, *, add: str | None = None, remove: str | None = None, force: bool = False, wait_s: float = 60.0
 ) -> list[str]:
-    told: list[str] = []
+    reported: list[str] = []
     change = ReplicaChange(0, add, remove, force)
-    await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, report=told.append)
-    return told
+    await change_replicas(cluster.ensemble.session(), cluster.network, "memory/test", change, wait_s=wait_s, report=reported.append)
+    return reported
 
 
 async def _replicas(cluster: MemoryCluster) -> tuple[tuple[str, ...], set[str]]:
@@ -71,8 +71,8 @@ async def _append_on(client: WaltzClient, done: asyncio.Event) -> list[int]:
 
 def test_a_replica_is_added_and_another_removed_under_load() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
-        told = await _change(cluster, add="storage-3")
-        assert any("storage-3 holds" in line and "transactions" in line for line in told)
+        reported = await _change(cluster, add="storage-3")
+        assert any("storage-3 holds" in line and "transactions" in line for line in reported)
         assert await _replicas(cluster) == (
             ("storage-0", "storage-1", "storage-2", "storage-3"),
             {"storage-0", "storage-1", "storage-2", "storage-3"},
@@ -91,8 +91,8 @@ def test_all_replicas_are_replaced_one_after_another_under_load(alive: bool) -> 
             if not alive:
                 await cluster.kill_storage(old)
                 await asyncio.sleep(0.1)
-            told = await _change(cluster, add=new, remove=old)
-            steps = [line for line in told if "becomes" in line]
+            reported = await _change(cluster, add=new, remove=old)
+            steps = [line for line in reported if "becomes" in line]
             assert len(steps) == (2 if alive else 1)
         assert set((await _replicas(cluster))[0]) == {"storage-2", "storage-3", "storage-4"}
         assert (await _replicas(cluster))[1] == {"storage-2", "storage-3", "storage-4"}
@@ -104,8 +104,8 @@ def test_one_replica_becomes_two_and_three_and_one_again_under_load() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         assert (await _replicas(cluster))[0] == ("storage-0",)
         for count, name in ((2, "storage-1"), (3, "storage-2")):
-            told = await _change(cluster, add=name)
-            assert any(f"{name} holds" in line for line in told)
+            reported = await _change(cluster, add=name)
+            assert any(f"{name} holds" in line for line in reported)
             held = tuple(f"storage-{n}" for n in range(count))
             assert await _replicas(cluster) == (held, set(held))
         for left in (("storage-1", "storage-2"), ("storage-2",)):
@@ -119,7 +119,7 @@ def test_one_replica_becomes_two_and_three_and_one_again_under_load() -> None:
 
 
 def test_a_second_replica_that_fills_slowly_delays_no_other_and_loses_nothing_when_the_owner_changes() -> None:
-    """Until it holds everything the first one alone takes appends, whoever the owner is; given up, it is forgotten."""
+    """Until it holds everything the first one alone accepts appends, with any owner; given up, it is forgotten."""
 
     async def run() -> None:
         cluster = MemoryCluster(servers=1, storages=1)
@@ -176,8 +176,8 @@ def test_what_would_break_the_majority_is_refused_and_changes_nothing() -> None:
         with pytest.raises(InvalidRequest, match=r"would have 2 replicas, storage-0, storage-2: .*--force"):
             await _change(cluster, remove="storage-1")
         assert await _replicas(cluster) == before
-        told = await _change(cluster, remove="storage-1", force=True)  # the one that is gone may go
-        assert any(line.startswith("warning: partition 0 would have 2 replicas") for line in told)
+        reported = await _change(cluster, remove="storage-1", force=True)  # the one that is gone may go
+        assert any(line.startswith("warning: partition 0 would have 2 replicas") for line in reported)
         assert (await client.append(0, b"y")).transaction_id == 1
         await client.close()
         await cluster.stop()
@@ -209,9 +209,9 @@ def test_a_change_that_was_interrupted_goes_on_and_another_one_waits_for_it() ->
     run_in_virtual_time(run())
 
 
-def test_a_replica_that_was_taken_away_gives_what_only_it_and_one_other_still_hold() -> None:
-    """Between the look at the replicas and the change of one of them, another lost its disk, and the owner died: of those that are assigned now, one
-    has something. The session before decides with its own replicas, and the new ones take over when a majority of them can."""
+def test_a_removed_replica_supplies_what_only_it_and_one_other_still_hold() -> None:
+    """Between the inspection of the replicas and the change of one of them, another lost its disk, and the owner died: of those that are assigned
+    now, one has something. The session before decides with its own replicas, and the new ones replace them when a majority of them can."""
 
     async def run() -> None:
         cluster = MemoryCluster(servers=1)

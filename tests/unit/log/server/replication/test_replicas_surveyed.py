@@ -38,9 +38,9 @@ async def _until(cluster: MemoryCluster, holds: Callable[[dict[str, str]], bool]
 
 
 def _table(found: Survey) -> str:
-    told = io.StringIO()
-    command.show(found, Console(file=told, width=250))
-    return told.getvalue()
+    reported = io.StringIO()
+    command.show(found, Console(file=reported, width=250))
+    return reported.getvalue()
 
 
 def _run(scenario: Callable[[MemoryCluster], Coroutine[Any, Any, None]], **arguments: Any) -> None:
@@ -90,9 +90,9 @@ def test_a_replica_whose_stored_data_is_damaged_is_corrupt() -> None:
         await cluster.start_server("server-0")
         found = await _until(cluster, lambda states: [states[f"storage-{n}"] for n in range(3)] == ["live", "corrupt", "live"])
         assert found.ready
-        told = _table(found)
-        assert "storage-1 corrupt" in told
-        assert "corrupt data" in told, "and why"
+        reported = _table(found)
+        assert "storage-1 corrupt" in reported
+        assert "corrupt data" in reported, "and why"
 
     _run(scenario)
 

@@ -1,4 +1,4 @@
-"""A coordinator that was set back to an older state: its replicas know better, and nobody goes on from what it says (decision 35)."""
+"""A coordinator that was set back to an older state: its replicas know better, and no owner continues from what it says (decision 35)."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ FIRST = PartitionMetadata(1, 1, {"a": ReplicaState(1, None), "b": ReplicaState(1
         (CLOSED, "a", ReplicaReport(6, 101, 101), 6),  # its mark is above the one at which the session closed
         (OPEN, "a", ReplicaReport(6, 60, 200, grew_as_member=True), None),
         (OPEN, "b", ReplicaReport(6, 60, 200, grew_as_member=True), 6),
-        (TAKEN, "b", ReplicaReport(6, 60, 200, grew_as_member=True), 6),  # two sessions took a number since and did nothing
+        (TAKEN, "b", ReplicaReport(6, 60, 200, grew_as_member=True), 6),  # two sessions used a number since and did nothing
         (TAKEN, "b", ReplicaReport(6, 60, 200), None),  # they copied to it
         (CLOSED, "new", ReplicaReport(6, 100, 100), None),  # made clean, and its owner died before it was recorded
         (CLOSED, "new", ReplicaReport(6, 90, 91, grew_as_member=True), 6),
@@ -273,7 +273,7 @@ async def _change(cluster: MemoryCluster, add: str | None = None, remove: str | 
 
 @pytest.mark.parametrize("attempts", [0, 8])
 def test_replicas_that_were_replaced_since_the_backup_do_not_open_the_partition(attempts: int) -> None:
-    """However many session numbers were taken while nodes were down."""
+    """However many session numbers were used while nodes were down."""
 
     async def main() -> None:
         cluster = MemoryCluster(servers=1, storages=3)

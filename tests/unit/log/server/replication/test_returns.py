@@ -28,7 +28,7 @@ def now_s() -> float:
 @pytest.mark.parametrize("down_s", [0.3, 7.0, 60.0])
 @pytest.mark.parametrize("opened", [True, False])
 def test_a_partition_goes_on_within_a_second_after_a_majority_is_reached_again(down_s: float, opened: bool) -> None:
-    """The nodes did not restart: nothing registers anew."""
+    """The nodes did not restart: nothing registers again."""
 
     async def run() -> None:
         cluster = MemoryCluster(servers=0, settings=SETTINGS)
@@ -86,7 +86,7 @@ def test_one_refused_connection_right_after_a_registration_costs_no_long_pause()
 
 
 def test_a_server_started_again_at_its_address_does_not_wait_for_its_dead_coordinator_session() -> None:
-    """The session of the process that was killed lives on; after ZooKeeper was started anew even for the whole timeout once more."""
+    """The session of the process that was killed lives on; after ZooKeeper was started again even for the whole timeout once more."""
 
     async def run() -> None:
         cluster = MemoryCluster(servers=0, settings=SETTINGS)

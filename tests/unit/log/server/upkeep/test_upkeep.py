@@ -1,4 +1,4 @@
-"""Retention, subscribers and compaction in a whole cluster: what goes, what stays, who is told, and what late and emptied replicas get."""
+"""Retention, subscribers and compaction in a whole cluster: what goes, what stays, who is informed, and what late and emptied replicas get."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Kept(MemoryCluster):
         await change_catalogue(self.session, lambda found: found.without(NAME))
 
     def held(self, name: str) -> tuple[int, int]:
-        """First and last transaction that the node has; (-1, -1) before anybody asked it."""
+        """First and last transaction that the node has; (-1, -1) before the first question."""
         store = self.storages[name][0]._partitions.get(0)
         return (-1, -1) if store is None else (store.log.first_id, store.log.tail.last_id)
 
@@ -361,10 +361,10 @@ async def test_nothing_goes_that_a_subscriber_has_not_read_until_it_reports_or_i
         (place,) = await partition_facts(cluster.session, cluster.network, "memory/test", topic)
         assert (place["held_by"], place["first_retained"]) == ("subscriber gone-for-long", cluster.held("storage-0")[0])
         assert place["subscribers"]["gone-for-long"] == {"mark": 25, "lag_transactions": 34}
-        told = await subscriber_facts(cluster.session, cluster.network, "memory/test", now_ms=1 << 50)
-        assert [(each["name"], each["partitions"][0]["lag_transactions"]) for each in told] == [("gone-for-long", 34), ("reader", 0)]
-        assert told[0]["partitions"][0]["topic"] == "shop/orders/0"
-        assert told[0]["silent_s"] > 1_000_000
+        reported = await subscriber_facts(cluster.session, cluster.network, "memory/test", now_ms=1 << 50)
+        assert [(each["name"], each["partitions"][0]["lag_transactions"]) for each in reported] == [("gone-for-long", 34), ("reader", 0)]
+        assert reported[0]["partitions"][0]["topic"] == "shop/orders/0"
+        assert reported[0]["silent_s"] > 1_000_000
         await subscribers.remove("gone-for-long")
         await until(lambda: cluster.held("storage-0")[0] > 40)
         with pytest.raises(InvalidRequest, match="no such subscriber"):
@@ -408,7 +408,7 @@ class Between:
 
 
 async def register_between(moment: int, *, slowly: bool) -> None:
-    """At one moment of a round that trims; `slowly`: the round goes on while the subscriber has written and not looked yet."""
+    """At one moment of a round that trims; `slowly`: the round goes on while the subscriber has written and not read yet."""
     async with kept() as (cluster, client):
         await fill(client)
         own = cluster.ensemble.session()
@@ -417,7 +417,7 @@ async def register_between(moment: int, *, slowly: bool) -> None:
         registering: list[asyncio.Future[None]] = []
         look = own.get
 
-        async def look_late(path: str, *, latest: bool = False) -> Any:
+        async def check_late(path: str, *, latest: bool = False) -> Any:
             if path.startswith("/store/retained"):
                 await asyncio.sleep(4 * ROUND_S)
             return await look(path, latest=latest)
@@ -431,7 +431,7 @@ async def register_between(moment: int, *, slowly: bool) -> None:
 
         async def act() -> None:
             if slowly:
-                own.get = look_late  # type: ignore[method-assign]
+                own.get = check_late  # type: ignore[method-assign]
                 registering.append(asyncio.ensure_future(register()))
                 await asyncio.sleep(0.01)
             else:
@@ -585,18 +585,18 @@ async def test_corruption_in_an_unread_view_is_found_by_the_scrub_and_repaired_f
         await fill_keyed(client, log)
         await until(lambda: all(node.views.bound(0) == 80 for node, _ in cluster.storages.values()))
         await asyncio.sleep(3 * ROUND_S)
-        rotten = {"storage-0": ".wal", "storage-1": ".index", "storage-2": "metadata"}
-        for name, part in rotten.items():
+        corrupted = {"storage-0": ".wal", "storage-1": ".index", "storage-2": "metadata"}
+        for name, part in corrupted.items():
             node = cluster.storages[name][0]
             flip(cluster.disks[name], "shop/orders/0", part)
             object.__setattr__(node, "settings", node.settings.model_copy(update={"scrub_bytes_per_s": 1 << 20, "scrub_pause_s": 1.0}))
             node.start_scrub(None)
 
-        def mended() -> bool:
-            told = [node.statistics().scrub for node, _ in cluster.storages.values()]
-            return all(each is not None and (each.found, each.repaired, each.damaged_segments) == (1, 1, 0) for each in told)
+        def repaired_logs() -> bool:
+            reported = [node.statistics().scrub for node, _ in cluster.storages.values()]
+            return all(each is not None and (each.found, each.repaired, each.damaged_segments) == (1, 1, 0) for each in reported)
 
-        await until(mended, 60.0)
+        await until(repaired_logs, 60.0)
         for name in cluster.storages:
             assert plain((await cluster.view(name))[1]) == fold(log)
             assert [report.findings for report in verify_views(cluster.disks[name])] == [()]

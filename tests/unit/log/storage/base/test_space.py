@@ -14,7 +14,7 @@ def test_no_message_names_a_negative_number_of_bytes() -> None:
     disk = SimulatedDisk()
     disk.total = 1000
     space = DiskSpace(disk, warn_free_bytes=900, refuse_free_bytes=800)
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as reported:
         for size in (150, 5000):
             with pytest.raises(StorageFull) as refused:
                 disk.total -= 100
@@ -33,6 +33,6 @@ def test_no_message_names_a_negative_number_of_bytes() -> None:
         assert space.poll() == "ample"
         with pytest.raises(StorageFull):
             space.require(50_000, partition=0)
-    assert len(told) >= 3
-    assert all(each["free_bytes"] >= 0 for each in told)
-    assert [each["free_bytes"] for each in told if each["state"] == "refusing"] == [900, 10_000]
+    assert len(reported) >= 3
+    assert all(each["free_bytes"] >= 0 for each in reported)
+    assert [each["free_bytes"] for each in reported if each["state"] == "refusing"] == [900, 10_000]

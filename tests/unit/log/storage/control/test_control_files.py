@@ -190,7 +190,7 @@ def test_a_crash_at_any_step_of_growth_leaves_the_old_count_or_the_new_and_every
     assert fails > 8
 
 
-def test_files_that_grew_in_use_keep_old_marks_and_take_new_ones_and_a_failure_in_between_is_final() -> None:
+def test_files_that_grew_in_use_keep_old_marks_and_accept_new_ones_and_a_failure_in_between_is_final() -> None:
     disk = new_disk(2)
     control = ControlFiles.open(disk)
     control.raise_fence(1, 9)

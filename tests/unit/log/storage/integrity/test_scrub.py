@@ -1,4 +1,4 @@
-"""The scrub finds rot, mends it from replicas that may be trusted, and leaves everything else as it is."""
+"""The scrub finds corruption, repairs it from replicas that may be trusted, and leaves everything else as it is."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Replicas:
     def files(self, place: int = 0) -> dict[str, bytes]:
         return {f"0/{name}": self.disks[place].content(f"0/{name}") for name in self.disks[place].list("0")}
 
-    def rot(self, place: int, path: str, offset: int, length: int = 1) -> None:
+    def corrupt_bytes(self, place: int, path: str, offset: int, length: int = 1) -> None:
         content = bytearray(self.disks[place].content(path))
         for at in range(offset, offset + length):
             content[at] ^= 0xA5
@@ -116,7 +116,7 @@ async def _replicas(sessions: Sequence[int]) -> AsyncIterator[Replicas]:
 
 
 def meaning(files: dict[str, bytes]) -> dict[str, object]:
-    """Records and indexes as they are; of times what they tell: a block may be told in two entries of one time."""
+    """Records and indexes as they are; of times what they hold: a block may be recorded in two entries of one time."""
     found: dict[str, object] = dict(files)
     for path, content in files.items():
         if path.endswith(".tix") and content:
@@ -139,9 +139,9 @@ async def test_nothing_is_done_where_nothing_is_wrong() -> None:
         operations = len(found.disks[0].operations)
         scrub = found.scrub()
         await scrub.scrub_all()
-        told = scrub.statistics()
-        assert (told.passes, told.found, told.repaired, told.damaged) == (1, 0, 0, {})
-        assert told.bytes_read >= sum(map(len, before.values()))
+        reported = scrub.statistics()
+        assert (reported.passes, reported.found, reported.repaired, reported.damaged) == (1, 0, 0, {})
+        assert reported.bytes_read >= sum(map(len, before.values()))
         assert found.files() == before
         assert len(found.disks[0].operations) == operations
         assert found.asked == []
@@ -156,13 +156,13 @@ async def test_corruption_in_a_closed_segment_is_repaired_to_the_bytes_it_had(ki
         path = closed(found)[1].replace("seg", kind)
         before = found.files()
         length = min(length, len(before[path]) - offset)
-        found.rot(0, path, offset, length)
+        found.corrupt_bytes(0, path, offset, length)
         scrub = found.scrub()
         await scrub.scrub_all()
-        told = scrub.statistics()
+        reported = scrub.statistics()
         assert meaning(found.files()) == meaning(before)
-        assert told.found == told.repaired >= 1
-        assert told.damaged_segments == 0
+        assert reported.found == reported.repaired >= 1
+        assert reported.damaged_segments == 0
         await found.nodes[0].close()  # and the log still opens
         found.nodes[0] = StorageNode(found.nodes[0].settings, found.disks[0], FixedClock(), run_in_place)
         await found.nodes[0].open(KEY)
@@ -172,7 +172,7 @@ async def test_a_whole_segment_that_is_gone_or_empty_is_made_again() -> None:
     async with replicas(SESSION, SESSION) as found:
         before = found.files()
         first, second = closed(found)[1:3]
-        found.rot(0, first, 0, len(before[first]))
+        found.corrupt_bytes(0, first, 0, len(before[first]))
         found.disks[0].replace(second, b"")
         await found.scrub().scrub_all()
         assert meaning(found.files()) == meaning(before)
@@ -183,7 +183,7 @@ async def test_several_corrupt_places_are_repaired_with_what_is_good_between_the
         before = found.files()
         path = closed(found)[2]
         for offset in (300, 1700, 3500):
-            found.rot(0, path, offset)
+            found.corrupt_bytes(0, path, offset)
         scrub = found.scrub()
         await scrub.scrub_all()
         assert meaning(found.files()) == meaning(before)
@@ -193,16 +193,16 @@ async def test_several_corrupt_places_are_repaired_with_what_is_good_between_the
 async def test_corruption_stays_and_is_reported_if_the_peer_is_corrupt_at_the_same_place() -> None:
     async with replicas(SESSION, SESSION) as found:
         path = closed(found)[1]
-        found.rot(0, path, 1500)
-        found.rot(1, path, 1502)
+        found.corrupt_bytes(0, path, 1500)
+        found.corrupt_bytes(1, path, 1502)
         before, other = found.files(0), found.files(1)
         scrub = found.scrub()
         for _ in range(2):
             await scrub.scrub_all()
-            told = scrub.statistics()
-            assert (told.found, told.repaired, told.damaged_segments) == (1, 0, 1)
-            assert "no peer serves" in told.damaged[path.removesuffix(".seg")]
-            assert "corrupt data" in told.damaged[path.removesuffix(".seg")]
+            reported = scrub.statistics()
+            assert (reported.found, reported.repaired, reported.damaged_segments) == (1, 0, 1)
+            assert "no peer serves" in reported.damaged[path.removesuffix(".seg")]
+            assert "corrupt data" in reported.damaged[path.removesuffix(".seg")]
             assert (found.files(0), found.files(1)) == (before, other), "rot stays where it is and does not spread"
 
 
@@ -210,8 +210,8 @@ async def test_a_second_peer_serves_what_the_first_has_lost() -> None:
     async with replicas(SESSION, SESSION, SESSION) as found:
         before = found.files()
         path = closed(found)[1]
-        found.rot(0, path, 500, 2000)
-        found.rot(1, path, 1500)
+        found.corrupt_bytes(0, path, 500, 2000)
+        found.corrupt_bytes(1, path, 1500)
         await found.scrub().scrub_all()
         assert meaning(found.files()) == meaning(before)
 
@@ -219,7 +219,7 @@ async def test_a_second_peer_serves_what_the_first_has_lost() -> None:
 async def test_a_peer_of_an_older_session_is_not_believed() -> None:
     async with replicas(SESSION, SESSION - 1) as found:
         path = closed(found)[1]
-        found.rot(0, path, 1500)
+        found.corrupt_bytes(0, path, 1500)
         before = found.files()
         scrub = found.scrub()
         await scrub.scrub_all()
@@ -231,12 +231,12 @@ async def test_nothing_is_repaired_while_a_newer_session_is_being_opened() -> No
     async with replicas(SESSION, SESSION) as found:
         path = closed(found)[1]
         before = found.files()
-        found.rot(0, path, 1500)
-        rotten = found.files()
+        found.corrupt_bytes(0, path, 1500)
+        corrupted = found.files()
         await found.open(0, SESSION + 1)
         scrub = found.scrub()
         await scrub.scrub_all()
-        assert found.files() == rotten
+        assert found.files() == corrupted
         assert "being opened" in scrub.statistics().damaged[path.removesuffix(".seg")]
         assert found.asked == []
         last = BLOCKS * BLOCK - 1
@@ -250,8 +250,8 @@ async def test_nothing_is_repaired_while_a_newer_session_is_being_opened() -> No
 
 async def test_a_copy_is_given_up_where_the_replica_left_its_session_meanwhile() -> None:
     async with replicas(SESSION, SESSION) as found:
-        found.rot(0, closed(found)[1], 1500)
-        rotten = found.files()
+        found.corrupt_bytes(0, closed(found)[1], 1500)
+        corrupted = found.files()
         find = found.find
 
         async def fenced_meanwhile(partition: int) -> list[str]:
@@ -261,7 +261,7 @@ async def test_a_copy_is_given_up_where_the_replica_left_its_session_meanwhile()
         found.find = fenced_meanwhile  # type: ignore[method-assign]
         scrub = found.scrub()
         await scrub.scrub_all()
-        assert found.files() == rotten
+        assert found.files() == corrupted
         assert scrub.statistics().damaged_segments == 1
 
 
@@ -270,15 +270,15 @@ async def test_without_peers_data_stays_corrupt_and_an_index_is_made_again() -> 
         path = closed(found)[1]
         index = path.replace("seg", "idx")
         before = found.files()
-        for _ in range(2):  # twice, as what was made again can rot again
-            found.rot(0, index, 300)
+        for _ in range(2):  # twice, as what was rebuilt can be corrupted again
+            found.corrupt_bytes(0, index, 300)
             scrub = found.scrub(peers=False)
             await scrub.scrub_all()
             assert meaning(found.files()) == meaning(before)
-        found.rot(0, path, 1500)
-        rotten = found.files()
+        found.corrupt_bytes(0, path, 1500)
+        corrupted = found.files()
         await scrub.scrub_all()
-        assert found.files() == rotten
+        assert found.files() == corrupted
         assert "no peers" in scrub.statistics().damaged[path.removesuffix(".seg")]
 
 
@@ -286,7 +286,7 @@ async def test_corruption_in_the_segment_that_is_written_to_is_repaired_after_it
     async with replicas(SESSION, SESSION) as found:
         path = [path for path in found.files() if path.endswith(".seg")][-1]
         whole = found.files()[path]
-        found.rot(0, path, 200)
+        found.corrupt_bytes(0, path, 200)
         scrub = found.scrub()
         await scrub.scrub_all()
         assert scrub.statistics().damaged == {}
@@ -304,7 +304,7 @@ async def test_corruption_in_a_segment_that_the_log_leaves_while_it_is_checked_i
     async with replicas(SESSION, SESSION) as found:
         path = [path for path in found.files() if path.endswith(".seg")][-1]
         whole = found.files()[path]
-        found.rot(0, path, 200)
+        found.corrupt_bytes(0, path, 200)
         scrub, store = found.scrub(), found.nodes[0]._partitions[0]
         verify = scrub._verify
 
@@ -346,7 +346,7 @@ async def test_a_crash_in_the_middle_of_repair_leaves_what_opens_and_can_be_repa
     while not finished:
         async with replicas(SESSION, SESSION, silent=True) as found:
             before = found.files()
-            found.rot(0, closed(found)[1], 700, 900)
+            found.corrupt_bytes(0, closed(found)[1], 700, 900)
             disk = found.disks[0]
             start = len(disk.operations)
 
@@ -380,13 +380,13 @@ async def test_a_full_disk_leaves_the_segment_as_it_was_and_the_partition_servin
     async with replicas(SESSION, SESSION) as found:
         path = closed(found)[1]
         whole = found.files()
-        found.rot(0, path, 1500)
-        rotten = found.files()
+        found.corrupt_bytes(0, path, 1500)
+        corrupted = found.files()
         disk = found.disks[0]
         disk.total = disk.total_bytes() - disk.free_bytes() + 1000
         scrub = found.scrub()
         await scrub.scrub_all()
-        assert found.files() == rotten
+        assert found.files() == corrupted
         assert "no room" in scrub.statistics().damaged[path.removesuffix(".seg")]
         disk.total = 1 << 40
         await found.append(0, SESSION, range(BLOCKS, BLOCKS + 1))
@@ -400,11 +400,11 @@ async def test_a_node_scrubs_in_the_background_until_it_is_closed() -> None:
         before = found.files()
         node = found.nodes[0]
         object.__setattr__(node, "settings", node.settings.model_copy(update={"scrub_bytes_per_s": FAST, "scrub_pause_s": 0.0}))
-        found.rot(0, path, 1500)
+        found.corrupt_bytes(0, path, 1500)
         assert node.statistics().scrub is None
         node.start_scrub(PeerReplicas(found.network, found.find))
         async with asyncio.timeout(10):
-            while (told := node.statistics().scrub) is None or not told.repaired:
+            while (reported := node.statistics().scrub) is None or not reported.repaired:
                 await asyncio.sleep(0)
         assert meaning(found.files()) == meaning(before)
         assert to_json(node.statistics())["scrub"]["repaired"] == 1
@@ -429,7 +429,7 @@ def test_a_read_that_meets_corruption_has_it_repaired_at_once_without_a_scrub(pl
             assert node.start_scrub(PeerReplicas(found.network, found.find)) is None, "no passes are made"
             await asyncio.sleep(3600)
             path = [path for path in found.files() if path.endswith(".seg")][place]
-            found.rot(0, path, 1500 if place == 1 else 200)
+            found.corrupt_bytes(0, path, 1500 if place == 1 else 200)
             before = asyncio.get_running_loop().time()
             with pytest.raises(CorruptData):
                 await _read_all(node)
@@ -438,9 +438,9 @@ def test_a_read_that_meets_corruption_has_it_repaired_at_once_without_a_scrub(pl
                 while node.statistics().repairing:
                     await asyncio.sleep(0.001)
             await _read_all(node)
-            told = node.statistics().scrub
-            assert told is not None
-            assert (told.passes, told.repaired, told.damaged) == (0, 1, {})
+            reported = node.statistics().scrub
+            assert reported is not None
+            assert (reported.passes, reported.repaired, reported.damaged) == (0, 1, {})
             assert asyncio.get_running_loop().time() - before < 1
 
     run_in_virtual_time(run())
@@ -456,17 +456,17 @@ def test_corruption_that_is_found_before_the_peers_are_up_is_repaired_when_they_
                 return [found.listeners[1].address] if up else []
 
             whole = found.files()
-            found.rot(0, closed(found)[1], 1500)
-            found.rot(0, closed(found)[3], 1500)
+            found.corrupt_bytes(0, closed(found)[1], 1500)
+            found.corrupt_bytes(0, closed(found)[3], 1500)
             node = found.nodes[0]
             assert node.settings.scrub_pause_s >= 86_400
             node.start_scrub(PeerReplicas(found.network, find))
             await asyncio.sleep(3000)
-            told = node.statistics()
-            assert told.repairing == (0,)
-            assert told.scrub is not None
-            assert (told.scrub.passes, told.scrub.found, told.scrub.repaired, told.scrub.damaged_segments) == (1, 2, 0, 2)
-            assert all("none known" in reason for reason in told.scrub.damaged.values())
+            reported = node.statistics()
+            assert reported.repairing == (0,)
+            assert reported.scrub is not None
+            assert (reported.scrub.passes, reported.scrub.found, reported.scrub.repaired, reported.scrub.damaged_segments) == (1, 2, 0, 2)
+            assert all("none known" in reason for reason in reported.scrub.damaged.values())
             assert 2 * 8 <= len(found.asked) <= 2 * 20, "again and again, with growing pauses"
             up = True
             async with asyncio.timeout(node.settings.repair_retry_max_s + 1):
@@ -482,7 +482,7 @@ def test_an_index_that_cannot_be_rebuilt_when_the_partition_opens_is_repaired_so
         async with replicas(SESSION, SESSION, silent=True) as found:
             whole, path = found.files(), closed(found)[1]
             await found.nodes[0].close()
-            found.rot(0, path, 1500)
+            found.corrupt_bytes(0, path, 1500)
             found.disks[0].replace(path.replace("seg", "idx"), b"")
             node = found.nodes[0] = StorageNode(
                 found.nodes[0].settings.model_copy(update={"scrub_bytes_per_s": 0}), found.disks[0], FixedClock(), run_in_place
@@ -504,7 +504,7 @@ def test_what_is_trimmed_is_not_repaired_any_more() -> None:
         async with replicas(SESSION, SESSION, silent=True) as found:
             node = _unscrubbed(found)
             node.start_scrub(None)
-            found.rot(0, closed(found)[0], 1500)
+            found.corrupt_bytes(0, closed(found)[0], 1500)
             with pytest.raises(CorruptData):
                 await _read_all(node)
             await asyncio.sleep(60)
@@ -539,7 +539,7 @@ def test_a_defect_in_one_repair_postpones_that_segment_and_no_other(monkeypatch:
 
             monkeypatch.setattr(SegmentRepair, "_fill", fails)
             for path in (broken, other):
-                found.rot(0, path, 1500)
+                found.corrupt_bytes(0, path, 1500)
             node = found.nodes[0]
             node.start_scrub(PeerReplicas(found.network, found.find))
             for path in (broken, other):

@@ -51,7 +51,7 @@ def write(disk: SimulatedDisk | FileSystemDisk, transactions: int = 300) -> Segm
     return log
 
 
-def look(disk: SimulatedDisk | FileSystemDisk) -> tuple[list[Finding], list[str], list[SegmentReport]]:
+def inspect_directory(disk: SimulatedDisk | FileSystemDisk) -> tuple[list[Finding], list[str], list[SegmentReport]]:
     findings, notes = verify_small_files(read_directory(disk))
     reports = list(verify_directory(disk))
     for report in reports:
@@ -79,7 +79,7 @@ def test_a_directory_that_is_well_has_no_findings_open_or_closed() -> None:
     disk = SimulatedDisk()
     log = write(disk)
     for _ in range(2):
-        findings, notes, reports = look(disk)
+        findings, notes, reports = inspect_directory(disk)
         assert (findings, notes) == ([], [])
         assert sum(report.records for report in reports) == 300
         assert reports[-1].last_transaction_id == 299
@@ -98,14 +98,14 @@ def test_every_bit_flipped_in_a_closed_segment_is_found_or_harmless(kind: str) -
     for offset in places:
         bit = 1 << rng.randrange(8)
         flip(disk, path, offset, bit)
-        findings, _, _ = look(disk)
+        findings, _, _ = inspect_directory(disk)
         if 40 <= offset < 128 or (kind == "idx" and 4 <= offset < 12):
             assert findings == [], "reserved, and a creation time that nobody reads"
         else:
             assert findings, f"offset {offset} bit {bit}"
             assert {found.file for found in findings} == {path}, "the file that is wrong is named, no other"
         disk.replace(path, whole)
-    assert look(disk)[0] == []
+    assert inspect_directory(disk)[0] == []
 
 
 def test_corruption_is_reported_with_segment_offset_and_ids_and_what_follows_is_still_verified() -> None:
@@ -118,7 +118,7 @@ def test_corruption_is_reported_with_segment_offset_and_ids_and_what_follows_is_
     content = bytearray(disk.content(segment))
     content[index[20] + 7 : index[24] + 9] = bytes(index[24] + 9 - index[20] - 7)
     disk.replace(segment, bytes(content))
-    findings, _, reports = look(disk)
+    findings, _, reports = inspect_directory(disk)
     assert [(found.part, found.file, found.offset, found.transaction_id, found.last_transaction_id) for found in findings] == [
         ("data", segment, index[5], first + 5, first + 5),
         ("data", segment, index[20], first + 20, first + 24),
@@ -135,13 +135,13 @@ def test_corruption_below_what_was_acknowledged_in_the_last_segment_is_found_and
     following = block(300, 1, 60, 1).records
     for kept in (1, 39, 50, len(following) - 1):
         disk.replace(segment, whole + following[:kept])
-        findings, notes, _ = look(disk)
+        findings, notes, _ = inspect_directory(disk)
         assert findings == []
         assert notes == [f"0: {kept} bytes behind the last acknowledged transaction, being written or torn by a crash"]
-    disk.replace(segment, whole + bytes(4096))  # space taken beforehand
-    assert look(disk)[0] == []
+    disk.replace(segment, whole + bytes(4096))  # preallocated space
+    assert inspect_directory(disk)[0] == []
     disk.replace(segment, whole[:-1])
-    findings, _, _ = look(disk)
+    findings, _, _ = inspect_directory(disk)
     assert [(found.part, found.transaction_id) for found in findings] == [("data", 299)]
     log.close()
 
@@ -152,7 +152,7 @@ def test_what_is_gone_is_found() -> None:
     first, second = names(disk, "seg")[1:3]
     following = int(second[2:21])
     disk.remove(first)
-    findings, notes, _ = look(disk)
+    findings, notes, _ = inspect_directory(disk)
     lost = [found for found in findings if found.part == "data"]
     assert [(found.file, found.transaction_id, found.last_transaction_id) for found in lost] == [
         ("0/0000000000000000000.seg", int(first[2:21]), following - 1)
@@ -161,7 +161,7 @@ def test_what_is_gone_is_found() -> None:
     for kind in ("seg", "idx", "tix"):
         for path in names(disk, kind):
             disk.remove(path)
-    findings, _, _ = look(disk)
+    findings, _, _ = inspect_directory(disk)
     assert [(found.transaction_id, found.last_transaction_id) for found in findings] == [(0, 99)], "as the low-water mark tells"
 
 
@@ -170,18 +170,18 @@ def test_a_segment_in_another_place_or_of_another_cluster_is_found() -> None:
     write(disk).close()
     one, other = names(disk, "seg")[1:3]
     disk.replace(one, disk.content(other))
-    assert {found.file for found in look(disk)[0]} == {one}
+    assert {found.file for found in inspect_directory(disk)[0]} == {one}
     disk = SimulatedDisk()
     write(disk).close()
     content = bytearray(disk.content(one))
     content[12:28] = bytes(16)
     disk.replace(one, bytes(content))
-    (found,) = look(disk)[0]
+    (found,) = inspect_directory(disk)[0]
     assert found.reason.startswith("cluster key mismatch")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (lambda disk: flip_both(disk, CONTROL_FILE, lambda which: mark_offset(1, which)), "both structs are invalid partition=1"),
         (lambda disk: flip(disk, CONTROL_FILE, mark_offset(1, 0) - 1), "entry 1 names partition 17"),
@@ -192,20 +192,20 @@ def test_a_segment_in_another_place_or_of_another_cluster_is_found() -> None:
     ],
     ids=range(6),
 )
-def test_what_is_wrong_in_the_small_files_is_found(change: Callable[[SimulatedDisk], None], told: str) -> None:
+def test_what_is_wrong_in_the_small_files_is_found(change: Callable[[SimulatedDisk], None], reported: str) -> None:
     disk = SimulatedDisk()
     write(disk).close()
     change(disk)
-    findings, _, _ = look(disk)
+    findings, _, _ = inspect_directory(disk)
     assert len(findings) == 1
-    assert told in findings[0].reason
+    assert reported in findings[0].reason
 
 
 def test_one_torn_struct_is_reported_and_nothing_wrong() -> None:
     disk = SimulatedDisk()
     write(disk).close()
     flip(disk, CONTROL_FILE, mark_offset(0, 0))
-    assert look(disk)[:2] == ([], ["waltz-storage.ctl: one struct of partition 0 is torn, the other holds"])
+    assert inspect_directory(disk)[:2] == ([], ["waltz-storage.ctl: one struct of partition 0 is torn, the other holds"])
 
 
 def test_what_is_no_storage_directory_is_refused() -> None:
@@ -235,7 +235,7 @@ class CutWhileRead:
 
 
 def test_findings_that_a_second_check_does_not_confirm_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node cuts the log back after the look at the index and before the look at the data."""
+    """The node cuts the log back after reading the index and before reading the data."""
     disk = SimulatedDisk()
     log = write(disk)
     last = names(disk, "seg")[-1]
@@ -254,7 +254,7 @@ def test_findings_that_a_second_check_does_not_confirm_are_not_reported(monkeypa
     assert reports[-1].last_transaction_id == 295
 
 
-def test_verifying_changes_neither_bytes_nor_times_of_any_file(tmp_path: Path) -> None:
+def test_verifying_leaves_bytes_and_times_of_all_files(tmp_path: Path) -> None:
     log = write(FileSystemDisk(tmp_path))
 
     def state() -> dict[str, tuple[bytes, int]]:
@@ -262,7 +262,7 @@ def test_verifying_changes_neither_bytes_nor_times_of_any_file(tmp_path: Path) -
 
     before = state()
     disk = ReadOnlyFileSystemDisk(tmp_path)
-    assert look(disk)[0] == []
+    assert inspect_directory(disk)[0] == []
     assert len(list(dump_records(disk, "0", 0))) == segment_statistics(disk, "0", 0).transactions
     assert state() == before
     log.close()
@@ -271,7 +271,7 @@ def test_verifying_changes_neither_bytes_nor_times_of_any_file(tmp_path: Path) -
 # ---- showing -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_range_is_shown_as_it_stands_in_the_files() -> None:
+def test_a_range_is_shown_as_it_is_stored() -> None:
     disk = SimulatedDisk()
     write(disk).close()
     path = names(disk, "seg")[1]

@@ -1,6 +1,6 @@
 """What is long on disk leaves the system's page cache; what was just written stays in it; and nothing of that can be seen but time and memory.
 
-A system may take pages for itself at any time, so what must be in memory is counted with room to spare, and what must not be without.
+A system may use pages itself at any time, so what must be in memory is counted with room to spare, and what must not be without.
 """
 
 from __future__ import annotations

@@ -535,7 +535,7 @@ async def test_a_late_truncation_of_the_session_does_not_cut_what_was_acknowledg
 async def test_a_read_that_meets_a_cut_under_way_is_reported_what_is_gone_and_not_of_damage(bench: Bench) -> None:
     await bench.append(1, block(0, [b"a"] * 10))
     store = await bench.node.partition(0)
-    segment, met = store.log._active, []  # where the cut is: between the files and what the log tells of them
+    segment, met = store.log._active, []  # where the cut is: between the files and what the log says of them
     cut = segment.cut
 
     def met_by_a_reader(last_id: int) -> None:
@@ -678,7 +678,7 @@ async def test_readers_that_wait_for_the_disk_leave_a_thread_to_appends(tmp_path
     await asyncio.to_thread(waiting.acquire)
     for first in range(1, 4):
         await append(first)
-    # A reader that goes away leaves its thread behind, and nobody takes another in its place.
+    # A reader that goes away leaves its thread behind, and no other caller uses another in its place.
     readers[0].cancel()
     await append(4)
     assert not waiting.acquire(blocking=False)
@@ -794,9 +794,9 @@ async def test_corruption_is_found_when_it_is_read_and_never_served(bench: Bench
 
 async def test_the_status_is_reported_as_json(bench: Bench) -> None:
     await bench.append(1, block(0, [b"a"] * 3))
-    told = json.loads((await bench.call(methods.STORAGE_STATUS, pb.StorageStatusRequest())).json)
-    assert (told["name"], told["cluster_key"], told["start"]) == ("storage-0", str(KEY), 1)
-    assert told["partitions"][0]["last_transaction_id"] == 2
+    reported = json.loads((await bench.call(methods.STORAGE_STATUS, pb.StorageStatusRequest())).json)
+    assert (reported["name"], reported["cluster_key"], reported["start"]) == ("storage-0", str(KEY), 1)
+    assert reported["partitions"][0]["last_transaction_id"] == 2
 
 
 async def test_a_caller_that_goes_away_does_not_interrupt_what_it_began(bench: Bench) -> None:

@@ -93,7 +93,7 @@ async def test_a_worker_asks_for_room_and_makes_none_itself(disk: SimulatedDisk)
 
 
 def test_opening_the_control_files_leaves_what_is_being_written_for_others_alone(disk: SimulatedDisk) -> None:
-    """The other worker is between the two writes of a fence: the half that an open would mend is the one that it writes next."""
+    """The other worker is between the two writes of a fence: the half that an open would repair is the one that it writes next."""
     other = ControlFiles.open(disk, Shard(1, WORKERS).owns)
     for session in (4, 5):
         other.raise_fence(OF_1[0], session)

@@ -1,4 +1,4 @@
-"""Directories that Java Waltz left, migrated and taken over by a new cluster: what is committed is found by recovery, and the log goes on."""
+"""Directories that Java Waltz left, migrated and adopted by a new cluster: what is committed is found by recovery, and the log goes on."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _adopted(disks: dict[str, SimulatedDisk], missing: tuple[str, ...] = (
         ((120, 120, 80), (3, 3, 3), (), 120),
         ((120, 80, 80), (3, 3, 3), (), 120),  # nothing shows that the other two were not learners: 80..119 may be acknowledged
         ((120, 80), (3, 3), ("storage-2",), 120),  # they may have been on the missing one too
-        ((120, 120, 130), (3, 3, 2), (), 120),  # an older session's tail is nobody's
+        ((120, 120, 130), (3, 3, 2), (), 120),  # an older session's tail is in no replica
         ((120, 80, 80), (3, 2, 2), (), 120),  # the newest session had one member left that is known; what it has may be acknowledged
     ],
 )
@@ -162,7 +162,7 @@ def _one(session: int, low_water_mark: int, last: int) -> DirectoryFacts:
         ({"storage-0": _one(9, 100, 200), "storage-1": _one(9, 100, 150)}, 200),  # storage-0 alone is assigned, the other one is a learner
     ],
 )
-def test_directories_of_removed_replicas_and_of_learners_outvote_nobody(nodes: dict[str, DirectoryFacts], resolved: int) -> None:
+def test_directories_of_removed_replicas_and_of_learners_do_not_vote(nodes: dict[str, DirectoryFacts], resolved: int) -> None:
     found = adopt(nodes)
     metadata = found.metadata[0]
     assert found.replicas[0] == tuple(nodes)

@@ -126,7 +126,7 @@ def test_a_tail_that_is_being_written_is_cut_at_a_record_border() -> None:
     write(disk)
     path = f"0/{max(name for name in disk.list('0') if name.endswith('.seg'))}"
     following = block_of(0, 200, [90] * 5, salt=1).records
-    for kept in (1, 50, 130, 500, len(following)):  # written, not indexed: nobody was told
+    for kept in (1, 50, 130, 500, len(following)):  # written, not indexed: no caller got an answer
         whole = disk.content(path)
         disk.replace(path, whole + following[:kept])
         found = restored(copied(disk))
@@ -135,7 +135,7 @@ def test_a_tail_that_is_being_written_is_cut_at_a_record_border() -> None:
         disk.replace(path, whole)
 
 
-def test_space_taken_in_advance_is_not_copied() -> None:
+def test_preallocated_space_is_not_copied() -> None:
     disk = SimulatedDisk()
     ControlFiles.create(disk, FixedClock(), KEY, 1)
     log = SegmentLog.open(disk, FixedClock(), KEY, 0, 1 << 20, -1, preallocate_bytes=1 << 16)
@@ -378,7 +378,7 @@ def test_a_crash_or_a_full_disk_at_any_step_leaves_no_backup_or_a_whole_one() ->
     assert step > 30
 
 
-def test_a_restore_that_ends_early_leaves_no_directory_that_a_node_would_take() -> None:
+def test_a_restore_that_ends_early_leaves_no_directory_that_a_node_would_open() -> None:
     source = SimulatedDisk()
     write(source, blocks=15)
     copy = copied(source)
@@ -426,7 +426,7 @@ def test_a_directory_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in target.iterdir()] == ["0"]
 
 
-def test_an_empty_directory_is_taken_and_one_with_anything_in_it_never(tmp_path: Path) -> None:
+def test_only_an_empty_directory_is_used(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
     with staged(target, tmp_path / "source") as disk:
@@ -460,7 +460,7 @@ def test_a_target_that_is_there_or_within_the_source_is_refused(tmp_path: Path, 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_copy_that_nobody_marked_is_made_to_know() -> None:
+def test_an_unmarked_copy_is_recognized() -> None:
     disk = SimulatedDisk()
     write(disk)
     assert not is_restored(read_directory(disk))

@@ -182,7 +182,7 @@ CTL = java_control_file(KEY, 1_600_000_000_000, ENTRIES)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (both_structs, "both structs are invalid partition=1"),
         (put(CONTROL_FILE, CTL[:-1]), "bytes for 2 partitions"),
@@ -202,11 +202,11 @@ CTL = java_control_file(KEY, 1_600_000_000_000, ENTRIES)
     ],
     ids=range(15),
 )
-def test_what_is_ambiguous_or_damaged_is_refused_and_left_as_it_is(change: Callable[[SimulatedDisk], None], told: str) -> None:
+def test_what_is_ambiguous_or_damaged_is_refused_and_left_as_it_is(change: Callable[[SimulatedDisk], None], reported: str) -> None:
     disk = java_disk()
     change(disk)
     before = files(disk)
-    with pytest.raises((CorruptData, InvalidSetting), match=told):
+    with pytest.raises((CorruptData, InvalidSetting), match=reported):
         migrate(disk)
     disk.lock()  # given back
     assert before.items() <= files(disk).items()

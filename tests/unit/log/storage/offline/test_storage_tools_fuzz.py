@@ -1,4 +1,4 @@
-"""Whatever stands in the files of a storage directory or a backup: the tools say what they find or refuse with a typed error, in bounded time."""
+"""Whatever is in the files of a storage directory or a backup: the tools say what they find or refuse with a typed error, in bounded time."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_a_damaged_directory_is_checked_without_a_defect(changes: list[tuple[str
         found = findings or any(report.findings for report in reports)
         if not found:
             held = [disk.content(path)[128:] for path in sorted(WHOLE) if path.endswith(".seg")]
-            told = [WHOLE[path][128:] for path in sorted(WHOLE) if path.endswith(".seg")]
-            assert held[0] == told[0], "nothing wrong in a closed segment, and yet other records"
+            reported = [WHOLE[path][128:] for path in sorted(WHOLE) if path.endswith(".seg")]
+            assert held[0] == reported[0], "nothing wrong in a closed segment, and yet other records"
     except WaltzError:
         pass
     for first in (0, 30):

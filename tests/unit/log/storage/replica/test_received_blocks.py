@@ -83,7 +83,7 @@ async def test_nothing_is_served_that_is_not_synced_and_a_session_syncs_first() 
     await node.close()
 
 
-async def test_whatever_of_it_a_crash_leaves_is_a_beginning_and_the_replica_says_that_it_may_lack_the_rest() -> None:
+async def test_a_crash_leaves_a_prefix_and_the_replica_reports_that_it_may_lack_the_rest() -> None:
     disk = SimulatedDisk()
     node = await opened(disk)
     store = await node.partition(0)
@@ -183,7 +183,7 @@ async def _streams_on_a_slow_disk() -> tuple[int, int]:
     highest = 0
 
     async def stream(store: PartitionStore, appender: Appender) -> None:
-        """As the service takes a stream's messages."""
+        """As the service reads a stream's messages."""
         nonlocal highest
         for number in range(12):
             await store.append(appender, block_of(store.partition, number, [BLOCK], salt=1))
@@ -194,10 +194,10 @@ async def _streams_on_a_slow_disk() -> tuple[int, int]:
 
     appenders = [await store.attach(1, settings.pending_bytes_max) for store in stores]
     await asyncio.gather(*(stream(store, appender) for store, appender in zip(stores, appenders, strict=True)))
-    told = node.statistics()
+    reported = node.statistics()
     await node.close()
-    assert told.writer_bytes == 0
-    return told.writer_bytes_highest, highest
+    assert reported.writer_bytes == 0
+    return reported.writer_bytes_highest, highest
 
 
 def test_what_waits_to_be_written_is_bounded_for_each_partition_and_in_all() -> None:

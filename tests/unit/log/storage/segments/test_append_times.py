@@ -46,10 +46,10 @@ def test_times_report_what_a_plain_list_reports(
     kept = [entry for place, entry in enumerate(entries) if place not in torn and 20 * (place + 1) <= 20 * len(entries) - cut]
     last = first + span
     naive = {n: next((time_ms for entry_first, time_ms in reversed(kept) if entry_first <= n), FALLBACK) for n in range(first, last + 1)}
-    told = times.between(first, last)
-    assert told[0][0] == first
-    assert {n: next(time_ms for begins, time_ms in reversed(told) if begins <= n) for n in range(first, last + 1)} == naive
-    assert all(before[0] < after[0] <= last and before[1] != after[1] for before, after in pairwise(told))
+    reported = times.between(first, last)
+    assert reported[0][0] == first
+    assert {n: next(time_ms for begins, time_ms in reversed(reported) if begins <= n) for n in range(first, last + 1)} == naive
+    assert all(before[0] < after[0] <= last and before[1] != after[1] for before, after in pairwise(reported))
     for asked in (999, time_ms, 1000 + first % 50):
         assert times.first_at(asked) == next((entry_first for entry_first, found in kept if found >= asked), None)
     assert times.earliest_ms() == (kept[0][1] if kept else FALLBACK)

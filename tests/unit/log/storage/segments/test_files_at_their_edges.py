@@ -100,7 +100,7 @@ def test_what_is_no_name_of_a_segment_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1000, SEGMENT_BYTES])
-async def test_a_record_that_fits_to_the_byte_is_taken_and_one_byte_more_goes_to_the_next(step: int) -> None:
+async def test_a_record_that_fits_exactly_is_written_and_one_byte_more_goes_to_the_next_file(step: int) -> None:
     disk = SimulatedDisk()
     log = open_log(disk, step=step)
     with pytest.raises(TransactionTooLarge):
@@ -208,7 +208,7 @@ async def test_a_new_segment_that_is_invisible_to_a_reader_at_the_end_is_noticed
     def roll(log: SegmentLog) -> None:
         before = log._firsts
         rolled(log)
-        log._firsts = (*before[:-1], before[-1]) if len(before) < 3 else log._firsts  # the second roll is not told
+        log._firsts = (*before[:-1], before[-1]) if len(before) < 3 else log._firsts  # the second roll is not reported
 
     rolled = SegmentLog._roll
     monkeypatch.setattr(SegmentLog, "_roll", roll)
@@ -255,8 +255,8 @@ async def _cold_start(directory: Path, partitions: int) -> None:
     for _ in range(2):  # as after a crash: the second start finds what the first left
         node = StorageNode(settings, disk, FixedClock(), offload)
         await node.open(KEY)
-        told = {each.partition: each.last_transaction_id for each in node.statistics().partitions}
-        assert told == dict.fromkeys(expected, 1)
+        reported = {each.partition: each.last_transaction_id for each in node.statistics().partitions}
+        assert reported == dict.fromkeys(expected, 1)
         for partition, records in expected.items():
             assert await read_all(await node.partition(partition), 1, 0, 1) == records
         assert node.statistics().open_files <= 64 + 8

@@ -1,4 +1,4 @@
-"""Space that was taken beforehand: it is told from records, from torn writes and from rot, given back, and never read."""
+"""Preallocated space: it is distinguished from records, from torn writes and from corruption, given back, and never read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_all(log: SegmentLog) -> bytes:
     return found
 
 
-def test_space_is_taken_in_steps_and_given_back_at_closing() -> None:
+def test_space_is_preallocated_in_steps_and_released_at_closing() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     seen: list[Operation] = []
@@ -88,7 +88,7 @@ def test_unwritten_space_is_no_damage_and_is_appended_to() -> None:
         assert len(disk.content(SEG)) == again.tail.end
 
 
-def test_a_write_that_was_torn_at_any_byte_within_taken_space_is_dropped() -> None:
+def test_a_write_torn_at_any_byte_within_preallocated_space_is_dropped() -> None:
     whole = block(3, [b"last record", b"and one more"])
     for kept in range(len(whole.records)):
         disk = SimulatedDisk()
@@ -153,7 +153,7 @@ def test_a_reader_of_a_closed_segment_does_not_run_into_what_is_behind_its_recor
     assert read_all(open_log(disk, step=0, segment_bytes=4096)) == b"".join(each.records for each in blocks)
 
 
-def test_truncation_gives_taken_space_back_and_appends_take_it_again() -> None:
+def test_truncation_releases_preallocated_space_and_appends_allocate_it_again() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     for n in range(10):

@@ -103,8 +103,8 @@ def test_a_tail_torn_at_every_byte_is_dropped_with_a_logged_line() -> None:
         complete = kept == len(whole[1].records)
         assert again.tail.last_id == (3 if complete else 2)
         # The first bytes of an id are zeros, as unwritten space is.
-        told = [] if complete or kept < 8 else ["dropping a torn tail"]
-        assert [entry["event"] for entry in logs if "torn" in entry["event"]] == told
+        reported = [] if complete or kept < 8 else ["dropping a torn tail"]
+        assert [entry["event"] for entry in logs if "torn" in entry["event"]] == reported
         following = block(again.tail.last_id + 1, [b"next"])
         again.append([following])
         assert read_all(again).endswith(following.records)
@@ -171,7 +171,7 @@ def test_a_segment_of_another_cluster_is_refused() -> None:
 # ---- index and times ---------------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_index_is_made_again_from_the_data_wherever_it_stops() -> None:
+def test_the_index_is_rebuilt_from_the_data_after_any_entry() -> None:
     disk = SimulatedDisk()
     log = open_log(disk)
     for first in range(0, 2600, 100):
@@ -253,7 +253,7 @@ def test_lost_and_torn_times_fall_back_to_the_time_before_then_to_the_creation_o
         log.append([block(n, [b"x"], time_ms=100 + n)])
     times = disk.content(TIX)
 
-    def told() -> list[int]:
+    def reported() -> list[int]:
         again = open_log(disk)
         found = []
         for n in range(3):
@@ -263,15 +263,15 @@ def test_lost_and_torn_times_fall_back_to_the_time_before_then_to_the_creation_o
         again.close()
         return found
 
-    assert told() == [100, 101, 102]
+    assert reported() == [100, 101, 102]
     created = 1_600_000_000_000
     for size, expected in ((187, [100, 101, 101]), (148, [100, 100, 100]), (147, [created] * 3), (60, [created] * 3), (0, [created] * 3)):
         disk.replace(TIX, times[:size])
-        assert told() == expected
+        assert reported() == expected
     disk.remove(TIX)
-    assert told() == [created] * 3
+    assert reported() == [created] * 3
     disk.replace(TIX, times[:150] + b"\xff" + times[151:])
-    assert told() == [100, 100, 102]
+    assert reported() == [100, 100, 102]
 
 
 def test_times_of_what_was_cut_away_are_forgotten() -> None:
@@ -427,7 +427,7 @@ def encoded(partition: int, transaction_id: int) -> Block:
 
 
 def test_a_disk_that_is_full_at_any_operation_of_a_roll_or_append_costs_that_append_alone() -> None:
-    # But for the sync of what is to last: what a failed one left on the medium nobody knows, whatever its reason.
+    # But for the sync of what is to last: what a failed one left on the medium is unknown, whatever its reason.
     outcomes: dict[str, set[str]] = {}
     position, count = 0, 1
     while position < count:

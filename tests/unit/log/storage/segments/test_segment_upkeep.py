@@ -246,8 +246,8 @@ def test_a_copy_that_is_wrong_or_not_whole_replaces_nothing() -> None:
     log, records = filled(disk)
     replacement = Replacement(log, 10)
     good = block(10, [records[10][36:-4]])
-    rotten = Block(10, good.lengths, good.records[:-1] + bytes([good.records[-1] ^ 1]), 0)
-    for bad, error in ((rotten, CorruptData), (block(11, [b"a"]), ProtocolViolation), (block(10, [b"a"] * 11), ProtocolViolation)):
+    corrupted = Block(10, good.lengths, good.records[:-1] + bytes([good.records[-1] ^ 1]), 0)
+    for bad, error in ((corrupted, CorruptData), (block(11, [b"a"]), ProtocolViolation), (block(10, [b"a"] * 11), ProtocolViolation)):
         with pytest.raises(error):
             replacement.add([bad])
     replacement.add([good])

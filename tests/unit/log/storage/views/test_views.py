@@ -124,8 +124,8 @@ async def test_verify_knows_views_and_names_what_is_wrong_in_them(tmp_path: Path
         assert f"{FOLDER}/{name.name}" in capsys.readouterr().out
         name.write_bytes(whole)
         name.rename(tmp_path / "aside")
-        told = [(found.file, found.reason) for report in verify_views(FileSystemDisk(tmp_path)) for found in report.findings]
-        assert told == ([] if name.name == "metadata" else [(f"{FOLDER}/{name.name}", "is not there")])
+        reported = [(found.file, found.reason) for report in verify_views(FileSystemDisk(tmp_path)) for found in report.findings]
+        assert reported == ([] if name.name == "metadata" else [(f"{FOLDER}/{name.name}", "is not there")])
         (tmp_path / "aside").rename(name)
     (tmp_path / FOLDER / "left.wal.9").write_bytes(b"what a crash left")
     assert next(verify_views(FileSystemDisk(tmp_path))).findings == ()
@@ -237,13 +237,13 @@ async def test_a_view_that_is_loaded_takes_effect_whole_or_not_at_all(tmp_path: 
         await each.close()
 
 
-def rot(path: Path) -> None:
+def corrupt_file(path: Path) -> None:
     whole = bytearray(path.read_bytes())
     whole[len(whole) // 2] ^= 4
     path.write_bytes(whole)
 
 
-async def test_a_scrub_makes_indexes_and_metadata_again_and_reports_corrupt_or_lost_records_until_another_view_is_taken_over(tmp_path: Path) -> None:
+async def test_a_scrub_rebuilds_indexes_and_metadata_and_reports_corrupt_records_until_another_view_is_copied(tmp_path: Path) -> None:
     node, source = await compacted(tmp_path / "one"), await compacted(tmp_path / "other")
     folder, read = tmp_path / "one" / FOLDER, 0
 
@@ -256,7 +256,7 @@ async def test_a_scrub_makes_indexes_and_metadata_again_and_reports_corrupt_or_l
     assert read == sum(file.stat().st_size for file in folder.iterdir() if file.name != "metadata")
     assert (scrub.found, scrub.repaired, scrub.damages()) == (0, 0, {})
     for part in ("*.index", "metadata"):
-        rot(min(folder.glob(part)))
+        corrupt_file(min(folder.glob(part)))
         await scrub.scrub_all()
         assert next(verify_views(FileSystemDisk(tmp_path / "one"))).findings == ()
         assert node.views.describe(0).error == ""
@@ -264,7 +264,7 @@ async def test_a_scrub_makes_indexes_and_metadata_again_and_reports_corrupt_or_l
     await scrub.scrub_all()
     assert next(verify_views(FileSystemDisk(tmp_path / "one"))).findings == ()
     assert (scrub.found, scrub.repaired) == (3, 3)
-    rot(max(folder.glob("*.wal"), key=lambda file: file.stat().st_size))
+    corrupt_file(max(folder.glob("*.wal"), key=lambda file: file.stat().st_size))
     await scrub.scrub_all()
     await fold_on(node, 400)
     assert "checksum does not match" in node.views.describe(0).error, "a fold that did not come upon it does not make it well"
@@ -293,7 +293,7 @@ async def test_a_scrub_waits_for_a_view_that_is_being_changed_and_repairs_it(tmp
         pass
 
     scrub = ViewScrub(node.views, run_in_place, paced)
-    rot(min((tmp_path / FOLDER).glob("*.index")))
+    corrupt_file(min((tmp_path / FOLDER).glob("*.index")))
     entry = node.views._entries[0]
     entry.busy = True
     asyncio.get_running_loop().call_later(0.03, partial(setattr, entry, "busy", False))
@@ -303,7 +303,7 @@ async def test_a_scrub_waits_for_a_view_that_is_being_changed_and_repairs_it(tmp
     await node.close()
 
 
-async def test_a_view_that_is_always_folded_makes_way_for_the_one_that_is_to_take_its_place(tmp_path: Path) -> None:
+async def test_a_view_that_is_being_folded_can_be_replaced(tmp_path: Path) -> None:
     node = await compacted(tmp_path)
     await append(await node.partition(0), 1, [block_at(400, 50)])
     log = (await node.partition(0)).log
@@ -327,7 +327,7 @@ def test_the_rate_limit_of_compaction_counts_the_bytes_that_merges_rewrite_as_we
     log_bytes = sum(len(block.records) for block in blocks)
 
     async def folded_in() -> tuple[float, int]:
-        """How long the fold of the log took, in virtual seconds, and what the merges of the same fold rewrite where nothing paces them."""
+        """How long the fold of the log ran, in virtual seconds, and what the merges of the same fold rewrite where nothing paces them."""
         disk = SimulatedDisk()
         StorageNode.create(disk, FixedClock(), KEY, 1)
         settings = settings_of(Path("simulated")).model_copy(update={"compaction_bytes_per_s": rate})
@@ -359,7 +359,7 @@ def test_a_pause_makes_up_for_what_was_charged_and_a_quiet_period_earns_no_burst
     assert pace.charge(100, 60.0) == pytest.approx(1.0), "the slow period before is no credit"
 
 
-async def test_a_full_disk_takes_nothing_from_a_view_that_is_there_and_the_space_that_is_kept_free_stays_free() -> None:
+async def test_a_full_disk_damages_no_view_and_the_reserved_space_stays_free() -> None:
     disk = SimulatedDisk()
     StorageNode.create(disk, FixedClock(), KEY, 1)
     node = await on_simulated_disk(disk)
@@ -375,9 +375,9 @@ async def test_a_full_disk_takes_nothing_from_a_view_that_is_there_and_the_space
     disk.before = full
     with silent_logs():
         await fold_on(node, 200)
-    told = node.views.describe(0)
-    assert "full" in told.error
-    assert (told.exists, node.views.bound(0)) == (True, 100), "what is in the view may go from the log, which makes room"
+    reported = node.views.describe(0)
+    assert "full" in reported.error
+    assert (reported.exists, node.views.bound(0)) == (True, 100), "what is in the view may go from the log, which makes room"
     assert await contents(node) == fold(100)
     disk.before = lambda operation: None
     node.views._space = DiskSpace(disk, warn_free_bytes=0, refuse_free_bytes=disk.free_bytes())
@@ -398,7 +398,7 @@ async def on_simulated_disk(disk: SimulatedDisk) -> StorageNode:
     return node
 
 
-async def test_a_crash_at_any_step_of_taking_over_a_view_leaves_the_old_or_the_new_one(tmp_path: Path) -> None:
+async def test_a_crash_at_any_step_of_replacing_a_view_leaves_the_old_or_the_new_one(tmp_path: Path) -> None:
     source = await compacted(tmp_path, 200)
     pages = [page async for page in source.views.read(0, 0, 2000, 0)]
     await source.close()
@@ -462,11 +462,11 @@ async def test_a_crash_at_any_step_of_removing_a_view_leaves_what_is_removed_the
             ended = False
         left = disk.crash(Random(stop))
         again = await on_simulated_disk(left)
-        told = again.views.describe(0)
+        reported = again.views.describe(0)
         assert not ended or not left.exists("market")
-        if told.exists:
+        if reported.exists:
             assert await contents(again) == fold(60)
-        if told.exists or told.error:
+        if reported.exists or reported.error:
             await again.views.drop(0)
         assert not left.exists("market")
         if ended:
