@@ -25,14 +25,14 @@ from verification.mutants import (
     planted_resolving,
 )
 from verification.mutants.planting import BUGS, bug, change, planted, unplanted
-from waltz_log.client.append import window
+from waltz_log.client.append import append_window
 from waltz_log.client.append.producer import Producer
 from waltz_log.core.locks.locks import LockTable
 from waltz_log.core.locks.own_writes import OwnWrites
 from waltz_log.core.recovery import Classification
 from waltz_log.errors import NotAppended
 from waltz_log.server.mounts.mount import Mount
-from waltz_log.server.ordering.sequencer import Answers, Frame, Sequenced, Sequencer
+from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.partition.partition import Partition
 from waltz_log.server.partition.serving import Serving
 from waltz_log.server.replication import recovery, store
@@ -296,7 +296,7 @@ def lock_floor_too_low() -> None:
 def rejected_before_the_winner_is_committed() -> None:
     """The loser learns of a winner that may never come."""
 
-    def sequence(self: Sequencer, frames: Sequence[Frame], *rest: Any) -> Sequenced:
+    def sequence(self: Sequencer, frames: Sequence[ReceivedFrame], *rest: Any) -> Sequenced:
         result: Sequenced = original(self, frames, *rest)
         for appender, number, winner in result.rejected:
             appender.answer(Answers(rejected=[(number, winner)]), 0)
@@ -310,7 +310,7 @@ def rejected_before_the_winner_is_committed() -> None:
 def duplicates_accepted() -> None:
     """A sequence that was sent before is ordered once more."""
 
-    def order_frame(self: Sequencer, frame: Frame, result: Sequenced) -> Any:
+    def order_frame(self: Sequencer, frame: ReceivedFrame, result: Sequenced) -> Any:
         frame.appender.last_sequence = -1
         return original(self, frame, result)
 
@@ -321,7 +321,7 @@ def duplicates_accepted() -> None:
 def generation_not_checked() -> None:
     """A frame of an older generation is ordered."""
 
-    def order_frame(self: Sequencer, frame: Frame, result: Sequenced) -> Any:
+    def order_frame(self: Sequencer, frame: ReceivedFrame, result: Sequenced) -> Any:
         mine, self.generation = self.generation, frame.generation
         try:
             return original(self, frame, result)
@@ -443,10 +443,10 @@ def never_resent() -> None:
 def unknown_reported_as_not_appended() -> None:
     """A deadline that passes while the append is in flight is reported as *not in the log*."""
 
-    def reported(self: window.Window, client_id: int, sequence: int, since: int, reason: str, count: int = 1) -> Any:
+    def reported(self: append_window.AppendWindow, client_id: int, sequence: int, since: int, reason: str, count: int = 1) -> Any:
         return NotAppended(partition=self.partition, reason=reason)
 
-    change(window.Window, "_unknown", reported)
+    change(append_window.AppendWindow, "_unknown", reported)
 
 
 @bug

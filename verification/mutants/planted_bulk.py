@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from verification.mutants.planting import bug, change
-from waltz_log.client.append.frame import SentRows
 from waltz_log.client.append.pending_rows import PendingRows
+from waltz_log.client.append.sent_frame import SentRows
 from waltz_log.errors import WaltzError
 
 __all__: list[str] = []

@@ -18,7 +18,7 @@ from waltz_log.core.formats.envelope import split_keyed
 from waltz_log.core.formats.records import decode_record
 from waltz_log.core.locks.locks import unpack_i8
 from waltz_log.server.mounts.mount import Mount
-from waltz_log.server.ordering.sequencer import Answers, Frame, Sequenced, Sequencer
+from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.partition import partition as partition_module
 from waltz_log.server.partition.append import AppendTask
 from waltz_log.server.replication.store import StoreSession
@@ -75,14 +75,14 @@ class _ObservedSequencer(Sequencer):
         super().__init__(partition, generation, high_water_mark, **settings)
         self.order = LockOrder(partition, high_water_mark)
 
-    def _order_frame(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
+    def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes, bytes] | None:
         before = Sequenced(None, result.committed[:], result.rejected[:], result.holders[:], result.refused[:], result.above_log[:], [])
         taken = super()._order_frame(frame, result)
         self.order.events.append(_judged(frame, before, result))
         return taken
 
 
-def _judged(frame: Frame, before: Sequenced, after: Sequenced) -> JudgedFrame:
+def _judged(frame: ReceivedFrame, before: Sequenced, after: Sequenced) -> JudgedFrame:
     """`before`, `after`: the results of a block without and with the frame."""
     refused = Counter(sequence for _, rows in after.refused[len(before.refused) :] for sequence, _ in rows)
     refused.update(sequence for _, rows in after.above_log[len(before.above_log) :] for sequence, _ in rows)
@@ -111,7 +111,7 @@ def _judged(frame: Frame, before: Sequenced, after: Sequenced) -> JudgedFrame:
     return JudgedFrame(appender.client_id, appender.mount_sequence, bool(frame.lock_counts), tuple(appends))
 
 
-def _sent(frame: Frame) -> Iterator[JudgedAppend]:
+def _sent(frame: ReceivedFrame) -> Iterator[JudgedAppend]:
     """The transactions of a frame, undecided."""
     marks, locks, counts = unpack_i8(frame.marks), tuple(unpack_i8(frame.locks)), frame.lock_counts or bytes(3 * frame.count)
     offset = at = 0

@@ -18,11 +18,11 @@ from typing import Protocol
 
 import structlog
 
-from waltz_log.client.append.frame import Frame, SentAppends
+from waltz_log.client.append.append_window import STORAGE_FULL
 from waltz_log.client.append.packing import pack_checked
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.producer import SEQUENCE_MAX, DurableClient, Producer
-from waltz_log.client.append.window import STORAGE_FULL
+from waltz_log.client.append.sent_frame import SentAppends, SentFrame
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.owners import Owners
@@ -307,7 +307,7 @@ class Lane:
 
     # ---- frames --------------------------------------------------------------------------------------------------------------------------------
 
-    async def _sending(self, frames: list[Frame]) -> None:
+    async def _sending(self, frames: list[SentFrame]) -> None:
         """The attempt is on disk before a byte of it is on the wire."""
         appends = (append for frame in frames for part in frame.parts if isinstance(part, SentAppends) for append in part.appends)
         entries = [append.future.entry for append in appends if append is not None and isinstance(append.future, OutboxOutcome)]

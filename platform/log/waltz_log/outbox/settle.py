@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from waltz_log.client.append.producer import SEQUENCE_MAX, Producer
-from waltz_log.client.append.search import Search
+from waltz_log.client.append.sequence_query import SequenceQuery
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.owners.mounting import mount_for_appends
 from waltz_log.client.owners.owners import Owners
@@ -51,7 +51,7 @@ class Settled(NamedTuple):
 async def settle(lane: Mounting, owners: Owners, attempts: list[Attempt], client_id: int, timeout_s: float) -> Settled:
     """Waits for the answer without a time limit. Raises errors that no retry can resolve."""
     first, since = min(each.first_sequence for each in attempts), min(each.since for each in attempts)
-    search = Search(lane.partition, client_id, first, SEQUENCE_MAX, since, owners.parameters.key.bytes)
+    search = SequenceQuery(lane.partition, client_id, first, SEQUENCE_MAX, since, owners.parameters.key.bytes)
     while True:
         await lane.mounted()
         try:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.log.outbox.bench import FAST, bench, run, until
 from waltz_log.client import GiveUp, Intent, Lock, LockConflict, Outbox, Transaction, TransactionContext
+from waltz_log.client.append.append_window import STORAGE_FULL, AppendWindow
 from waltz_log.client.append.pending_append import PendingAppend
-from waltz_log.client.append.window import STORAGE_FULL, Window
 from waltz_log.errors import InvalidRequest, NotAppended
 from waltz_log.testing.disk import SimulatedDisk
 
@@ -313,9 +313,9 @@ def test_a_follower_whose_application_fails_is_started_again_where_it_stopped() 
 def test_a_log_without_room_is_waited_for_and_keys_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server refuses frames while it has no room, and accepts others; none of that counts as an attempt."""
     rng, left = random.Random(5), [12]
-    honest = Window.pack
+    honest = AppendWindow.pack
 
-    def pack(self: Window, *arguments: Any) -> Any:
+    def pack(self: AppendWindow, *arguments: Any) -> Any:
         if left[0] and rng.random() < 0.7:
             left[0] -= 1
             for append in list(self.queue):
@@ -323,7 +323,7 @@ def test_a_log_without_room_is_waited_for_and_keys_keep_their_order(monkeypatch:
                     append.future.set_exception(NotAppended(partition=0, reason=STORAGE_FULL))
         return honest(self, *arguments)
 
-    monkeypatch.setattr(Window, "pack", pack)
+    monkeypatch.setattr(AppendWindow, "pack", pack)
 
     async def main() -> None:
         async with bench() as b:
@@ -345,15 +345,15 @@ def test_a_log_without_room_is_waited_for_and_keys_keep_their_order(monkeypatch:
 
 
 def test_data_that_the_log_never_accepts_is_given_up_after_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Window.pack
+    honest = AppendWindow.pack
 
-    def pack(self: Window, *arguments: Any) -> Any:
+    def pack(self: AppendWindow, *arguments: Any) -> Any:
         for append in list(self.queue):
             if isinstance(append, PendingAppend) and append.data == b"3" and not append.future.done():
                 append.future.set_exception(NotAppended(partition=0, reason="refused by a test"))
         return honest(self, *arguments)
 
-    monkeypatch.setattr(Window, "pack", pack)
+    monkeypatch.setattr(AppendWindow, "pack", pack)
 
     async def main() -> None:
         async with bench() as b, b.outbox(SimulatedDisk(), attempts_max=4) as outbox:

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from waltz_log.client.append.frame import Frame
-from waltz_log.client.append.window import Window
+from waltz_log.client.append.append_window import AppendWindow
+from waltz_log.client.append.sent_frame import SentFrame
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import ranges
 from waltz_log.client.owners.owners import Owners
@@ -66,13 +66,13 @@ class AppendStream:
         self,
         stream: MountStream,
         mounted: Mounted,
-        window: Window,
+        window: AppendWindow,
         signals: Signals,
         owners: Owners,
         settings: ClientSettings,
         *,
         answered: Callable[[], None],
-        sending: Callable[[list[Frame]], Awaitable[None]] | None,
+        sending: Callable[[list[SentFrame]], Awaitable[None]] | None,
     ) -> None:
         """`answered` is called at each message of the owner; `sending` returns when it is on disk that the frames may be sent."""
         self._stream = stream
@@ -134,7 +134,7 @@ class AppendStream:
             else:
                 await self._send_recorded(frame, self._sending)
 
-    async def _send_recorded(self, frame: pb.AppendFrame, sending: Callable[[list[Frame]], Awaitable[None]]) -> None:
+    async def _send_recorded(self, frame: pb.AppendFrame, sending: Callable[[list[SentFrame]], Awaitable[None]]) -> None:
         """Records the frame and the full frames that wait behind it on disk, then sends them. One record for all, because a sync takes longer than a
         frame."""
         window, frames = self._window, [frame]

@@ -17,12 +17,12 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from waltz_log.client.append.append_stream import AppendStream, Mounted, Signals
-from waltz_log.client.append.frame import Frame
+from waltz_log.client.append.append_window import AppendWindow
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.pending_rows import PendingRows
 from waltz_log.client.append.rows import Rows
-from waltz_log.client.append.search import Search
-from waltz_log.client.append.window import Window
+from waltz_log.client.append.sent_frame import SentFrame
+from waltz_log.client.append.sequence_query import SequenceQuery
 from waltz_log.client.base.retry import Backoff
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import is_resolving, mount_for_appends, recovering_above
@@ -73,7 +73,7 @@ class DurableClient(NamedTuple):
     mount_sequence: int
     """Above every one that an earlier process of this client used, so that the first mount fences what that one still has on the wire."""
     next_sequence: int
-    sending: Callable[[list[Frame]], Awaitable[None]]
+    sending: Callable[[list[SentFrame]], Awaitable[None]]
     """Returns when it is on disk that the frames may be sent. An error ends the stream, and they count as sent."""
 
 
@@ -97,7 +97,7 @@ class Producer:
         never come twice. `followers`: those that this client has at the partition, now and later."""
         self.partition = partition
         self.client_id = client_id
-        self.window = Window(
+        self.window = AppendWindow(
             partition,
             max_pending=settings.max_pending,
             max_pending_bytes=settings.max_pending_bytes,
@@ -116,7 +116,7 @@ class Producer:
         self.loop = asyncio.get_running_loop()
         self._backoff = Backoff(settings.retry_base_s, settings.retry_cap_s, rng)
         self._mount_sequence = 0
-        self._sending: Callable[[list[Frame]], Awaitable[None]] | None = None
+        self._sending: Callable[[list[SentFrame]], Awaitable[None]] | None = None
         if durable is not None:
             self._mount_sequence, self.window.next_sequence, self._sending = durable
         self._mount_mark = -1
@@ -394,7 +394,7 @@ class Producer:
             return
         last = frames[-1].first_sequence + frames[-1].count - 1
         key, timeout_s = self._owners.parameters.key.bytes, self._settings.request_timeout_s
-        search = Search(self.partition, self.client_id, frames[0].first_sequence, last, frames[0].since, key)
+        search = SequenceQuery(self.partition, self.client_id, frames[0].first_sequence, last, frames[0].since, key)
         channel = self._owners.call_channel(address)
         while True:
             answer = await channel.call(RESOLVE, search.question(timeout_s), timeout_s=timeout_s)

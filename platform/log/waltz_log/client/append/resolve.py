@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from waltz_log.client.append.producer import Producer
-from waltz_log.client.append.search import Search
+from waltz_log.client.append.sequence_query import SequenceQuery
 from waltz_log.client.base.settings import ClientSettings
 from waltz_log.client.owners.mounting import mount_for_appends, resolving_above
 from waltz_log.client.owners.owners import Owners
@@ -83,12 +83,12 @@ def _left(settings: ClientSettings, deadline: float) -> float:
     return max(0.001, min(settings.request_timeout_s, deadline - asyncio.get_running_loop().time()))
 
 
-def _search(error: OutcomeUnknown, owners: Owners) -> Search:
+def _search(error: OutcomeUnknown, owners: Owners) -> SequenceQuery:
     last = error.sequence + error.count - 1
-    return Search(error.partition, error.client_id, error.sequence, last, error.since, owners.parameters.key.bytes)
+    return SequenceQuery(error.partition, error.client_id, error.sequence, last, error.since, owners.parameters.key.bytes)
 
 
-async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Ranges]:
+async def _ask(error: OutcomeUnknown, search: SequenceQuery, owners: Owners, settings: ClientSettings, deadline: float) -> tuple[bool, Ranges]:
     """Whether the answer is final, and what is in the log. All of it found is final."""
     whole = False
     while not whole and _total(search) < error.count:
@@ -103,7 +103,7 @@ async def _ask(error: OutcomeUnknown, search: Search, owners: Owners, settings: 
     return search.final or _total(search) >= error.count, found
 
 
-def _total(search: Search) -> int:
+def _total(search: SequenceQuery) -> int:
     return sum(count for _, count, _ in search.committed)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import repeat
 from typing import NamedTuple
 
-from waltz_log.client.append.frame import Unsent
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.producer import Producer
+from waltz_log.client.append.sent_frame import Unsent
 
 __all__ = ["Unacknowledged", "unacknowledged"]
 

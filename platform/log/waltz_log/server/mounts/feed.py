@@ -12,8 +12,8 @@ from __future__ import annotations
 from waltz_log.core.formats.block import Block
 from waltz_log.core.status.server_statistics import FeedStatistics
 from waltz_log.server.base.settings import ServerSettings
+from waltz_log.server.mounts.feed_frames import FeedFrame, PartitionFrames
 from waltz_log.server.mounts.fetcher import Fetcher
-from waltz_log.server.mounts.frames import Frame, PartitionFrames
 from waltz_log.server.replication.memory import Run, cut
 from waltz_log.server.replication.store import StoreSession
 
@@ -29,7 +29,7 @@ class Feed:
         self._fetcher = Fetcher(store, settings, self._remember)
         self._bytes_max = settings.feed_bytes_max
 
-    def ready(self, headers: bool, first: int, target: int) -> Frame | None:
+    def ready(self, headers: bool, first: int, target: int) -> FeedFrame | None:
         """The next frame if it can be made at once."""
         found = self._frames.find(headers, first, target)
         if found is not None:
@@ -43,7 +43,7 @@ class Feed:
         run = self._memory.runs.find(first)
         return None if run is None else self._frames.make(headers, run.between(first, target), target)
 
-    async def fetch(self, headers: bool, first: int, target: int) -> Frame:
+    async def fetch(self, headers: bool, first: int, target: int) -> FeedFrame:
         """The next frame, read from a replica. The one after it is read meanwhile where there is room to keep it."""
         run = await self._fetcher.fetch(first, headers_only=headers)
         size = run.held_bytes

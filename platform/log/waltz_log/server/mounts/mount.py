@@ -17,7 +17,7 @@ from waltz_log.core.topics.catalogue import TopicEpoch
 from waltz_log.errors import OutOfRange, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.mounts.feed import Feed
-from waltz_log.server.mounts.frames import Frame
+from waltz_log.server.mounts.feed_frames import FeedFrame
 from waltz_log.server.ordering.sequencer import Answers
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
@@ -160,7 +160,7 @@ class Mount:
             frame = await self._fetched(target)
         await self._send_frame(frame)
 
-    async def _fetched(self, target: int) -> Frame:
+    async def _fetched(self, target: int) -> FeedFrame:
         fetching = asyncio.ensure_future(self._source.fetch(self._headers, self._fed + 1, target))
         answering: asyncio.Future[None] | None = None
         try:
@@ -178,7 +178,7 @@ class Mount:
                 answering.cancel()
             await asyncio.gather(fetching, *([] if answering is None else [answering]), return_exceptions=True)
 
-    async def _send_frame(self, frame: Frame) -> None:
+    async def _send_frame(self, frame: FeedFrame) -> None:
         await self._stream.send(frame.message)
         self._fed = frame.last
 

@@ -20,7 +20,7 @@ from waltz_log.core.locks.locks import LockTable, Verdict, unpack_i8
 from waltz_log.errors import CorruptData, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["Answers", "Appender", "Frame", "Sequenced", "Sequencer"]
+__all__ = ["Answers", "Appender", "ReceivedFrame", "Sequenced", "Sequencer"]
 
 
 MARK_MAX = 2**63 - 1
@@ -54,7 +54,7 @@ class Answers:
         return bool(self.committed or self.rejected or self.refused or self.above_log)
 
 
-class Frame:
+class ReceivedFrame:
     """A waiting append frame: its columns, each read from the message once, because reading one copies it."""
 
     __slots__ = ("appender", "count", "generation", "lengths", "lock_counts", "locks", "marks", "own", "received_s", "records", "size")
@@ -100,7 +100,7 @@ class Sequencer:
         self._record_length_max = record_bytes_max + RECORD_OVERHEAD_BYTES
         self._newest_mark = MARK_MAX
 
-    def sequence(self, frames: Sequence[Frame], append_time_ms: int, newest_mark: int = MARK_MAX) -> Sequenced:
+    def sequence(self, frames: Sequence[ReceivedFrame], append_time_ms: int, newest_mark: int = MARK_MAX) -> Sequenced:
         """`newest_mark`: the highest transaction id that a client can have learned. A transaction with a mark above it is refused, whatever its
         locks: it would otherwise pass every lock check."""
         self._newest_mark = newest_mark
@@ -122,7 +122,7 @@ class Sequencer:
             result.block = Block(first, columns, assign_ids(joined, columns, first), append_time_ms)
         return result
 
-    def _order_frame(self, frame: Frame, result: Sequenced) -> tuple[bytes, bytes] | None:
+    def _order_frame(self, frame: ReceivedFrame, result: Sequenced) -> tuple[bytes, bytes] | None:
         """The accepted records of one frame and their lengths, or None. Moves `next_id` past them."""
         appender = frame.appender
         self._check(frame)
@@ -147,7 +147,7 @@ class Sequencer:
             own = bytes([own[position] for position in remaining.tolist()]) if own else own
         return self._judged(frame, sequences, remaining, self.locks.judge(marks, counts, locks, self.next_id, appender.client_id, own), result)
 
-    def _few_in_order(self, frame: Frame) -> list[int] | None:
+    def _few_in_order(self, frame: ReceivedFrame) -> list[int] | None:
         """The sequences of a small frame without a record to refuse, the usual case. Other frames are checked with numpy, which costs more than
         everything else for a few records."""
         client_id, generation, before = frame.appender.client_id, self.generation, frame.appender.last_sequence
@@ -163,7 +163,7 @@ class Sequencer:
 
     def _judged(
         self,
-        frame: Frame,
+        frame: ReceivedFrame,
         sequences: Sequence[int] | npt.NDArray[np.int64],
         remaining: npt.NDArray[np.intp] | None,
         verdict: Verdict,
@@ -216,7 +216,7 @@ class Sequencer:
             refused |= above
         return refused
 
-    def _check(self, frame: Frame) -> None:
+    def _check(self, frame: ReceivedFrame) -> None:
         """What a client could get wrong but for what the records say of it. Raises `CorruptData`: the stream it came on ends, and nothing of the
         frame is stored."""
         where, count = _where(frame.appender), frame.count

@@ -28,7 +28,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
-from waltz_log.server.ordering.sequencer import Answers, Appender, Frame, Sequenced, Sequencer
+from waltz_log.server.ordering.sequencer import Answers, Appender, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
 
@@ -70,7 +70,7 @@ class AppendTask:
         self._clock = clock
         self._settings = settings
         self._append_time_ms = last_append_time_ms
-        self._queue: deque[Frame | _Barrier] = deque()
+        self._queue: deque[ReceivedFrame | _Barrier] = deque()
         self._queue_bytes = 0
         self._in_flight: deque[_InFlight] = deque()
         self._received = 0
@@ -98,7 +98,7 @@ class AppendTask:
         await self._capacity.wait_for(lambda: self._queue_bytes < self._settings.queue_bytes_max or mount.failed is not None)
         if mount.failed is not None:
             raise mount.failed
-        frame = Frame(mount, message)
+        frame = ReceivedFrame(mount, message)
         frame.received_s = self._totals.now_s()
         self._queue.append(frame)
         self._queue_bytes += frame.size
@@ -151,9 +151,9 @@ class AppendTask:
         else:
             barrier.decided(self._store.committed)
 
-    def _pop_block(self) -> list[Frame]:
+    def _pop_block(self) -> list[ReceivedFrame]:
         """All that waits, up to one block and the next barrier."""
-        frames: list[Frame] = []
+        frames: list[ReceivedFrame] = []
         size = 0
         while self._queue:
             head = self._queue[0]
@@ -166,7 +166,7 @@ class AppendTask:
         self._capacity.notify()
         return frames
 
-    def _order_block(self, frames: list[Frame]) -> None:
+    def _order_block(self, frames: list[ReceivedFrame]) -> None:
         if self.moving or self._store.full:
             for frame in frames:
                 self._refuse(frame, pb.REFUSAL_MOVING if self.moving else pb.REFUSAL_STORAGE_FULL)
@@ -220,7 +220,7 @@ class AppendTask:
     def _now_s() -> float:
         return asyncio.get_running_loop().time()
 
-    def _refuse(self, frame: Frame, reason: int) -> None:
+    def _refuse(self, frame: ReceivedFrame, reason: int) -> None:
         """Refuses a frame because the partition is being handed over, or its replicas are full: nothing more is ordered here, and every transaction
         is answered with that reason."""
         try:

@@ -38,7 +38,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.feed import Feed
-from waltz_log.server.mounts.frames import PartitionFrames
+from waltz_log.server.mounts.feed_frames import PartitionFrames
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.handed_locks import read_handed_locks, write_handed_locks
 from waltz_log.server.ordering.sequencer import Sequencer

@@ -18,7 +18,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.by_id import gather, rising_ids
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.mount import Mount
-from waltz_log.server.mounts.search import Search
+from waltz_log.server.mounts.sequence_search import SequenceSearch
 from waltz_log.server.partition.append import AppendTask
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
@@ -104,7 +104,7 @@ class Serving:
         search that takes longer than the client waits is answered in parts, each of which extends the one before."""
         search_s = request.search_ms / 1000
         store = self.store
-        search = Search(request, store.first_transaction_id)
+        search = SequenceSearch(request, store.first_transaction_id)
         mark = -1
         ready = self.ready(request.client_id)
         try:

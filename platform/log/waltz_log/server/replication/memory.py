@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import slice_block
 from waltz_log.server.base.budget import Budget
-from waltz_log.server.replication.window import Window, size_of
+from waltz_log.server.replication.block_window import BlockWindow, size_of
 
 __all__ = ["PartitionMemory", "Run", "Runs"]
 
@@ -97,7 +97,7 @@ class PartitionMemory:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._committed = -1
-        self.window = Window(-1)
+        self.window = BlockWindow(-1)
         self.runs = Runs()
         self.held_bytes = 0
         self._closed = False
@@ -106,7 +106,7 @@ class PartitionMemory:
     def begin(self, high_water_mark: int) -> None:
         """The log goes on above the mark. Nothing was appended here before."""
         assert self.window.held_bytes == 0, "the window begins anew only where it is empty"
-        self.window = Window(high_water_mark)
+        self.window = BlockWindow(high_water_mark)
         self._committed = high_water_mark
 
     def append(self, block: Block) -> None:
@@ -141,4 +141,4 @@ class PartitionMemory:
         if not self._closed:
             self._closed = True
             self._budget.leave(self)
-            self.window, self.runs = Window(self.window.last_transaction_id), Runs()
+            self.window, self.runs = BlockWindow(self.window.last_transaction_id), Runs()

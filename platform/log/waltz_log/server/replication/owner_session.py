@@ -19,8 +19,8 @@ from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.block_stream import Encodings
+from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.recovery import Recovery
-from waltz_log.server.replication.window import Window
 
 __all__ = ["BlockSource", "OwnerSession"]
 
@@ -68,7 +68,7 @@ class OwnerSession(Protocol):
     @property
     def owner_token(self) -> bytes: ...
     @property
-    def window(self) -> Window: ...
+    def window(self) -> BlockWindow: ...
     @property
     def flushing(self) -> Flushing | None: ...
     @property

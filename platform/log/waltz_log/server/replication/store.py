@@ -41,13 +41,13 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.acknowledgments import Acknowledgments
 from waltz_log.server.replication.block_stream import Encodings
+from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.confirmation import confirmed_by_majority
 from waltz_log.server.replication.memory import PartitionMemory
 from waltz_log.server.replication.recovery import Recovery
 from waltz_log.server.replication.replica import ReplicaSession
 from waltz_log.server.replication.session_reads import committed_runs
 from waltz_log.server.replication.session_record import SessionRecord
-from waltz_log.server.replication.window import Window
 
 __all__ = ["StoreSession"]
 
@@ -230,7 +230,7 @@ class StoreSession:
             raise
 
     @property
-    def window(self) -> Window:
+    def window(self) -> BlockWindow:
         """The newest blocks; what is not committed is among them."""
         return self.memory.window
 

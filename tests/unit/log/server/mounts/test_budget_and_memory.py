@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
 from waltz_log.server.base.budget import Budget
-from waltz_log.server.mounts.frames import PartitionFrames
+from waltz_log.server.mounts.feed_frames import PartitionFrames
+from waltz_log.server.replication.block_window import size_of
 from waltz_log.server.replication.memory import PartitionMemory, Run
-from waltz_log.server.replication.window import size_of
 
 RECORDS, HEADERS = False, True
 """What frames hold."""

@@ -13,9 +13,9 @@ from waltz_log.client import ClientSettings, OutcomeUnknown, WaltzClient
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import Unavailable
-from waltz_log.server.mounts.search import Search
+from waltz_log.server.mounts.sequence_search import SequenceSearch
+from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.store import StoreSession
-from waltz_log.server.replication.window import Window
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import waltz_pb2 as pb
@@ -125,10 +125,10 @@ def test_a_search_stays_above_since_and_below_the_mark_within_a_block() -> None:
         records = [encode_record(7, 1, 0, sequence, sequence, b"") for sequence in range(10)]
 
         class Store:
-            window = Window(-1)
+            window = BlockWindow(-1)
 
         Store.window.append(Block(0, struct.pack(">10i", *map(len, records)), b"".join(records), 0))
-        search = Search(pb.ResolveRequest(client_id=7, first_sequence=0, last_sequence=9, since=2), 0)
+        search = SequenceSearch(pb.ResolveRequest(client_id=7, first_sequence=0, last_sequence=9, since=2), 0)
         store: Any = Store()
         await search.run(store, 5, 1e9)
         assert search.committed() == struct.pack(">3q", 3, 3, 3)

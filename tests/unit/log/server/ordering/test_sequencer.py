@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from waltz_log.core.formats.columns import verify_records
 from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import WaltzError
-from waltz_log.server.ordering.sequencer import Answers, Frame, Sequencer
+from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequencer
 from waltz_log.transport import waltz_pb2 as pb
 
 
@@ -28,7 +28,9 @@ class _Client:
         raise AssertionError("the sequencer only says whom to end")
 
 
-def _frame(client: _Client, rows: list[tuple[int, bytes, int, list[int]]], *, generation: int = 2, partition: int = 3, locks: bool = True) -> Frame:
+def _frame(
+    client: _Client, rows: list[tuple[int, bytes, int, list[int]]], *, generation: int = 2, partition: int = 3, locks: bool = True
+) -> ReceivedFrame:
     """Rows of (sequence, data, mark, write locks)."""
     records = [encode_record(client.client_id, generation, partition, sequence, 0, data) for sequence, data, _, _ in rows]
     message = pb.AppendFrame(
@@ -39,7 +41,7 @@ def _frame(client: _Client, rows: list[tuple[int, bytes, int, list[int]]], *, ge
         locks=b"".join(struct.pack(">q", lock) for row in rows for lock in row[3]) if locks else b"",
         records=b"".join(records),
     )
-    return Frame(client, message)
+    return ReceivedFrame(client, message)
 
 
 def _sequencer(mark: int = 99) -> Sequencer:

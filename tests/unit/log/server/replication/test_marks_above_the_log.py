@@ -16,7 +16,7 @@ from waltz_log.errors import InvalidRequest, LockConflict, NotOwner, WaltzError
 from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
-from waltz_log.server.ordering.sequencer import Answers, Frame, Sequencer
+from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequencer
 from waltz_log.server.partition.append import AppendTask
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
@@ -59,19 +59,19 @@ def test_only_the_transactions_with_a_mark_above_the_log_are_refused(count: int)
     mount = _Mount()
     marks = [9] * count
     marks[0], marks[-1] = 10, 2**63 - 1
-    result = sequencer.sequence([Frame(mount, _message(marks))], 0, 9)
+    result = sequencer.sequence([ReceivedFrame(mount, _message(marks))], 0, 9)
     assert result.above_log == [(mount, [(0, 9), (count - 1, 9)])]
     assert result.refused == []
     assert result.committed == ([(mount, [(1, count - 2, 10)])] if count > 2 else [])
     assert [sequencer.locks.last_writer(lock) for lock in (0, count - 1)] == [9, 9], "a refused transaction holds no lock"
-    again = sequencer.sequence([Frame(mount, _message([9], first=count))], 0, 9)
+    again = sequencer.sequence([ReceivedFrame(mount, _message([9], first=count))], 0, 9)
     assert again.committed[0][1] == [(count, 1, 10 + count - 2)], "the sequences of the refused ones are used"
 
 
 def test_one_that_is_refused_for_another_reason_is_answered_once() -> None:
     sequencer = Sequencer(0, 1, 9, lock_entries_max=1000, record_bytes_max=10)
     mount = _Mount()
-    result = sequencer.sequence([Frame(mount, _message([99], data=b"x" * 11))], 0, 9)
+    result = sequencer.sequence([ReceivedFrame(mount, _message([99], data=b"x" * 11))], 0, 9)
     assert (result.refused, result.above_log) == ([(mount, [(0, pb.REFUSAL_TOO_LARGE)])], [])
 
 

@@ -24,7 +24,7 @@ from waltz_log.core.retention import decide
 from waltz_log.core.topics.catalogue import HOUR_MS, Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import ClusterUnavailable, Fenced, InvalidRequest, OutOfRange, SessionTooOld
-from waltz_log.server.mounts.search import Search
+from waltz_log.server.mounts.sequence_search import SequenceSearch
 from waltz_log.server.upkeep import upkeep
 from waltz_log.statistics import to_json
 from waltz_log.storage.integrity.verify_views import verify_views
@@ -178,7 +178,7 @@ async def test_a_search_that_trimming_overtakes_goes_on_and_says_that_something_
         serving = cluster.servers["server-1"][0]._owned(0)._serving
         assert serving is not None
         request = pb.ResolveRequest(partition=0, client_id=client.client_id, first_sequence=0, last_sequence=1 << 30, since=-1)
-        search = Search(request, 0)
+        search = SequenceSearch(request, 0)
         await search.run(serving.store, 59, math.inf)
         assert (search.trimmed, search.searched_to) == (True, 59)
         rows = [value for (value,) in struct.iter_unpack(">q", search.committed())]

@@ -18,11 +18,11 @@ from waltz_log.server.replication.memory import Run, Runs
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import message_of
 
-__all__ = ["Frame", "PartitionFrames"]
+__all__ = ["FeedFrame", "PartitionFrames"]
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FeedFrame:
     """`full`: there was more to send, and it did not fit."""
 
     first: int
@@ -35,12 +35,12 @@ class Frame:
         return len(self.message.data)
 
 
-def _encode(blocks: list[Block], target: int, *, headers: bool, headers_cut: bool) -> Frame:
+def _encode(blocks: list[Block], target: int, *, headers: bool, headers_cut: bool) -> FeedFrame:
     """`headers`: only the header of each record. `headers_cut`: the blocks hold nothing else. `target`: up to where there is something to send."""
     cut = [Block(each.first_transaction_id, b"", _headers(each, headers_cut), each.append_time_ms) for each in blocks] if headers else blocks
     frame = pb.FeedFrame(blocks=[message_of(block) for block in cut])
     first, last = blocks[0].first_transaction_id, blocks[-1].last_transaction_id
-    return Frame(first, last, Encoded(pb.ServerMessage(feed=frame)), full=last < target)
+    return FeedFrame(first, last, Encoded(pb.ServerMessage(feed=frame)), full=last < target)
 
 
 def _headers(block: Block, headers_cut: bool) -> bytes:
@@ -52,7 +52,7 @@ class PartitionFrames:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._frames: OrderedDict[tuple[bool, int], Frame] = OrderedDict()
+        self._frames: OrderedDict[tuple[bool, int], FeedFrame] = OrderedDict()
         self._headers = Runs()
         self.held_bytes = 0
         self.made = 0
@@ -61,7 +61,7 @@ class PartitionFrames:
         self._closed = False
         budget.join(self)
 
-    def find(self, headers: bool, first: int, last: int) -> Frame | None:
+    def find(self, headers: bool, first: int, last: int) -> FeedFrame | None:
         """A frame that begins there and ends at `last` or before, unless a larger one could be made."""
         frame = self._frames.get((headers, first))
         if frame is None or frame.last > last or (frame.last < last and not frame.full):
@@ -70,7 +70,7 @@ class PartitionFrames:
         self.shared += 1
         return frame
 
-    def make(self, headers: bool, blocks: list[Block], target: int, *, headers_cut: bool = False) -> Frame:
+    def make(self, headers: bool, blocks: list[Block], target: int, *, headers_cut: bool = False) -> FeedFrame:
         """`headers`: of headers alone. `headers_cut`: the blocks hold nothing else."""
         frame = _encode(blocks, target, headers=headers, headers_cut=headers_cut)
         self.made += 1

@@ -16,17 +16,17 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import Any
 
-from waltz_log.client.append.frame import Frame, SentAppends, SentPart, SentRows, Unknown, Unsent
 from waltz_log.client.append.pending_append import PendingAppend
 from waltz_log.client.append.pending_rows import PendingRows, RowOutcomes, UnsentRows
 from waltz_log.client.append.rows import Rows
+from waltz_log.client.append.sent_frame import SentAppends, SentFrame, SentPart, SentRows, Unknown, Unsent
 from waltz_log.client.base.fifo_waiters import FifoWaiters
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import InvalidRequest, LockConflict, NotAppended, OutcomeUnknown, ProtocolViolation, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["STORAGE_FULL", "Window"]
+__all__ = ["STORAGE_FULL", "AppendWindow"]
 
 HALVED_BYTES = 64 * 1024
 """Where more than twice this is pending a frame holds half of it at most."""
@@ -40,7 +40,7 @@ STORAGE_FULL = "storage is full"
 """The reason of a `NotAppended` that can pass without action: no majority of the replicas has room."""
 
 
-class Window:
+class AppendWindow:
     def __init__(self, partition: int, *, max_pending: int, max_pending_bytes: int, frame_bytes: int) -> None:
         self.partition = partition
         self._max_pending = max_pending
@@ -48,7 +48,7 @@ class Window:
         self._frame_bytes = frame_bytes
         self.queue: deque[Unsent] = deque()
         self.queue_bytes = 0
-        self.frames: deque[Frame] = deque()
+        self.frames: deque[SentFrame] = deque()
         self.pending = 0
         self.pending_bytes = 0
         self.next_sequence = 1
@@ -154,7 +154,7 @@ class Window:
             parts.append(SentAppends(self.next_sequence, run, since) if isinstance(run, list) else SentRows(self.next_sequence, run, since))
             self.next_sequence += parts[-1].count
         self.queue_bytes -= size
-        frame = Frame(parts, since, size, now)
+        frame = SentFrame(parts, since, size, now)
         self.frames.append(frame)
         return frame.message(client_id, generation, self.partition)
 
@@ -244,7 +244,7 @@ class Window:
         reason = f"high-water mark is above the log: partition={self.partition} high_water_mark={part.mark_of(at)} newest={newest}"
         self._decide(sequence, InvalidRequest(reason=reason))
 
-    def _find(self, sequence: int) -> tuple[Frame, SentPart, int]:
+    def _find(self, sequence: int) -> tuple[SentFrame, SentPart, int]:
         """Of a sequence that is not answered: its frame, and its place in a part of it. Raises `ProtocolViolation`."""
         for frame in self.frames:
             if 0 <= sequence - frame.first_sequence < frame.count and (found := frame.find(sequence)) is not None:
@@ -369,7 +369,7 @@ class Window:
         return found
 
     def undecided_sent(self) -> Iterator[tuple[int, int, Unsent]]:
-        """Of all that was sent and has no outcome, in order: sequence (of rows: the first one), `Frame.since`, and the append or the rows."""
+        """Of all that was sent and has no outcome, in order: sequence (of rows: the first one), `SentFrame.since`, and the append or the rows."""
         for frame in self.frames:
             for part in frame.parts:
                 for sequence, unsent in part.undecided():

@@ -8,10 +8,10 @@ from bisect import bisect_right
 
 from waltz_log.core.formats.block import Block
 
-__all__ = ["Window"]
+__all__ = ["BlockWindow"]
 
 
-class Window:
+class BlockWindow:
     def __init__(self, last_transaction_id: int) -> None:
         self._blocks: list[Block] = []
         self._firsts: list[int] = []

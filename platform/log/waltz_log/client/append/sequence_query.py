@@ -11,13 +11,13 @@ from waltz_log.client.owners.mounting import ranges
 from waltz_log.errors import ProtocolViolation
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["Search"]
+__all__ = ["SequenceQuery"]
 
 SEARCH_PART = 0.5
 """Of a call's deadline. The rest is for the way there and back, and for what was sent before to be decided."""
 
 
-class Search:
+class SequenceQuery:
     """`committed` (first sequence, count, first transaction id) rises with the answers; `since` is up to where they reach."""
 
     def __init__(self, partition: int, client_id: int, first_sequence: int, last_sequence: int, since: int, cluster_key: bytes) -> None:

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from waltz_log.client.append.append_window import AppendWindow
 from waltz_log.client.append.packing import pack_checked
-from waltz_log.client.append.search import Search
-from waltz_log.client.append.window import Window
+from waltz_log.client.append.sequence_query import SequenceQuery
 from waltz_log.client.transactions.transaction import Receipt
 from waltz_log.core.metadata import ClusterParameters
 from waltz_log.errors import ConnectionLost, NotAppended, OutcomeUnknown, ProtocolViolation
@@ -25,8 +25,8 @@ def _answer(*committed: int, **reported: Any) -> pb.ResolveResponse:
     return pb.ResolveResponse(committed=struct.pack(f">{len(committed)}q", *committed), **reported)
 
 
-def _search() -> Search:
-    return Search(0, 1, 1, 9, 3, UUID(int=1).bytes)
+def _search() -> SequenceQuery:
+    return SequenceQuery(0, 1, 1, 9, 3, UUID(int=1).bytes)
 
 
 def test_each_question_begins_where_the_last_answer_ended_and_asks_for_less_than_the_deadline() -> None:
@@ -96,7 +96,7 @@ def test_an_outbox_goes_on_with_its_search_where_the_connection_broke() -> None:
 
 def test_a_part_of_the_log_settles_what_it_holds_and_is_not_searched_again_for_the_rest() -> None:
     async def main() -> None:
-        window = Window(0, max_pending=10, max_pending_bytes=1000, frame_bytes=1000)
+        window = AppendWindow(0, max_pending=10, max_pending_bytes=1000, frame_bytes=1000)
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Receipt]] = [loop.create_future() for _ in range(3)]
         for future in futures:

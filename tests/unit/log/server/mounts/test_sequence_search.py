@@ -11,16 +11,16 @@ from typing import Any, cast
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import assign_ids
 from waltz_log.core.formats.records import encode_record
-from waltz_log.server.mounts.search import BLOCKS_A_TURN, Search
+from waltz_log.server.mounts.sequence_search import BLOCKS_A_TURN, SequenceSearch
+from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.store import StoreSession
-from waltz_log.server.replication.window import Window
 from waltz_log.transport import waltz_pb2 as pb
 
 BLOCKS = 2000
 
 
 def store_of_small_blocks() -> StoreSession:
-    window = Window(-1)
+    window = BlockWindow(-1)
     for number in range(BLOCKS):
         record = encode_record(7, 1, 0, number, 0, b"x")
         lengths = struct.pack(">i", len(record))
@@ -38,7 +38,7 @@ async def test_others_have_turns_while_thousands_of_blocks_are_searched() -> Non
             await asyncio.sleep(0)
 
     other: asyncio.Task[Any] = asyncio.ensure_future(others())
-    search = Search(pb.ResolveRequest(partition=0, client_id=7, first_sequence=3, last_sequence=1500, since=-1), 0)
+    search = SequenceSearch(pb.ResolveRequest(partition=0, client_id=7, first_sequence=3, last_sequence=1500, since=-1), 0)
     await search.run(store, BLOCKS - 1, math.inf)
     other.cancel()
     assert turns >= BLOCKS // BLOCKS_A_TURN

@@ -19,14 +19,14 @@ from waltz_log.errors import OutOfRange
 from waltz_log.server.replication.store import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["Search"]
+__all__ = ["SequenceSearch"]
 
 BLOCKS_A_TURN = 16
 """How many blocks are searched before other tasks run: about 2 ms of small blocks. Blocks in memory need no wait, so a search of thousands of them
 would block the event loop and all other work of the server."""
 
 
-class Search:
+class SequenceSearch:
     """`searched_to`: all ids above the request's `since` up to here were searched. `trimmed`: the log begins after `since`."""
 
     def __init__(self, request: pb.ResolveRequest, first_transaction_id: int) -> None:

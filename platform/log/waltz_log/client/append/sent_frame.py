@@ -21,7 +21,7 @@ from waltz_log.core.topics.catalogue import Durability
 from waltz_log.errors import OutcomeUnknown, WaltzError
 from waltz_log.transport import waltz_pb2 as pb
 
-__all__ = ["Frame", "SentAppends", "SentPart", "SentRows", "Unknown", "Unsent"]
+__all__ = ["SentAppends", "SentFrame", "SentPart", "SentRows", "Unknown", "Unsent"]
 
 Unsent: TypeAlias = PendingAppend | UnsentRows
 """What waits in a window's queue."""
@@ -196,7 +196,7 @@ class SentRows:
 SentPart: TypeAlias = SentAppends | SentRows
 
 
-class Frame:
+class SentFrame:
     """Sent and not wholly answered."""
 
     __slots__ = ("count", "first_sequence", "left", "parts", "sent_at", "since", "size")
