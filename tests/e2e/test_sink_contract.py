@@ -135,9 +135,9 @@ def test_restore_leaves_identifiers_and_the_commits_report_of_it(spark: Any, tmp
     transaction = internal.TableTransaction(spark, path)
     assert transaction.versions() == {"a": 1}
     assert [transaction.versions_at(version) for version in range(3)] == [{"a": 0}, {"a": 1}, {"a": 1}]
-    (last, restore), (_, append_of_told), *more = transaction.commits(10)
+    (last, restore), (_, own_append), *more = transaction.commits(10)
     assert (last, restore["operation"], restore["operationParameters"]["version"]) == (2, "RESTORE", 0)
-    assert (append_of_told["operationParameters"]["queryId"], append_of_told["userMetadata"]) == ("q", "reported")
+    assert (own_append["operationParameters"]["queryId"], own_append["userMetadata"]) == ("q", "reported")
     assert [version for version, _ in more] == [0]
     assert [version for version, _ in transaction.commits(2)] == [2, 1]
     assert internal.table_version(spark, path) == 2

@@ -13,9 +13,9 @@ from waltz_log.client import WaltzClient
 from waltz_log.core.metadata import PartitionMetadata, partition_path
 from waltz_log.core.replica_change import clean_members
 from waltz_log.errors import SessionTooOld
-from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.replica_session import ReplicaSession
 from waltz_log.statistics import to_json
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 

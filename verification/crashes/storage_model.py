@@ -25,7 +25,7 @@ from waltz_log.core.formats.control_format import SessionMark
 from waltz_log.core.formats.records import encode_record
 from waltz_log.core.ports import Disk
 from waltz_log.storage import StorageNode, StorageSettings
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.testing.disk import SimulatedDisk
 from waltz_log.testing.offload import run_in_place
 

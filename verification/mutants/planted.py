@@ -33,15 +33,16 @@ from waltz_log.core.recovery import Classification
 from waltz_log.errors import NotAppended
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequenced, Sequencer
+from waltz_log.server.partition.open_partition import OpenPartition
 from waltz_log.server.partition.partition import Partition
-from waltz_log.server.partition.serving import Serving
-from waltz_log.server.replication import recovery, store
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication import acknowledgments
+from waltz_log.server.replication import session_recovery as recovery
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
 from waltz_log.server.upkeep.view_upkeep import ViewUpkeep
 from waltz_log.storage.control.control import ControlFiles
 from waltz_log.storage.node.service import _Service
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.segments import reader
 from waltz_log.storage.views.views import Views, Wanted
 from waltz_log.testing import disk
@@ -157,7 +158,7 @@ def cluster_key_not_compared() -> None:
 @bug
 def committed_at_one_acknowledgement() -> None:
     """The first replica that has a block commits it."""
-    change(store, "committed_mark", lambda acknowledged, assigned: max(acknowledged.values(), default=None))
+    change(acknowledgments, "committed_mark", lambda acknowledged, assigned: max(acknowledged.values(), default=None))
 
 
 @bug
@@ -342,11 +343,11 @@ def mount_does_not_wait() -> None:
         _MOUNTING.set(True)
         await original(self, request, stream, version)
 
-    async def decided(self: Serving) -> int:
+    async def decided(self: OpenPartition) -> int:
         return self.store.committed if _MOUNTING.get() else int(await wait(self))
 
     original: Any = change(Partition, "mount", mount)
-    wait: Any = change(Serving, "decided", decided)
+    wait: Any = change(OpenPartition, "decided", decided)
 
 
 @bug

@@ -7,8 +7,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from verification.mutants.planting import bug, change
-from waltz_log.server.partition.append import AppendTask
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.partition.append_task import AppendTask
+from waltz_log.server.replication.store_session import StoreSession
 
 __all__: list[str] = []
 

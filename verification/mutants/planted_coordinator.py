@@ -12,9 +12,9 @@ from waltz_log.core.ports import Node
 from waltz_log.errors import Fenced
 from waltz_log.server.node import manager
 from waltz_log.server.node.manager import ClusterManager
-from waltz_log.server.replication import recovery
-from waltz_log.server.replication.recovery import Recovery
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication import session_recovery as recovery
+from waltz_log.server.replication.session_recovery import Recovery
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.testing.coordinator import MemoryCoordinator
 
 __all__: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from verification.mutants.planting import bug, change
 from waltz_log.errors import StorageFailed
-from waltz_log.server.replication import store
+from waltz_log.server.replication import acknowledgments
 from waltz_log.storage.replica.ranges import RangeReads
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing import disk
@@ -74,4 +74,4 @@ def hanging_replica_waited_for() -> None:
     def mark(acknowledged: Mapping[str, int], assigned: int) -> int | None:
         return None if original(acknowledged, assigned) is None else min(acknowledged.values())
 
-    original: Any = change(store, "committed_mark", mark)
+    original: Any = change(acknowledgments, "committed_mark", mark)

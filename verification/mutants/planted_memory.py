@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verification.mutants.planting import bug, change
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.storage.replica.write_rounds import WriteRounds
 
 __all__: list[str] = []

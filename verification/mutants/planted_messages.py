@@ -5,7 +5,7 @@ from __future__ import annotations
 from verification.mutants.planting import bug, change
 from waltz_log.client.feed import decode
 from waltz_log.server.ordering import sequencer
-from waltz_log.storage.replica import partition
+from waltz_log.storage.replica import partition_store
 
 __all__: list[str] = []
 
@@ -13,7 +13,7 @@ __all__: list[str] = []
 @bug
 def replicated_records_not_verified() -> None:
     """A storage node writes what it received."""
-    change(partition, "verify_records", lambda *_, **__: None)
+    change(partition_store, "verify_records", lambda *_, **__: None)
 
 
 @bug

@@ -6,7 +6,7 @@ from typing import Any
 
 from verification.mutants.planting import bug, change
 from waltz_log.core.formats.control_format import SessionMark
-from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.replica_session import ReplicaSession
 from waltz_log.storage.replica.session_marks import SessionMarks
 
 __all__: list[str] = []

@@ -20,8 +20,8 @@ from waltz_log.core.locks.locks import unpack_i8
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequenced, Sequencer
 from waltz_log.server.partition import partition as partition_module
-from waltz_log.server.partition.append import AppendTask
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.partition.append_task import AppendTask
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.testing.virtual_time import world_time_s
 
 __all__ = ["observing"]

@@ -18,7 +18,7 @@ from waltz_log.testing.disk import SimulatedDisk
 
 if TYPE_CHECKING:
     from verification.simulation.world import World
-    from waltz_log.server.replication.store import StoreSession
+    from waltz_log.server.replication.store_session import StoreSession
 
 __all__ = ["REFILL", "fill_over_many_sessions", "with_slow_fills"]
 

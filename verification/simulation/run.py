@@ -108,7 +108,7 @@ async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> O
     broken: list[str] = []
 
     def defect(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        broken.append(f"nobody_complains: a task broke: {context.get('message')} {context.get('exception')!r}")
+        broken.append(f"no_client_complains: a task broke: {context.get('message')} {context.get('exception')!r}")
 
     asyncio.get_running_loop().set_exception_handler(defect)
     try:
@@ -121,8 +121,8 @@ async def _run(seed: int, trace: Trace, alter: Callable[[Mix], Mix] | None) -> O
         wrong = [f"everything_heals: 12: the run ended with {error!r}"]
     except Exception as error:  # a defect of the laboratory: the range goes on, and names the seed
         trace.add("broken", traceback.format_exc())
-        wrong = [f"nobody_complains: the run broke: {error!r}"]
-    wrong += [f"nobody_complains: {defect}" for defect in world.network.defects] + broken
+        wrong = [f"no_client_complains: the run broke: {error!r}"]
+    wrong += [f"no_client_complains: {defect}" for defect in world.network.defects] + broken
     history = world.history
     for each in wrong:
         trace.add("wrong", each)

@@ -31,7 +31,7 @@ from waltz_log.transport.grpc import GrpcNetwork
 __all__ = ["Report", "run"]
 
 POLL_EVERY_S = 0.1
-TELL_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def run(plan: SmokePlan, directory: Path, announce: Callable[[str], None]) -> Re
 def _load(plan: SmokePlan, clients: _Clients, nemesis: Nemesis, announce: Callable[[str], None]) -> float:
     """Outages until every client has done its share or time is up; how long that was."""
     began_s = time.monotonic()
-    told_s, told_committed = 0.0, 0
+    reported_s, reported_committed = 0.0, 0
     while True:
         now_s = time.monotonic() - began_s
         clients.expect_alive()
@@ -172,14 +172,14 @@ def _load(plan: SmokePlan, clients: _Clients, nemesis: Nemesis, announce: Callab
         if done or now_s > plan.seconds:
             return now_s
         nemesis.advance(now_s)
-        if now_s - told_s >= TELL_EVERY_S:
-            rate = (committed - told_committed) / (now_s - told_s)
+        if now_s - reported_s >= REPORT_EVERY_S:
+            rate = (committed - reported_committed) / (now_s - reported_s)
             of = f" of {plan.transactions:,}" if plan.transactions else ""
             away = f", away: {' '.join(nemesis.away)}" if nemesis.away else ""
             announce(
                 f"{now_s:4.0f} s  {committed:>9,}{of} committed, {rate:7,.0f} a second, {attempts:,} attempts, {nemesis.done.total()} outages{away}"
             )
-            told_s, told_committed = now_s, committed
+            reported_s, reported_committed = now_s, committed
         time.sleep(POLL_EVERY_S)
 
 

@@ -22,7 +22,7 @@ from waltz_log.core.ports import Disk
 from waltz_log.errors import Fenced, OutOfRange, ProtocolViolation
 from waltz_log.filesystem import FileSystemDisk
 from waltz_log.storage import StorageNode
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.segments.segment_log import SegmentLog
 from waltz_log.testing.disk import SimulatedDisk
 

@@ -60,4 +60,4 @@ def test_the_differences_that_readers_ask_for_are_there(stem: str, difference: s
 
 
 def test_a_path_that_does_not_exist_is_noticed() -> None:
-    assert missing("`server/replication/store.py` and `server/nowhere.py`, `docs/internals/recovery.md`") == ["server/nowhere.py"]
+    assert missing("`server/replication/store_session.py` and `server/nowhere.py`, `docs/internals/recovery.md`") == ["server/nowhere.py"]

@@ -71,5 +71,5 @@ def test_the_page_has_a_program_for_each_model() -> None:
 def test_the_page_names_every_setting_and_what_is_public() -> None:
     outbox = {name for name in client.__all__ if "Outbox" in name or "Intent" in name} | {"DeadLetter", "GiveUp", "Outcome"}
     names = {*ClientSettings.model_fields, *SqlSettings.model_fields, *client.__all__, *sql_package.__all__} - outbox
-    told_by_their_methods = {"Appended", "NotInLog", "Unacknowledged", "Follower", "ClientSettings", "TopicBulkReceipt", "TopicRecord"}
-    assert sorted(name for name in names - told_by_their_methods if name not in PAGE) == []
+    described_with_their_methods = {"Appended", "NotInLog", "Unacknowledged", "Follower", "ClientSettings", "TopicBulkReceipt", "TopicRecord"}
+    assert sorted(name for name in names - described_with_their_methods if name not in PAGE) == []

@@ -279,10 +279,10 @@ def test_a_prepared_transaction_stays_in_doubt_over_restarts_until_it_is_decided
             disk = disk.crash()
             journal = open_journal(disk)
             assert ids(journal) == [1, 2]
-            reported, told_empty = journal.loaded.prepared
+            reported, reported_empty = journal.loaded.prepared
             assert (reported.transaction_id, reported.deletes) == (transaction, [1])
             assert reported.records == [LoadedRecord(10, 4, b"ten", False), LoadedRecord(11, 4, bytes(900), False)]
-            assert (told_empty.transaction_id, told_empty.records, told_empty.deletes) == (empty, [], [])
+            assert (reported_empty.transaction_id, reported_empty.records, reported_empty.deletes) == (empty, [], [])
             with pytest.raises(InvalidRequest, match="hands of transaction"):
                 journal.delete(1)
             with pytest.raises(InvalidRequest, match="prepared"):

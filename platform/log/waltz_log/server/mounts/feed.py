@@ -15,7 +15,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.feed_frames import FeedFrame, PartitionFrames
 from waltz_log.server.mounts.fetcher import Fetcher
 from waltz_log.server.replication.memory import Run, cut
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 
 __all__ = ["Feed"]
 

@@ -17,8 +17,8 @@ from waltz_log.core.formats.columns import verify_records
 from waltz_log.errors import ConnectionLost, CorruptData, Fenced, NotOwner, Unavailable, WaltzError
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.replication.memory import Run
-from waltz_log.server.replication.replica import ReplicaSession
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.replica_session import ReplicaSession
+from waltz_log.server.replication.store_session import StoreSession
 
 __all__ = ["Fetcher"]
 

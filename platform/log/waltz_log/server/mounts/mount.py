@@ -19,7 +19,7 @@ from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.feed_frames import FeedFrame
 from waltz_log.server.ordering.sequencer import Answers
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["Mount"]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from waltz_log.core.formats.block import Block
 from waltz_log.core.formats.columns import HEADER_DTYPE, headers_array
 from waltz_log.errors import OutOfRange
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["SequenceSearch"]

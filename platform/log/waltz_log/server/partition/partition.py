@@ -42,11 +42,11 @@ from waltz_log.server.mounts.feed_frames import PartitionFrames
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.handed_locks import read_handed_locks, write_handed_locks
 from waltz_log.server.ordering.sequencer import Sequencer
-from waltz_log.server.partition.append import AppendTask
+from waltz_log.server.partition.append_task import AppendTask
+from waltz_log.server.partition.open_partition import OpenPartition, until_failed
 from waltz_log.server.partition.renewal import Renewal
-from waltz_log.server.partition.serving import Serving, until_failed
 from waltz_log.server.replication.memory import PartitionMemory
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import ServedMountStream
@@ -91,7 +91,7 @@ class Partition:
         self._topics = topics
         self._probes = probes
         self._fill_pace = fill_pace
-        self._serving: Serving | None = None
+        self._serving: OpenPartition | None = None
         self._store: StoreSession | None = None
         self._changed = Pulse()
         self._clients: OrderedDict[int, int] = OrderedDict()
@@ -157,7 +157,7 @@ class Partition:
         append = AppendTask(store, sequencer, self._clock, self._settings, await _last_append_time_ms(store, high_water_mark), self._totals)
         feed = Feed(store, PartitionFrames(self._caches.frames), self._settings)
         upkeep = Upkeep(store, self._topics, self._clock, self._settings)
-        serving = Serving(self.generation, self._settings, store, append, feed, upkeep)
+        serving = OpenPartition(self.generation, self._settings, store, append, feed, upkeep)
         self._serving, self._error = serving, None
         self._changed.notify()
         tasks = [
@@ -206,7 +206,7 @@ class Partition:
             return  # the session ended by itself
         await self._conclude(serving, timeout_s)
 
-    async def _conclude(self, serving: Serving, timeout_s: float) -> None:
+    async def _conclude(self, serving: OpenPartition, timeout_s: float) -> None:
         """Records where the session closed. A coordinator that does not answer must not hold up the end: without the mark the next owner votes."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -227,7 +227,7 @@ class Partition:
         self._send_away(serving)
         return await serving.store.send_topic()
 
-    def _send_away(self, serving: Serving) -> None:
+    def _send_away(self, serving: OpenPartition) -> None:
         """Ends mounts that the catalog no longer allows."""
         for mount in list(serving.mounts):
             try:
@@ -294,7 +294,7 @@ class Partition:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _fence_older(self, serving: Serving, mount: Mount) -> None:
+    def _fence_older(self, serving: OpenPartition, mount: Mount) -> None:
         mounted = [other.mount_sequence for other in serving.mounts if other.client_id == mount.client_id]
         newest = max([self._clients.get(mount.client_id, -1), *mounted])  # a connected client may be missing in `_clients`, which is bounded
         if newest >= mount.mount_sequence:
@@ -310,7 +310,7 @@ class Partition:
                 other.fail(Fenced(what="mount", partition=self.partition, mine=other.mount_sequence, newer=mount.mount_sequence))
         serving.append.mount_failed()
 
-    async def _receive(self, serving: Serving, mount: Mount, stream: Receiver[pb.ClientMessage]) -> None:
+    async def _receive(self, serving: OpenPartition, mount: Mount, stream: Receiver[pb.ClientMessage]) -> None:
         while (message := await stream.receive()) is not None:
             await mount.wait_for_capacity(self._settings.answers_max)
             kind = message.WhichOneof("kind")
@@ -332,7 +332,7 @@ class Partition:
         await serving.append.marks_refused()
         await mount.drained()
 
-    async def _open_for_service(self, *, appends: bool = False) -> Serving:
+    async def _open_for_service(self, *, appends: bool = False) -> OpenPartition:
         def full() -> bool:
             return appends and self._serving is None and self._store is not None and self._store.full
 
@@ -374,12 +374,12 @@ class Partition:
         return found
 
     async def resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
-        """As `Serving.resolve`, once the partition is open. The time until then counts for the search."""
+        """As `OpenPartition.resolve`, once the partition is open. The time until then counts for the search."""
         began_s = asyncio.get_running_loop().time()
         return await (await self._open_for_service()).resolve(request, began_s)
 
     async def transactions(self, request: pb.TransactionRequest) -> pb.TransactionResponse:
-        """As `Serving.transactions`, once the partition is open."""
+        """As `OpenPartition.transactions`, once the partition is open."""
         return await (await self._open_for_service()).transactions(request)
 
     def statistics(self) -> OpenPartitionStatistics | RecoveringPartitionStatistics:

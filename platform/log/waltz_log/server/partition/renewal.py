@@ -17,8 +17,8 @@ from waltz_log.core.metadata import ReplicaAssignment
 from waltz_log.core.recovery import majority
 from waltz_log.errors import WaltzError
 from waltz_log.server.base.settings import ServerSettings
-from waltz_log.server.partition.append import AppendTask
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.partition.append_task import AppendTask
+from waltz_log.server.replication.store_session import StoreSession
 
 __all__ = ["Renewal"]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from waltz_log.core.recovery import majority
 from waltz_log.errors import Fenced, WaltzError
-from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.replica_session import ReplicaSession
 
 __all__ = ["ConfirmedSession", "confirmed_by_majority"]
 

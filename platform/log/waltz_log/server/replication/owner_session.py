@@ -20,7 +20,7 @@ from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
 from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.block_window import BlockWindow
-from waltz_log.server.replication.recovery import Recovery
+from waltz_log.server.replication.session_recovery import Recovery
 
 __all__ = ["BlockSource", "OwnerSession"]
 

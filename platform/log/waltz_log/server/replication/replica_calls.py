@@ -1,7 +1,7 @@
 """The requests of a store session to the node of one replica, over one connection.
 
 Every request carries the cluster key, the partition and the session, so a node can refuse what is late or foreign. The connection outlives the
-session. What the requests mean for the replica is decided in `replica`.
+session. What the requests mean for the replica is decided in `replica_session`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import structlog
 from waltz_log.core.formats.block import Block
 from waltz_log.errors import CorruptData, Fenced, Unavailable, WaltzError
 from waltz_log.server.base.settings import ServerSettings
-from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.replica_session import ReplicaSession
 
 __all__ = ["ReadSession", "committed_runs"]
 

@@ -23,7 +23,7 @@ from waltz_log.core.topics.catalogue import Policies, Topic
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.topics import ServedTopics
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.server.upkeep.upkeep_calls import ask
 from waltz_log.server.upkeep.view_upkeep import ViewUpkeep
 from waltz_log.transport import methods

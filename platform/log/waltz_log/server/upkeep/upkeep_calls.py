@@ -8,10 +8,10 @@ import structlog
 
 from waltz_log.core.ports import CallMethod, Request, Response
 from waltz_log.errors import Fenced, WaltzError
-from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.replica_session import ReplicaSession
 
 if TYPE_CHECKING:
-    from waltz_log.server.replication.store import StoreSession
+    from waltz_log.server.replication.store_session import StoreSession
 
 __all__ = ["ask"]
 

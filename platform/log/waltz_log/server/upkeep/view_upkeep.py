@@ -16,8 +16,8 @@ import structlog
 from waltz_log.core.topics.catalogue import Topic
 from waltz_log.errors import Fenced, WaltzError
 from waltz_log.server.base.settings import ServerSettings
-from waltz_log.server.replication.replica import ReplicaSession
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.replica_session import ReplicaSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.server.upkeep.upkeep_calls import ask
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb

@@ -18,7 +18,7 @@ from waltz_log.core.ports import Offload
 from waltz_log.errors import CorruptData, Unavailable
 from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.verify import SegmentCheck
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.segments.replacement import Replacement
 
 __all__ = ["SegmentRepair"]

@@ -27,7 +27,7 @@ from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.repair import SegmentRepair
 from waltz_log.storage.integrity.verify import SegmentCheck
 from waltz_log.storage.integrity.view_scrub import ViewScrub
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.views.views import Views
 
 __all__ = ["Scrub"]

@@ -42,7 +42,7 @@ from waltz_log.storage.integrity.peers import PeerReplicas
 from waltz_log.storage.integrity.scrub import Scrub
 from waltz_log.storage.node.read_access import ReadAccess
 from waltz_log.storage.node.service import service_of
-from waltz_log.storage.replica.partition import PartitionStore, Shared
+from waltz_log.storage.replica.partition_store import PartitionStore, Shared
 from waltz_log.storage.replica.ranges import ReadShare
 from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.storage.segments.open_files import OpenFiles

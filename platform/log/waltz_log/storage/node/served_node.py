@@ -9,7 +9,7 @@ from waltz_log.core.ports import Clock
 from waltz_log.core.status.storage_statistics import NodeStatistics
 from waltz_log.storage.base.settings import StorageSettings
 from waltz_log.storage.node.read_access import ReadAccess
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.views.views import Views
 
 __all__ = ["ServedNode"]

@@ -24,7 +24,7 @@ from waltz_log.storage.node.requests import OfPartition, OfReader, WithKey
 from waltz_log.storage.node.served_node import ServedNode
 from waltz_log.storage.node.upkeep_service import upkeep_service_of
 from waltz_log.storage.replica.appender import Appender
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.transport import methods
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import block_of

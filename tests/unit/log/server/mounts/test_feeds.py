@@ -15,7 +15,7 @@ from waltz_log.client import ClientSettings, WaltzClient
 from waltz_log.client.feed.decode import decode_feed
 from waltz_log.server import LogServer
 from waltz_log.server.replication.block_stream import BlockStream
-from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.replica_session import ReplicaSession
 from waltz_log.statistics import to_json
 from waltz_log.storage.node.service import _Service
 from waltz_log.testing.cluster import MemoryCluster

@@ -246,7 +246,7 @@ def test_an_answer_that_is_not_what_was_asked_for_is_a_violation(monkeypatch: py
             async def other(*given: Any, wrong: Any = wrong) -> Any:
                 return wrong(await gather(*given))
 
-            monkeypatch.setattr("waltz_log.server.partition.serving.gather", other)
+            monkeypatch.setattr("waltz_log.server.partition.open_partition.gather", other)
             with pytest.raises(ProtocolViolation, match="not the transactions asked for"):
                 await client.fetch(0, [1, 3, 5])
 

@@ -13,7 +13,7 @@ from waltz_log.errors import NotOwner
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.mounts.fetcher import Fetcher
 from waltz_log.server.replication.memory import Run
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 
 
 class _StalledStore:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.mount import Mount
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.methods import PROTOCOL_VERSION, ServedMountStream
 

@@ -15,7 +15,7 @@ from waltz_log.core.formats.records import encode_record
 from waltz_log.errors import Unavailable
 from waltz_log.server.mounts.sequence_search import SequenceSearch
 from waltz_log.server.replication.block_window import BlockWindow
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time
 from waltz_log.transport import waltz_pb2 as pb

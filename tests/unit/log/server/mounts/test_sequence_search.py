@@ -13,7 +13,7 @@ from waltz_log.core.formats.columns import assign_ids
 from waltz_log.core.formats.records import encode_record
 from waltz_log.server.mounts.sequence_search import BLOCKS_A_TURN, SequenceSearch
 from waltz_log.server.replication.block_window import BlockWindow
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
 
 BLOCKS = 2000

@@ -14,7 +14,7 @@ from waltz_log.core import metadata as paths
 from waltz_log.core.metadata import PartitionMetadata, ReplicaAssignment, ReplicaState, partition_path
 from waltz_log.errors import Fenced
 from waltz_log.server.partition.partition import Partition
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time

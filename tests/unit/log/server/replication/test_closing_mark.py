@@ -10,7 +10,7 @@ import pytest
 from waltz_log.core.metadata import PartitionMetadata, ReplicaState, partition_path
 from waltz_log.core.recovery import ReplicaReport
 from waltz_log.errors import Fenced
-from waltz_log.server.replication.recovery import Recovery
+from waltz_log.server.replication.session_recovery import Recovery
 from waltz_log.statistics import to_json
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.testing.virtual_time import run_in_virtual_time

@@ -17,7 +17,7 @@ from waltz_log.server.base.pulse import Pulse
 from waltz_log.server.base.settings import ServerSettings
 from waltz_log.server.base.totals import Totals
 from waltz_log.server.ordering.sequencer import Answers, ReceivedFrame, Sequencer
-from waltz_log.server.partition.append import AppendTask
+from waltz_log.server.partition.append_task import AppendTask
 from waltz_log.testing.cluster import MemoryCluster
 from waltz_log.transport import waltz_pb2 as pb
 

@@ -17,8 +17,8 @@ from waltz_log.core.topics.catalogue import Policies
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import Unavailable, WaltzError
 from waltz_log.server.mounts.mount import Mount
-from waltz_log.server.replication import recovery
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication import session_recovery as recovery
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.statistics import to_json
 from waltz_log.storage.replica.write_rounds import WriteRounds
 from waltz_log.testing.cluster import MemoryCluster

@@ -15,7 +15,7 @@ from waltz_log.core.metadata import ReplicaState
 from waltz_log.core.recovery import ReplicaReport, opening_replicas
 from waltz_log.core.replica_change import ReplicaChange
 from waltz_log.errors import ClusterKeyMismatch, InvalidRequest, InvalidSetting
-from waltz_log.server.replication.recovery import Recovery
+from waltz_log.server.replication.session_recovery import Recovery
 from waltz_log.storage.offline.describe import describe
 from waltz_log.storage.offline.migrate import migrate
 from waltz_log.testing.cluster import MemoryCluster

@@ -13,7 +13,7 @@ from waltz_log.core.flushing import Flushing
 from waltz_log.errors import StorageFailed
 from waltz_log.storage import StorageNode, StorageSettings
 from waltz_log.storage.replica.appender import Appender
-from waltz_log.storage.replica.partition import PartitionStore
+from waltz_log.storage.replica.partition_store import PartitionStore
 from waltz_log.storage.replica.writer_memory import WriterMemory
 from waltz_log.testing.disk import Operation, SimulatedDisk
 from waltz_log.testing.offload import SlowOffload

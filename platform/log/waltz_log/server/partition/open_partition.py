@@ -1,6 +1,6 @@
 """An open partition: what exists while its store session is open, and the answers that need it (Waltz Server, Partition Object).
 
-A new store session of another number makes a new `Serving`. A renewed session keeps it.
+A new store session of another number makes a new `OpenPartition`. A renewed session keeps it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from waltz_log.server.mounts.by_id import gather, rising_ids
 from waltz_log.server.mounts.feed import Feed
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.mounts.sequence_search import SequenceSearch
-from waltz_log.server.partition.append import AppendTask
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.partition.append_task import AppendTask
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.server.upkeep.upkeep import Upkeep
 from waltz_log.transport import waltz_pb2 as pb
 from waltz_log.transport.block_messages import fill_message
 
-__all__ = ["Serving", "until_failed"]
+__all__ = ["OpenPartition", "until_failed"]
 
 FEED_WAIT_S = 0.05
 """If a client follows the feed, what is received is synced at the latest after this time, whatever the period: feeds send what is on disk."""
@@ -34,7 +34,7 @@ SEARCH_GRACE = 1.5
 """The limit of a whole search, as a multiple of the time that the client requests: a stalled replica must not withhold what was found."""
 
 
-class Serving:
+class OpenPartition:
     """The parts of an open partition, and the answers that need them."""
 
     def __init__(self, generation: int, settings: ServerSettings, store: StoreSession, append: AppendTask, feed: Feed, upkeep: Upkeep) -> None:

@@ -29,7 +29,7 @@ from waltz_log.server.base.totals import Totals
 from waltz_log.server.mounts.mount import Mount
 from waltz_log.server.ordering.lock_queues import TURN_S, LockQueues
 from waltz_log.server.ordering.sequencer import Answers, Appender, ReceivedFrame, Sequenced, Sequencer
-from waltz_log.server.replication.store import StoreSession
+from waltz_log.server.replication.store_session import StoreSession
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["AppendTask"]

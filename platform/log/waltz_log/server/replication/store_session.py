@@ -44,10 +44,10 @@ from waltz_log.server.replication.block_stream import Encodings
 from waltz_log.server.replication.block_window import BlockWindow
 from waltz_log.server.replication.confirmation import confirmed_by_majority
 from waltz_log.server.replication.memory import PartitionMemory
-from waltz_log.server.replication.recovery import Recovery
-from waltz_log.server.replication.replica import ReplicaSession
+from waltz_log.server.replication.replica_session import ReplicaSession
 from waltz_log.server.replication.session_reads import committed_runs
 from waltz_log.server.replication.session_record import SessionRecord
+from waltz_log.server.replication.session_recovery import Recovery
 
 __all__ = ["StoreSession"]
 
@@ -149,7 +149,7 @@ class StoreSession:
         return found
 
     async def _establish(self, before: PartitionMetadata, assigned: tuple[str, ...]) -> None:
-        # 2.-4. a replica session for every assigned replica; each recovers by itself and meets the others in `recovery`
+        # 2.-4. a replica session for every assigned replica; each recovers by itself and meets the others in `session_recovery`
         self.assigned = assigned
         self._refused.clear()
         recovery = self._recovery = Recovery(self.partition, before, assigned)

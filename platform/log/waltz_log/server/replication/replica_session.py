@@ -27,8 +27,8 @@ from waltz_log.server.replication.block_stream import BlockStream
 from waltz_log.server.replication.fill import Fill
 from waltz_log.server.replication.owner_session import OwnerSession
 from waltz_log.server.replication.patience import Patience
-from waltz_log.server.replication.recovery import Recovery
 from waltz_log.server.replication.replica_calls import ReplicaCalls, flushing_message
+from waltz_log.server.replication.session_recovery import Recovery
 from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["ReplicaSession"]
