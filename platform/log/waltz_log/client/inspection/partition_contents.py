@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from waltz_log.client.inspection.locating import Question, locate
 from waltz_log.core.metadata import ASSIGNMENT, CLUSTER, REPLICAS, STORAGE_NODES, Assignment, ClusterParameters, ReplicaAssignment, StorageNodeEntry
@@ -62,13 +61,13 @@ class PartitionsAsked:
             raise InvalidRequest(reason="there is no cluster at this address: make one first")
         return node.data
 
-    async def bounds(self, partitions: Collection[int], *, closed_in: int | None = None) -> dict[int, Any]:
+    async def bounds(self, partitions: Collection[int], *, closed_in: int | None = None) -> dict[int, pb.Bound]:
         """The bound of each partition whose owner answers in time. `closed_in`: a version of the catalogue; owners answer when the partition is
         closed to appends as that says."""
         key = ClusterParameters.from_bytes(await self._read(CLUSTER)).key.bytes
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        found: dict[int, Any] = {}
+        found: dict[int, pb.Bound] = {}
         while len(found) < len(partitions):
             node = await self._coordinator.get(ASSIGNMENT)
             assignment = Assignment() if node is None else Assignment.from_bytes(node.data)
@@ -85,7 +84,7 @@ class PartitionsAsked:
                 await asyncio.sleep(PAUSE_S)
         return found
 
-    async def _bounds_at(self, address: str, key: bytes, partitions: list[int], closed_in: int | None) -> list[Any]:
+    async def _bounds_at(self, address: str, key: bytes, partitions: list[int], closed_in: int | None) -> list[pb.Bound]:
         request = pb.BoundRequest(partitions=partitions, cluster_key=key, closed_in=0 if closed_in is None else closed_in + 1)
         try:
             return list((await self.channel(address).call(BOUND, request, timeout_s=CALL_TIMEOUT_S)).bounds)
@@ -94,13 +93,13 @@ class PartitionsAsked:
                 raise
             return []
 
-    async def contents(self, bounds: Iterable[Any]) -> list[PartitionContents]:
+    async def contents(self, bounds: Iterable[pb.Bound]) -> list[PartitionContents]:
         """What is in the partitions of these bounds."""
         parameters = ClusterParameters.from_bytes(await self._read(CLUSTER))
         held = ReplicaAssignment.from_bytes(await self._read(REPLICAS)).replicas
         return list(await asyncio.gather(*(self._contents(bound, parameters.key.bytes, held.get(bound.partition, ())) for bound in bounds)))
 
-    async def _contents(self, bound: Any, key: bytes, replicas: tuple[str, ...]) -> PartitionContents:
+    async def _contents(self, bound: pb.Bound, key: bytes, replicas: tuple[str, ...]) -> PartitionContents:
         first, last = bound.first_transaction_id, bound.high_water_mark
         if last < first:
             return PartitionContents(bound.partition, first, first - 1, None, None, None, replicas)
@@ -109,7 +108,7 @@ class PartitionsAsked:
         )
         return PartitionContents(bound.partition, first, last, size, first_ms, last_ms, replicas)
 
-    async def _bytes(self, bound: Any, key: bytes, replicas: tuple[str, ...]) -> int | None:
+    async def _bytes(self, bound: pb.Bound, key: bytes, replicas: tuple[str, ...]) -> int | None:
         entries = [await self._coordinator.get(f"{STORAGE_NODES}/{name}") for name in replicas]
         addresses = [StorageNodeEntry.from_bytes(entry.data).address_for(bound.partition) for entry in entries if entry is not None]
         first, last = bound.first_transaction_id, bound.high_water_mark
@@ -133,6 +132,6 @@ class PartitionsAsked:
         return int(blocks[0].append_time_ms) if blocks else None
 
 
-def is_empty(bound: Any) -> bool:
+def is_empty(bound: pb.Bound) -> bool:
     """Whether nothing is in the partition: never used, or trimmed to its end."""
-    return bool(bound.high_water_mark < bound.first_transaction_id)
+    return bound.high_water_mark < bound.first_transaction_id

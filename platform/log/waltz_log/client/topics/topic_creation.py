@@ -25,6 +25,7 @@ from waltz_log.core.ports import Coordinator, Network
 from waltz_log.core.topics.catalogue import Catalogue, Policies, Topic
 from waltz_log.core.topics.topic_names import TopicName
 from waltz_log.errors import InvalidRequest, Unavailable, WaltzError
+from waltz_log.transport import waltz_pb2 as pb
 
 __all__ = ["JUDGE_MAX_S", "Existing", "TopicPlan", "create_topic", "plan_topic"]
 
@@ -128,7 +129,7 @@ async def create_topic(coordinator: Coordinator, network: Network, plan: TopicPl
         await asked.close()
 
 
-async def _closed_bounds(asked: PartitionsAsked, plan: TopicPlan, chosen: Sequence[int], version: int) -> dict[int, Any]:
+async def _closed_bounds(asked: PartitionsAsked, plan: TopicPlan, chosen: Sequence[int], version: int) -> dict[int, pb.Bound]:
     """What the partitions hold now that they are closed to appends, where the plan says what becomes of that."""
     try:
         async with asyncio.timeout(JUDGE_MAX_S):
@@ -169,7 +170,7 @@ def _again(plan: TopicPlan, pool: Sequence[int], now_ms: int) -> dict[str, Any]:
     return plan.about((), pool, now_ms) | {"log_partitions": plan.log_partitions}
 
 
-async def _all_bounds(asked: PartitionsAsked, chosen: Sequence[int], closed_in: int | None = None) -> dict[int, Any]:
+async def _all_bounds(asked: PartitionsAsked, chosen: Sequence[int], closed_in: int | None = None) -> dict[int, pb.Bound]:
     bounds = await asked.bounds(chosen, closed_in=closed_in)
     missing = [each for each in chosen if each not in bounds]
     if missing:
@@ -195,7 +196,7 @@ async def _empty_ones(asked: PartitionsAsked, catalogue: Catalogue, pool: Sequen
     )
 
 
-async def _judge(asked: PartitionsAsked, plan: TopicPlan, bounds: Mapping[int, Any]) -> None:
+async def _judge(asked: PartitionsAsked, plan: TopicPlan, bounds: Mapping[int, pb.Bound]) -> None:
     """Raises `InvalidRequest` where the plan does not say what becomes of what is there."""
     full = {each: bound.high_water_mark + 1 - bound.first_transaction_id for each, bound in bounds.items() if not is_empty(bound)}
     if not full or plan.existing == "keep":

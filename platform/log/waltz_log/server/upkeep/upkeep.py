@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from struct import iter_unpack
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -113,7 +113,7 @@ class Upkeep:
             replicas={name: _retained(each) for name, each in sorted(described.items())},
         )
 
-    def _cleared(self, described: Mapping[str, Any]) -> bool:
+    def _cleared(self, described: Mapping[str, pb.DescribeResponse]) -> bool:
         """Every assigned replica says that nothing of the deleted topic is left: no transaction, no view."""
         store = self._store
         first = store.committed + 1
@@ -123,7 +123,7 @@ class Upkeep:
 
     # ---- asking ------------------------------------------------------------------------------------------------------------------------------------
 
-    async def _describe(self) -> dict[str, Any]:
+    async def _describe(self) -> dict[str, pb.DescribeResponse]:
         """What each clean replica holds, as far as they answer."""
         store = self._store
         request = pb.DescribeRequest(cluster_key=store.cluster.key.bytes, partition=store.partition, session=store.session, segments_max=SEGMENTS_MAX)
@@ -133,7 +133,7 @@ class Upkeep:
 
     # ---- trimming ----------------------------------------------------------------------------------------------------------------------------------
 
-    async def _trim(self, found: tuple[Topic, int] | None, described: Mapping[str, Any], now_ms: int) -> Decision:
+    async def _trim(self, found: tuple[Topic, int] | None, described: Mapping[str, pb.DescribeResponse], now_ms: int) -> Decision:
         holdings = {name: _holding(answer) for name, answer in described.items()}
         # First decide without the subscribers. They are read only if something may be trimmed without them.
         decision = self._decide(found, holdings, {}, now_ms)
@@ -179,7 +179,7 @@ class Upkeep:
         partition = self._store.partition
         return {each.name: each.marks[partition] for each in await read_subscribers(self._store.coordinator) if partition in each.marks}
 
-    async def _follow(self, found: tuple[Topic, int] | None, described: Mapping[str, Any]) -> None:
+    async def _follow(self, found: tuple[Topic, int] | None, described: Mapping[str, pb.DescribeResponse]) -> None:
         """Every replica that holds more than is retained lets it go."""
         store = self._store
         behind = [replica for replica in store.members() if replica.name in described]
@@ -194,13 +194,13 @@ class Upkeep:
         await asyncio.gather(*(ask(store, replica, methods.TRIM, request) for replica in behind))
 
 
-def _holding(answer: Any) -> Holding:
+def _holding(answer: pb.DescribeResponse) -> Holding:
     segments = tuple(SegmentFacts(*row) for row in iter_unpack(">4q", answer.segments))
     whole = bool(segments) and segments[-1].last >= answer.last_transaction_id
     return Holding(answer.last_transaction_id, answer.low_water_mark, answer.bytes, segments, whole, answer.view.bound if answer.view.exists else 0)
 
 
-def _retained(answer: Any) -> RetainedStatistics:
+def _retained(answer: pb.DescribeResponse) -> RetainedStatistics:
     view = answer.view
     return RetainedStatistics(
         first=answer.first_transaction_id,

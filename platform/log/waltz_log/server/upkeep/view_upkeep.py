@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -38,7 +38,7 @@ class ViewUpkeep:
         self._wrong: dict[str, str] = {}
         """What each replica reported about its view in the previous round. A problem that is reported twice does not resolve itself."""
 
-    async def compact(self, topic: Topic, partition: int, described: Mapping[str, Any], now_ms: int) -> None:
+    async def compact(self, topic: Topic, partition: int, described: Mapping[str, pb.DescribeResponse], now_ms: int) -> None:
         """Sends every replica the bound up to which it may fold, and copies views between replicas. `described`: what the clean replicas reported."""
         store = self._store
         of = pb.TopicPartition(namespace=topic.name.namespace, topic=topic.name.topic, partition=partition, properties=topic.properties_of(partition))
@@ -62,12 +62,12 @@ class ViewUpkeep:
                 await self._hand_on(members[source], members[name], of)
         self._wrong = {name: view.error for name, view in views.items() if view.error}
 
-    def _start(self, described: Mapping[str, Any]) -> int:
+    def _start(self, described: Mapping[str, pb.DescribeResponse]) -> int:
         """Where a view that is made now begins: where the log does, unless a replica may have one that reaches further back."""
         known = len(described) < len(self._store.assigned) or any(each.view.exists or each.view.error for each in described.values())
         return 0 if known else self._store.first_transaction_id
 
-    def _in_need(self, views: Mapping[str, Any], described: Mapping[str, Any], start: int) -> list[str]:
+    def _in_need(self, views: Mapping[str, pb.ViewDescription], described: Mapping[str, pb.DescribeResponse], start: int) -> list[str]:
         """Replicas that cannot go on by themselves."""
         found = []
         for name, view in sorted(views.items()):
@@ -77,7 +77,7 @@ class ViewUpkeep:
                 found.append(name)
         return found
 
-    async def _hand_on(self, source: ReplicaSession, target: ReplicaSession, of: Any) -> None:
+    async def _hand_on(self, source: ReplicaSession, target: ReplicaSession, of: pb.TopicPartition) -> None:
         store = self._store
         key, partition, session = store.cluster.key.bytes, store.partition, store.session
         log.info("copying compacted view to a replica", partition=partition, source=source.name, replica=target.name)
@@ -114,7 +114,7 @@ class ViewUpkeep:
 
     # ---- topics that are no more -------------------------------------------------------------------------------------------------------------------
 
-    async def drop(self, described: Mapping[str, Any]) -> None:
+    async def drop(self, described: Mapping[str, pb.DescribeResponse]) -> None:
         """Every replica removes the view it still has."""
         store = self._store
         request = pb.DropViewRequest(cluster_key=store.cluster.key.bytes, partition=store.partition, session=store.session)
