@@ -9,7 +9,7 @@ SYSTEM_PYTHON := /usr/bin/python3
 PYTHON ?= $(shell $(SYSTEM_PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null && echo $(SYSTEM_PYTHON) || echo python3)
 # Test modules run at once: each of them may start a cluster of processes and a Spark of 1 GB. The slow ones stand first, so they begin first.
 JOBS ?= 2
-QUICK := "not slow and not long and not install"
+QUICK := "not slow and not long and not install and not image"
 # A module's tests share its clusters, so they stay on one worker. The order of the files is kept: e2e first, because its files are the longest.
 SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
@@ -27,7 +27,7 @@ PREPARED := .cache/spark-start
 
 NEXT_STEP := setup: done. Next: make demo, or a cluster of your own: source .venv/bin/activate && waltz dev --directory var/dev
 
-.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist bench bench-kafka reference docs doctor clean distclean
+.PHONY: help setup check lint typecheck ratchets format test test-unit test-sim test-long test-slow test-install explore sim mutants smoke outbox-kills postgresql crash demo chaos-spark soak-spark dist image image-test bench bench-kafka reference docs doctor clean distclean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -129,6 +129,12 @@ soak-spark: setup ## a driver's memory over micro-batches; BATCHES=10000, MINUTE
 
 dist: setup ## what spark-submit needs on a cluster, into dist/: wheel, environment, Delta's jars, jobs
 	$(BIN)/python tools/dist.py
+
+image: setup ## the container image of the nodes, with podman or docker; TARGET=jobs the one of the Spark jobs
+	$(BIN)/python -m tools.image $(if $(TARGET),--target $(TARGET))
+
+image-test: setup ## builds the image and runs the cluster of compose.yaml from it; as root, with podman and mmdebstrap (.ci/packages)
+	$(BIN)/pytest -q -m image tests/integration/project/test_image.py
 
 bench: setup ## measurements into benchmarks/latest.json; ONLY=append runs one
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))

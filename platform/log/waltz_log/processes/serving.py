@@ -1,6 +1,7 @@
 """The life of a serving process: SIGTERM or SIGINT asks it to stop in order; a second signal ends it at once.
 
-A node prints one line on stdout when it serves (`ready ...`), so that its parent process can wait for it. Its event loop is libuv's (decision 19).
+A node prints one line on stdout when it serves (`ready ...`), so that its parent process can wait for it. It also notifies systemd if its unit has
+`Type=notify`. Its event loop is libuv's (decision 19).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -20,7 +22,21 @@ T = TypeVar("T")
 
 
 def say_ready(what: str, **facts: object) -> None:
+    """Raises `OSError` if systemd waits for the process and cannot be notified."""
+    _notify_systemd()
     print(" ".join(["ready", what, *(f"{name}={value}" for name, value in facts.items())]), flush=True)
+
+
+def _notify_systemd() -> None:
+    """Once: a server that starts over is not started again by systemd, and child processes have nothing to report to it."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+        try:
+            connection.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
+        except OSError as error:
+            raise OSError(f"cannot notify systemd at NOTIFY_SOCKET={address}: {error.strerror}") from None
 
 
 async def either(*events: Awaitable[object]) -> None:
