@@ -108,7 +108,7 @@ class Compose:
             os.chown(data, USER, USER)
         given = {"root": self.image.root, "hosts": self._hosts, "data": data, "PATH": os.environ["PATH"]} | self.environment(name)
         settings = [f"{variable}={value}" for variable, value in given.items()]
-        return ["env", "-i", *settings, "unshare", "--mount", "--propagation=private", "sh", "-ec", RUN, "sh", *words]
+        return ["/usr/bin/env", "-i", *settings, "unshare", "--mount", "--propagation=private", "sh", "-ec", RUN, "sh", *words]
 
     def start(self, name: str) -> None:
         self.processes.start(name, self.command(name, [*self.image.config["Entrypoint"], *shlex.split(SERVICES[name]["command"])]))
